@@ -40,7 +40,7 @@ class Parts:
         self._backends = Backends(nats=nats, kube=kube)
         self._metadata_only = metadata_only
 
-    async def of(self, identifier: ObjectIdentifier) -> Dependency[Any]:
+    async def dependency_on(self, identifier: ObjectIdentifier) -> Dependency[Any]:
         """Return the dependency for an identifier.
 
         Raises `InvalidInputError` for an invalid identifier, and the errors of
@@ -50,10 +50,10 @@ class Parts:
         resource = await self._resources.gvk_to_gvr(identifier.group_version_kind())
         return self._part(identifier, resource)
 
-    def known(self, identifier: ObjectIdentifier) -> Dependency[Any]:
-        """Return the dependency from cached facts, without a request to the cluster."""
+    def cached_dependency_on(self, identifier: ObjectIdentifier) -> Dependency[Any]:
+        """Return the dependency from the cache of resources, without a request to the cluster."""
         identifier.validate()
-        resource = self._resources.known(identifier.group_version_kind())
+        resource = self._resources.cached(identifier.group_version_kind())
         return self._part(identifier, resource)
 
     async def open(self, kind: Kind[Any]) -> Store:
@@ -113,8 +113,8 @@ def _document(gvk: GroupVersionKind, stored: Stored) -> Document:
     document = documents.parse(stored.value)
     if not gvk.in_nats:
         return document
-    own = {"name": stored.key, "resourceVersion": str(stored.revision)}
-    metadata = {**documents.metadata_of(document), **own}
+    identity = {"name": stored.key, "resourceVersion": str(stored.revision)}
+    metadata = {**documents.metadata_of(document), **identity}
     return {**document, "apiVersion": gvk.api_version, "kind": gvk.kind, "metadata": metadata}
 
 

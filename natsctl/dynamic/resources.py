@@ -72,7 +72,7 @@ class Resources:
             raise lookup.result.with_traceback(None)
         return lookup.result
 
-    def known(self, gvk: GroupVersionKind) -> ScopedGVR | None:
+    def cached(self, gvk: GroupVersionKind) -> ScopedGVR | None:
         """Return the cached resource of the kind, even if expired, or None."""
         lookup = self._lookups.get(gvk)
         return lookup.result if lookup and isinstance(lookup.result, ScopedGVR) else None

@@ -143,7 +143,7 @@ class DynamicWatcher:
         """
         self._check(watcher)
         async with self._locked(watcher):
-            await self._watches.depend(watcher, await self._parts.of(watched))
+            await self._watches.depend(watcher, await self._parts.dependency_on(watched))
 
     async def add_or_update_watcher(
         self, watcher: ObjectIdentifier, *watched: ObjectIdentifier
@@ -156,8 +156,8 @@ class DynamicWatcher:
         if not watched:
             raise InvalidInputError("at least one watched object must be given")
         async with self._locked(watcher):
-            wanted = {await self._parts.of(identifier) for identifier in watched}
-            await self._watches.depend_only(watcher, wanted)
+            dependencies = {await self._parts.dependency_on(identifier) for identifier in watched}
+            await self._watches.depend_only(watcher, dependencies)
 
     async def remove_watcher(self, watcher: ObjectIdentifier) -> None:
         """End all watches of *watcher*, and cancel its retry; it need not watch anything.
@@ -329,11 +329,11 @@ class DynamicWatcher:
     ) -> DependencyWatch[ObjectIdentifier]:
         self._check(watcher)
         self._check_cache()
-        return await self._batches.read(watcher, await self._parts.of(identifier))
+        return await self._batches.read(watcher, await self._parts.dependency_on(identifier))
 
     def _cached(self, identifier: ObjectIdentifier) -> DependencyWatch[ObjectIdentifier]:
         self._check_cache()
-        watch = self._watches.find(self._parts.known(identifier))
+        watch = self._watches.find(self._parts.cached_dependency_on(identifier))
         if watch is None:
             raise NoCacheEntryError(f"no watcher watches {identifier}")
         return watch

@@ -249,9 +249,8 @@ def _tls(client: "Configuration", previous: Access | None) -> tuple[bytes, ssl.S
     """
     from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415
 
-    client.disable_strict_ssl_verification = (
-        True  # as kubectl does, because many cluster CAs break strict rules
-    )
+    # as kubectl does, because many cluster CAs break strict rules
+    client.disable_strict_ssl_verification = True
     files = (client.ssl_ca_cert, client.cert_file, client.key_file)
     content = [read_file(file) if file else b"" for file in files]
     digest = hashlib.sha256(repr((client.verify_ssl, content)).encode()).digest()

@@ -33,7 +33,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     @classmethod
     def unavailable(cls, message: str = "") -> Self:
         """Return Ready=False: the external resource should be usable and is not."""
-        return cls(READY, "False", "Unavailable", _said(message))
+        return cls(READY, "False", "Unavailable", _message(message))
 
     @classmethod
     def creating(cls) -> Self:
@@ -43,7 +43,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     @classmethod
     def deleting(cls, message: str = "") -> Self:
         """Return Ready=False: the external resource is being deleted."""
-        return cls(READY, "False", "Deleting", _said(message))
+        return cls(READY, "False", "Deleting", _message(message))
 
     @classmethod
     def reconcile_success(cls) -> Self:
@@ -53,7 +53,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     @classmethod
     def reconcile_error(cls, message: str) -> Self:
         """Return Synced=False: the last reconciliation failed with *message*."""
-        return cls(SYNCED, "False", "ReconcileError", _said(message))
+        return cls(SYNCED, "False", "ReconcileError", _message(message))
 
     @classmethod
     def reconcile_paused(cls) -> Self:
@@ -92,7 +92,7 @@ def with_conditions(status: object, new: Sequence[Condition], now: datetime) -> 
     return result
 
 
-def _said(message: str) -> str:
+def _message(message: str) -> str:
     return hidden(message)[:MESSAGE_MAX]
 
 

@@ -152,7 +152,7 @@ class ManagedController(Hosted, Generic[T]):
         return explanation_of(self.name, key, cache, self._loop.queue, self._host.journal)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
-        """See `Hosted.tree`; all that was made for a managed object is *beyond* its store."""
+        """See `Hosted.tree`; external resources are *beyond* its store."""
         return tree(key, self._parts.primary.informer, beyond=beyond)
 
     def status(self) -> Status:
@@ -176,7 +176,7 @@ class ManagedController(Hosted, Generic[T]):
 
     @property
     def held_kinds(self) -> tuple[Kind[T]]:
-        """The kinds that get a finalizer, which takes permission to update them."""
+        """The kinds that get a finalizer, which requires permission to update them."""
         return (self.kind,)
 
     def measures(self) -> Measures:

@@ -51,7 +51,7 @@ class RetryingCriticalAnnotationUpdater:
 
     async def update_critical_annotations(self, managed: Managed[Any]) -> None:
         """See `CriticalAnnotationUpdater`."""
-        await insist(lambda: self._update(managed), within_s=self._within_s)
+        await retry_store_errors(lambda: self._update(managed), within_s=self._within_s)
 
     async def _update(self, managed: Managed[Any]) -> None:
         newest = await self._store.get(managed.key)
@@ -70,7 +70,9 @@ class RetryingCriticalAnnotationUpdater:
         return metadata.uid, link.get(self._names.create_pending, "")
 
 
-async def insist(attempt: Callable[[], Awaitable[None]], *, within_s: float = WITHIN_S) -> None:
+async def retry_store_errors(
+    attempt: Callable[[], Awaitable[None]], *, within_s: float = WITHIN_S
+) -> None:
     """Call *attempt* until it succeeds, for at most *within_s* seconds.
 
     Raises `NotFoundError` and `OtherCreationError` at once, because a retry would not help, and the

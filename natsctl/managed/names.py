@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from natsctl.model.kinds import Kind
-from natsctl.model.objects import DOMAIN, LINK, WISHES
+from natsctl.model.objects import DOMAIN, LINK, POLICIES
 
 FINALIZER_NAME = "natsctl.io/managed"
 """The finalizer that keeps a managed object until its external resource is deleted.
@@ -64,20 +64,20 @@ class AnnotationNames(msgspec.Struct, frozen=True):
         """The annotation that keeps or deletes the external resource of a deleted object."""
         return f"{self.domain}/deletion-policy"
 
-    def words(self, words: Iterable[str]) -> list[str]:
-        """Return the annotations of this domain with these names."""
-        return [f"{self.domain}/{word}" for word in words]
+    def qualified(self, names: Iterable[str]) -> list[str]:
+        """Return these names with the prefix of this domain."""
+        return [f"{self.domain}/{name}" for name in names]
 
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains that are read, this domain first."""
-        others = _KNOWN - {self.domain} if self.domain in _KNOWN else ()
+        others = _EQUIVALENT_DOMAINS - {self.domain} if self.domain in _EQUIVALENT_DOMAINS else ()
         return (self.domain, *others)
 
     def finalizers(self, own: str) -> frozenset[str]:
         """Return all finalizers that are equivalent to *own*."""
-        known = frozenset({FINALIZER_NAME, KRATEO_FINALIZER_NAME})
-        return known if own in known else frozenset({own})
+        equivalent = frozenset({FINALIZER_NAME, KRATEO_FINALIZER_NAME})
+        return equivalent if own in equivalent else frozenset({own})
 
     def link(self, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return the annotations that link to the external resource, renamed to this domain.
@@ -90,7 +90,7 @@ class AnnotationNames(msgspec.Struct, frozen=True):
     def policies(self, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return the annotations with which users set policies, renamed to this domain."""
         domains = reversed(self.domains)
-        policies = (self._read(annotations, domain, WISHES) for domain in domains)
+        policies = (self._read(annotations, domain, POLICIES) for domain in domains)
         return {name: text for texts in policies for name, text in texts.items()}
 
     def migrated(self, annotations: Mapping[str, str]) -> dict[str, str]:
@@ -109,7 +109,7 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 KRATEO = AnnotationNames("krateo.io", KRATEO_FINALIZER_NAME)
 """The names of krateo's provider-runtime."""
 
-_KNOWN = frozenset({DOMAIN, KRATEO.domain})
+_EQUIVALENT_DOMAINS = frozenset({DOMAIN, KRATEO.domain})
 
 
 def controller_name(kind: str | Kind[Any]) -> str:

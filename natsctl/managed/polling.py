@@ -14,7 +14,7 @@ PollIntervalHook: TypeAlias = Callable[[Managed[T], float], float]
 """Returns the seconds until the next reconciliation, from an object and the usual interval."""
 
 SOON_S = 1.0
-LEAST_S = 0.1  # the least time between two reconciliations, with any hook or jitter
+INTERVAL_MIN_S = 0.1  # between two reconciliations, with any hook or jitter
 
 
 class Poll(Generic[T]):
@@ -37,12 +37,12 @@ class Poll(Generic[T]):
         if self._hook is not None:
             return self._hooked(self._hook(managed, self._interval_s))
         jitter_s = random.uniform(-self._jitter_s, self._jitter_s)  # noqa: S311 - spreads load
-        return max(LEAST_S, self._interval_s + jitter_s)
+        return max(INTERVAL_MIN_S, self._interval_s + jitter_s)
 
     def _hooked(self, after_s: float) -> float:
         if not is_delay(after_s):
             raise HandlerError(f"poll_interval_hook returned {shown(after_s)}: return seconds")
-        return max(LEAST_S, after_s)
+        return max(INTERVAL_MIN_S, after_s)
 
     def soon_s(self, age_s: float) -> float:
         """Return the interval for an operation in progress: as long as it has already taken."""

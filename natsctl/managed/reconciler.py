@@ -1,8 +1,8 @@
 """Reconciles external resources with their objects.
 
-A reconciliation reads the object at its store's leader. Unless the object is paused, is being
-deleted without an external resource, or has an unresolved creation, a client observes the external
-resource. The table in `situation.py` then selects an action, and `Steps` takes it.
+A reconciliation reads the object at its store's leader. The table in `situation.py` selects an
+action. If that action is to observe, a client observes the external resource, and the table selects
+the next action. `Steps` takes it.
 
 Seed: krateo provider-runtime `reconciler`, which is Crossplane's.
 """
@@ -202,14 +202,14 @@ class ManagedReconciler(Generic[T]):
         try:
             stored = await self._primary.informer.store.get(key)
         except NotFoundError as missing:
-            return None if missing.deleted_at is None else await self._find_gone(key)
+            return None if missing.deleted_at is None else await self._find_deleted(key)
         return await self._managed(stored, gone=False)
 
-    async def _find_gone(self, key: str) -> Managed[T] | None:
+    async def _find_deleted(self, key: str) -> Managed[T] | None:
         last = await self._last(key)
         if last is None:
             return None
-        managed = await self._managed(self._results.known(last), gone=True)
+        managed = await self._managed(self._results.with_pending_result(last), gone=True)
         return managed if self._holds(managed) else None
 
     async def _last(self, key: str) -> Stored | None:

@@ -72,7 +72,7 @@ class Reports:
         self._log.warning("managed resource event", key=managed.key, reason=reason, note=message)
         self._record(managed, EventType.WARNING, reason, message)
 
-    async def trouble(
+    async def not_synced(
         self, managed: Managed[Any], reason: str, message: str, *conditions: Condition
     ) -> None:
         """Set the object's status to not synced; the event is recorded once per message."""
@@ -98,7 +98,7 @@ class Reports:
     ) -> None:
         """Store the status with these conditions, if it differs from the stored one.
 
-        If *hold*, also adds the finalizer. Does nothing for an object that is gone.
+        If *hold*, adds the finalizer too. Does nothing for an object that is gone.
         """
         managed.set_conditions(*conditions)
         if managed.gone:

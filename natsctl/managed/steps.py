@@ -103,14 +103,14 @@ class Steps(Generic[T]):
 
     async def _reject(self, reconciliation: Reconciliation[T]) -> None:
         reason = "CannotInitializeManagedResource"
-        await self._reports.trouble(reconciliation.managed, reason, reconciliation.rejected)
+        await self._reports.not_synced(reconciliation.managed, reason, reconciliation.rejected)
 
     async def _ask(self, reconciliation: Reconciliation[T]) -> None:
         managed = reconciliation.managed
         reason, conditions = "CannotInitializeManagedResource", []
         if not managed.is_going:
             conditions.append(Condition.creating())
-        await self._reports.trouble(managed, reason, self._advice(managed), *conditions)
+        await self._reports.not_synced(managed, reason, self._advice(managed), *conditions)
 
     def _advice(self, managed: Managed[T]) -> str:
         advice = "cannot determine creation result - check whether the external resource exists"
@@ -181,7 +181,7 @@ class Steps(Generic[T]):
             except Exception as error:
                 await self._fail(managed, error)
                 raise
-        async with self._keeping(managed):
+        async with self._storing_result(managed):
             await self._end(managed, created=True)
         text = "Successfully requested creation of external resource"
         self._reports.event(managed, "CreatedExternalResource", text)
@@ -213,7 +213,7 @@ class Steps(Generic[T]):
         return Link() if self._links is None else await self._links.read(managed.key)
 
     async def _refuse(self, reconciliation: Reconciliation[T], recorded: Link) -> float | None:
-        """Report that the record contradicts the object's link; creates nothing."""
+        """Create nothing, and report that the record contradicts the object's link."""
         managed = reconciliation.managed
         if recorded.creation.unknown:
             managed.relink(recorded)
@@ -226,17 +226,19 @@ class Steps(Generic[T]):
             f"resource: natsctl external forget {managed.key}"
         )
         reason = "CannotCreateExternalResource"
-        await self._reports.trouble(managed, reason, text, Condition.creating())
+        await self._reports.not_synced(managed, reason, text, Condition.creating())
         return self._poll.after_s(managed)
 
     async def _report_absent(self, reconciliation: Reconciliation[T]) -> float:
         text = "external resource does not exist, and its policies do not let it be created"
-        await self._reports.trouble(reconciliation.managed, "CannotObserveExternalResource", text)
+        await self._reports.not_synced(
+            reconciliation.managed, "CannotObserveExternalResource", text
+        )
         return self._poll.after_s(reconciliation.managed)
 
     async def _settle(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
-        async with self._keeping(managed):
+        async with self._storing_result(managed):
             await self._end(managed, created=True)
         text = "The creation with the unknown result has succeeded"
         self._reports.event(managed, "CreatedExternalResource", text)
@@ -291,7 +293,7 @@ class Steps(Generic[T]):
         managed.advance(await self._store.update(managed.key, value, revision=revision))
 
     async def _begin(self, managed: Managed[T]) -> None:
-        """Store the intent to create upon exactly the read revision, and record it."""
+        """Store the intent to create upon exactly the read revision, and in the link record."""
         revision = managed.stored.revision
         managed.annotations = begun(
             managed.annotations, self._names, now=self._clock(), revision=revision
@@ -316,8 +318,8 @@ class Steps(Generic[T]):
             raise
 
     @asynccontextmanager
-    async def _keeping(self, managed: Managed[T]) -> AsyncIterator[None]:
-        """Report that a creation's result cannot be stored; the next reconciliation stores it."""
+    async def _storing_result(self, managed: Managed[T]) -> AsyncIterator[None]:
+        """Report and raise a failure to store the result; the next reconciliation stores it."""
         try:
             yield
         except StoreError as error:
@@ -326,7 +328,7 @@ class Steps(Generic[T]):
             raise
 
     async def _fail(self, managed: Managed[T], error: Exception) -> None:
-        """Store that nothing was created; logs a failure of that, because *error* is raised."""
+        """Store that nothing was created; log a failure to store, because *error* is raised."""
         try:
             await self._end(managed, created=False)
             if isinstance(error, RetryAfter):
@@ -346,6 +348,6 @@ class Steps(Generic[T]):
         managed.keep()
 
     def forget(self, key: str) -> None:
-        """Owe nothing to the object any more, and wait for nothing."""
+        """Drop the pending result and the deletion time of the object."""
         self._results.forget(key)
         self._deleting.pop(key, None)

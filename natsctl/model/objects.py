@@ -15,7 +15,7 @@ LINK = (
 )
 """Annotations that link an object to its external resource, in the domain of its reconciler."""
 
-WISHES = ("paused", "management-policy", "deletion-policy")
+POLICIES = ("paused", "management-policy", "deletion-policy")
 """Annotations that users set to control the reconciler, in the same domain."""
 
 
@@ -62,4 +62,4 @@ def is_reserved(annotation: str) -> bool:
 
 def is_bookkeeping(annotation: str) -> bool:
     """Return whether natsctl writes the annotation, and users do not."""
-    return is_reserved(annotation) and annotation.rpartition("/")[2] not in WISHES
+    return is_reserved(annotation) and annotation.rpartition("/")[2] not in POLICIES

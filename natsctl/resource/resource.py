@@ -40,9 +40,8 @@ class EventStream(Generic[T]):
 
     async def __anext__(self) -> Event[T]:
         if self._clock() >= self._turn_ends:
-            await asyncio.sleep(
-                0
-            )  # neither the iteration nor the handling of an event needs to suspend
+            # neither the iteration nor the handling of an event needs to suspend
+            await asyncio.sleep(0)
             self._turn_ends = self._clock() + TURN_S
         try:
             return await self._subscription.next()
@@ -87,7 +86,7 @@ class Resource(Generic[T]):
         self._stores = stores
         self._informer: Informer[T] | None = None
         self._subscriptions: list[Subscription[T]] = []
-        self._complete = asyncio.Event()  # the first list is complete
+        self._synced = asyncio.Event()  # the first list is complete
         self._lifetime = AsyncExitStack()
         self._group: asyncio.TaskGroup | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -113,7 +112,7 @@ class Resource(Generic[T]):
     def stop(self) -> None:
         """End the watch and every stream; events that are being handled may finish."""
         self._stopped = True
-        self._complete.set()
+        self._synced.set()
         for subscription in self._subscriptions:
             subscription.close()
         if self._watching is not None:
@@ -157,7 +156,7 @@ class Resource(Generic[T]):
         stopped before.
         """
         self._watch()
-        await self._complete.wait()
+        await self._synced.wait()
         if self._stopped or self._informer is None:
             raise StoppedError(
                 f"the resource of {self.kind.name} was stopped before its first list was complete"
@@ -205,15 +204,15 @@ class Resource(Generic[T]):
         if self._informer is not None:
             for subscription in subscriptions:
                 subscription.follow(self._informer)
-                if self._complete.is_set():
-                    subscription.complete()
+                if self._synced.is_set():
+                    subscription.add_sync_event()
 
     def _listed(self) -> None:
-        """Complete the subscriptions after the first list."""
-        if not self._complete.is_set():
-            self._complete.set()
+        """Enqueue the sync event of each subscription after the first list."""
+        if not self._synced.is_set():
+            self._synced.set()
             for subscription in self._subscriptions:
-                subscription.complete()
+                subscription.add_sync_event()
 
 
 def _line_of_caller() -> str:

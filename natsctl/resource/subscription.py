@@ -65,7 +65,7 @@ class Subscription(Generic[T]):
             self._cache = informer.cache
             self._following.enter_context(informer.subscribe(self._enqueue_changed))
 
-    def complete(self) -> None:
+    def add_sync_event(self) -> None:
         """Enqueue the sync event, after every object of the first list."""
         self._queue.add(SYNC, priority=Priority.RESYNC)
 

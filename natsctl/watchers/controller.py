@@ -34,7 +34,7 @@ from natsctl.watchers.retries import (
     opinionated_retry_dequeue_policy,
 )
 from natsctl.watchers.sources import Labels, Source
-from natsctl.watchers.subscriptions import Arrivals, Coupling
+from natsctl.watchers.subscriptions import ObjectListener, ResourceKinds
 from natsctl.watchers.watcher import ResourceWatcher
 
 _OPTIONS = {
@@ -110,7 +110,7 @@ class InformerController(Hosted):
             stop_timeout_s=stop_timeout_s,
         )
         policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
-        self._coupling = Coupling(self.name, policies, host.journal)
+        self._resource_kinds = ResourceKinds(self.name, policies, host.journal)
         super().__init__(host)
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
@@ -135,7 +135,7 @@ class InformerController(Hosted):
         Raises `InformerAlreadyAddedError` if the resource kind has an informer for this part, and
         `UsageError` while the controller runs.
         """
-        self._coupling.add_source(Source(kind, labels), resource_kind or kind.name)
+        self._resource_kinds.add_source(Source(kind, labels), resource_kind or kind.name)
 
     def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Call the watcher with changes of this resource kind, after the watchers added before.
@@ -144,15 +144,15 @@ class InformerController(Hosted):
         `UsageError` if *watcher* is not a watcher, if the resource kind is empty or, while the
         controller runs, has no informer, and if another of its watchers has the same finalizer.
         """
-        self._coupling.add_watcher(watcher, resource_kind)
+        self._resource_kinds.add_watcher(watcher, resource_kind)
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Remove the watcher and its retries; it need not have been added."""
-        self._coupling.remove_watcher(watcher, resource_kind)
+        self._resource_kinds.remove_watcher(watcher, resource_kind)
 
     def remove_all_watchers_for_resource(self, resource_kind: str | Kind[Any]) -> None:
         """Remove every watcher of this resource kind, if it has any."""
-        self._coupling.remove_all_watchers(resource_kind)
+        self._resource_kinds.remove_all_watchers(resource_kind)
 
     async def start(self) -> None:
         """Prepare; called after every cache is synced and before the first call to a watcher."""
@@ -172,10 +172,10 @@ class InformerController(Hosted):
 
         Raises the error that prevents the start, and the error for which a policy returned `Stop`.
         """
-        self._coupling.check()
+        self._resource_kinds.check()
         async with self._open():
-            await self._host.run(*(self._notify(*line) for line in self._coupling.lines()))
-        for deliveries in self._coupling.deliveries.values():
+            await self._host.run(*(self._notify(*route) for route in self._resource_kinds.routes()))
+        for deliveries in self._resource_kinds.deliveries.values():
             if deliveries.failure is not None:
                 raise deliveries.failure
 
@@ -187,10 +187,10 @@ class InformerController(Hosted):
         """
         priority = Priority.USER if keys else Priority.RESYNC
         resynced = set[str]()
-        for deliveries, sources in self._coupling.lines():
+        for deliveries, sources in self._resource_kinds.routes():
             cached = (source.informer.cache.keys() for source in sources)
-            wanted = keys or sorted(set().union(*cached))
-            for key in filter(deliveries.holds, wanted):
+            requested = keys or sorted(set().union(*cached))
+            for key in filter(deliveries.holds, requested):
                 changes = [change for source in sources for change in source.create(key)]
                 deliveries.resync(key, changes, priority=priority)
                 resynced.add(key)
@@ -201,19 +201,19 @@ class InformerController(Hosted):
 
         Its last syncs are the calls to all watchers.
         """
-        return explain(self.name, key, self._coupling.lines(), self._host.journal)
+        return explain(self.name, key, self._resource_kinds.routes(), self._host.journal)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
-        """See `Hosted.tree`; all that was made for an object is *beyond* its store."""
-        return tree(key, informer_of(key, self._coupling.lines()), beyond=beyond)
+        """See `Hosted.tree`; things that watchers made are *beyond* its store."""
+        return tree(key, informer_of(key, self._resource_kinds.routes()), beyond=beyond)
 
     def status(self) -> Status:
         """See `Hosted.status`; the syncs are the calls to watchers."""
-        return status(self._host, self._coupling.lines(), has=self.holds)
+        return status(self._host, self._resource_kinds.routes(), has=self.holds)
 
     def holds(self, key: str) -> bool:
         """See `Hosted.holds`."""
-        return all(deliveries.holds(key) for deliveries in self._coupling.deliveries.values())
+        return all(deliveries.holds(key) for deliveries in self._resource_kinds.deliveries.values())
 
     @property
     def idle(self) -> bool:
@@ -223,18 +223,19 @@ class InformerController(Hosted):
     @property
     def kinds(self) -> list[Kind[Any]]:
         """The kinds that the controller watches; they determine which systems it needs."""
-        return [source.kind for source in self._coupling.every_source()]
+        return [source.kind for source in self._resource_kinds.every_source()]
 
     @property
     def held_kinds(self) -> list[Kind[Any]]:
-        """The kinds that watchers give a finalizer, which takes permission to update them."""
-        return self._coupling.held_kinds()
+        """The kinds that watchers give a finalizer, which requires permission to update them."""
+        return self._resource_kinds.held_kinds()
 
     @property
     def failing(self) -> dict[str, dict[str, str]]:
         """The errors of the objects whose calls are to be retried, by resource kind and key."""
         return {
-            name: deliveries.failures() for name, deliveries in self._coupling.deliveries.items()
+            name: deliveries.failures()
+            for name, deliveries in self._resource_kinds.deliveries.items()
         }
 
     def measures(self) -> Measures:
@@ -245,26 +246,26 @@ class InformerController(Hosted):
         return measures_of(self._host, workers=self.workers)
 
     def _queues(self) -> dict[str, Workqueue[str]]:
-        deliveries = self._coupling.deliveries
+        deliveries = self._resource_kinds.deliveries
         return {name: delivery.queue for name, delivery in deliveries.items()}
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        for deliveries, sources in self._coupling.lines():
+        for deliveries, sources in self._resource_kinds.routes():
             for source in sources:
                 source.opened(
                     await self.open(source.kind), self._invalid, deliveries.hasten_retries
                 )
-        self._coupling.opened = True
-        informers = self._coupling.informers()
+        self._resource_kinds.opened = True
+        informers = self._resource_kinds.informers()
         async with self._host.watching(informers, tuple(informers.values())):
             yield
 
     async def _notify(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
         loop = deliveries.loop(self.name, timeout_s=self._timeout_s)
         for source in sources:
-            loop.watch(source.informer, partial(self._coupling.changed, deliveries, source))
-        await loop.run(self._host.begin, Arrivals(deliveries, sources), workers=self.workers)
+            loop.watch(source.informer, partial(self._resource_kinds.changed, deliveries, source))
+        await loop.run(self._host.begin, ObjectListener(deliveries, sources), workers=self.workers)
 
     def _invalid(self, invalid: Invalid) -> None:
         if self._error_handler is not None:

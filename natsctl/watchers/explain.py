@@ -12,33 +12,33 @@ from natsctl.core.sync.journal import Journal
 from natsctl.watchers.deliveries import Deliveries
 from natsctl.watchers.sources import Source
 
-Lines = Sequence[tuple[Deliveries, Sequence[Source]]]
+Routes = Sequence[tuple[Deliveries, Sequence[Source]]]
 """The deliveries and sources of each resource kind."""
 
 
-def explain(controller: str, key: str, lines: Lines, journal: Journal) -> Explanation:
+def explain(controller: str, key: str, routes: Routes, journal: Journal) -> Explanation:
     """Explain an object, for the first resource kind that has it in its queue or its cache."""
     queued = (
         deliveries
-        for deliveries, _ in lines
+        for deliveries, _ in routes
         if deliveries.queue.place(key) is not None or deliveries.failed(key)
     )
-    deliveries = next(queued, lines[0][0])
+    deliveries = next(queued, routes[0][0])
     explanation = explanation_of(
-        controller, key, informer_of(key, lines).cache, deliveries.queue, journal
+        controller, key, informer_of(key, routes).cache, deliveries.queue, journal
     )
     return msgspec.structs.replace(explanation, failures=deliveries.failed(key))
 
 
-def informer_of(key: str, lines: Lines) -> Informer[Any]:
+def informer_of(key: str, routes: Routes) -> Informer[Any]:
     """Return the first informer that has the object, or the first informer."""
-    informers = [source.informer for _, sources in lines for source in sources]
+    informers = [source.informer for _, sources in routes for source in sources]
     return next((informer for informer in informers if key in informer.cache), informers[0])
 
 
-def status(host: Host, lines: Lines, *, has: Callable[[str], bool]) -> Status:
+def status(host: Host, routes: Routes, *, has: Callable[[str], bool]) -> Status:
     """Return the status of all resource kinds together; *has* selects this process's keys."""
     failing = {
-        key: error for deliveries, _ in lines for key, error in deliveries.failures().items()
+        key: error for deliveries, _ in routes for key, error in deliveries.failures().items()
     }
     return msgspec.structs.replace(status_of(host, has), failing=failing)

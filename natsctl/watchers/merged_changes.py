@@ -45,10 +45,10 @@ class ObjectChange(msgspec.Struct, frozen=True):
         """Return whether this change has another action or desired state than *other*."""
         if self.action is not other.action:
             return True
-        mine, theirs = self.after or self.before, other.after or other.before
-        if mine is None or theirs is None:
-            return mine is not theirs
-        return self.kind.differs(theirs.value, mine.value)
+        this_state, other_state = self.after or self.before, other.after or other.before
+        if this_state is None or other_state is None:
+            return this_state is not other_state
+        return self.kind.differs(other_state.value, this_state.value)
 
 
 def merged(pending: tuple[ObjectChange, ...], change: ObjectChange) -> tuple[ObjectChange, ...]:
@@ -77,10 +77,10 @@ def merged(pending: tuple[ObjectChange, ...], change: ObjectChange) -> tuple[Obj
 
 def _merged_updates(last: ObjectChange, change: ObjectChange) -> ObjectChange:
     """Return one update for two, from the older state unless both ends are then equal."""
-    old, tried, new = last.before, last.after, change.after
-    if old is None or tried is None or new is None:
+    old, failed, new = last.before, last.after, change.after
+    if old is None or failed is None or new is None:
         return change
-    reverted = change.kind.differs(old.value, tried.value) and not change.kind.differs(
+    reverted = change.kind.differs(old.value, failed.value) and not change.kind.differs(
         old.value, new.value
     )
-    return msgspec.structs.replace(change, before=tried if reverted else old)
+    return msgspec.structs.replace(change, before=failed if reverted else old)

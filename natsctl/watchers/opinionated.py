@@ -47,7 +47,7 @@ def shortened(name: str, suffix: str = "") -> str:
     return f"{domain}{slash}{cut}{suffix}"
 
 
-class _Own(msgspec.Struct, frozen=True):
+class _OwnWrite(msgspec.Struct, frozen=True):
     """The finalizers of an object since this watcher's last write of it.
 
     Changes up to the revision `added` are part of the object that `add_func` received.
@@ -106,7 +106,7 @@ class OpinionatedWatcher:
         self.update_func = update_func
         self.delete_func = delete_func
         self.sync_func = sync_func
-        self._own: dict[str, _Own] = {}  # until the watch has delivered the write
+        self._own_writes: dict[str, _OwnWrite] = {}  # until the watch has delivered the write
 
     def wrap(self, watcher: ResourceWatcher, *, sync_to_add: bool) -> None:
         """Call *watcher* instead of the functions for add, update and delete.
@@ -132,10 +132,10 @@ class OpinionatedWatcher:
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.update`."""
         if new.revision < old.revision:  # another store has the object now
-            self._own.pop(new.key, None)
+            self._own_writes.pop(new.key, None)
         was_added = self.finalizer in self._finalizers(old) and _same_object(old, new)
-        own = self._own.get(new.key)
-        if own is not None and new.revision <= own.added:
+        own_write = self._own_writes.get(new.key)
+        if own_write is not None and new.revision <= own_write.added:
             return
         self._forget_delivered(new)
         if new.is_going:
@@ -152,7 +152,7 @@ class OpinionatedWatcher:
         """See `ResourceWatcher.delete`; cleans up an object deleted despite its finalizer."""
         if self._holds(last) or await self._was_held(last):
             await self._clean_up_late(last)
-        self._own.pop(last.key, None)
+        self._own_writes.pop(last.key, None)
 
     async def missed(self, key: str, store: Store) -> None:
         """See `RecallingWatcher.missed`; cleans up an object deleted despite its finalizer."""
@@ -168,7 +168,9 @@ class OpinionatedWatcher:
         await _call(self.add_func, begun)
         marked = await self._mark(begun, self._with_finalizer)
         if marked is not None:  # a deleted object keeps its finalizers
-            self._own[new.key] = _Own(marked.revision, (self.finalizer,), begun.revision)
+            self._own_writes[new.key] = _OwnWrite(
+                marked.revision, (self.finalizer,), begun.revision
+            )
 
     async def _release(self, new: Snapshot[Any]) -> None:
         """Call `delete_func` unless that has succeeded, and remove the finalizer."""
@@ -178,7 +180,7 @@ class OpinionatedWatcher:
             return
         released = await release(new.store, new.key, self.finalizer, self.in_progress)
         stored = None if released is None else released.stored
-        self._own[new.key] = _Own(math.inf if stored is None else stored.revision, ())
+        self._own_writes[new.key] = _OwnWrite(math.inf if stored is None else stored.revision, ())
 
     def _awaits_removal(self, new: Snapshot[Any]) -> bool:
         """Return whether an object in NATS has no finalizer left and waits for its removal."""
@@ -189,10 +191,10 @@ class OpinionatedWatcher:
         """Call `delete_func` and purge the key, if a delete marker proves the deletion."""
         try:
             await last.store.get(last.key)
-        except NotFoundError as gone:
-            if gone.deleted_at is not None:
+        except NotFoundError as missing:
+            if missing.deleted_at is not None:
                 await _call(self.delete_func, last)
-                await last.store.delete(last.key, revision=gone.deleted_at, purge=True)
+                await last.store.delete(last.key, revision=missing.deleted_at, purge=True)
 
     async def _was_held(self, last: Snapshot[Any]) -> bool:
         """Return whether a deleted object had the finalizer before another writer replaced it."""
@@ -232,7 +234,7 @@ class OpinionatedWatcher:
             marked = checked(rewritten.stored)
         except NotFoundError:
             return None
-        self._own[key] = _Own(marked.revision, marked.metadata.finalizers)
+        self._own_writes[key] = _OwnWrite(marked.revision, marked.metadata.finalizers)
         return marked
 
     def _with_in_progress(self, finalizers: tuple[str, ...]) -> tuple[str, ...]:
@@ -251,20 +253,20 @@ class OpinionatedWatcher:
         """Return the finalizers, of the snapshot or of this watcher's newer write."""
         if self._is_newest(snapshot):
             return snapshot.metadata.finalizers
-        return self._own[snapshot.key].finalizers
+        return self._own_writes[snapshot.key].finalizers
 
     def _is_newest(self, snapshot: Snapshot[Any]) -> bool:
         """Return whether this watcher has not written the object after the snapshot."""
-        own = self._own.get(snapshot.key)
-        return own is None or own.revision <= snapshot.revision
+        own_write = self._own_writes.get(snapshot.key)
+        return own_write is None or own_write.revision <= snapshot.revision
 
     def _forget_delivered(self, new: Snapshot[Any]) -> None:
         """Forget this watcher's write if the watch has delivered it, or its object is gone."""
-        own = self._own.get(new.key)
-        if own is not None and (
-            own.revision <= new.revision or not (own.finalizers or new.is_going)
+        own_write = self._own_writes.get(new.key)
+        if own_write is not None and (
+            own_write.revision <= new.revision or not (own_write.finalizers or new.is_going)
         ):
-            del self._own[new.key]
+            del self._own_writes[new.key]
 
 
 def _same_object(one: Snapshot[Any], other: Snapshot[Any]) -> bool:

@@ -1,6 +1,5 @@
-"""Sources of changes for watchers: an informer, or the objects of it that a selector matches."""
+"""Sources of changes for watchers: the objects of an informer that a selector matches."""
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,11 +72,11 @@ class Source:
         stored = self._selected(self.informer.cache.get(key))
         return [] if stored is None else [self._change(key, None, stored)]
 
-    async def deletes(self, wanted: Callable[[str], bool]) -> list[ObjectChange]:
-        """Return a delete for each *wanted* key with a delete marker."""
+    async def deletes(self, gained: Callable[[str], bool]) -> list[ObjectChange]:
+        """Return a delete for each *gained* key with a delete marker."""
         if isinstance(self.kind, KubeKind):
             return []  # a cluster has no delete markers
-        keys = await deleted_keys(self.informer.store, wanted)
+        keys = await deleted_keys(self.informer.store, gained)
         return [self._change(key, None, None) for key in keys if key not in self.informer.cache]
 
     def _change(self, key: str, before: Stored | None, after: Stored | None) -> ObjectChange:
@@ -97,6 +96,4 @@ def _pushed(kind: Kind[Any], selector: Selector) -> tuple[Kind[Any], Selector]:
     """Return the kind with the selector, if its store can apply it, and the remaining selector."""
     if not isinstance(kind, KubeKind) or not selector.requirements:
         return kind, selector
-    part = copy.copy(kind)
-    part.selector = Selector((*kind.selector.requirements, *selector.requirements))
-    return part, Selector()
+    return kind.selected(selector), Selector()

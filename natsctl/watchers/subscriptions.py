@@ -16,7 +16,7 @@ from natsctl.watchers.sources import Source
 from natsctl.watchers.watcher import ResourceWatcher
 
 
-class Coupling:
+class ResourceKinds:
     """The resource kinds of a controller, each with its sources and watchers.
 
     Args:
@@ -58,7 +58,7 @@ class Coupling:
             raise UsageError(f"{self._name}: a watcher has add, update and delete: {watcher!r}")
         if self.opened:
             self._check_has_informer(_name(resource_kind))
-        deliveries = self.at(resource_kind)
+        deliveries = self.deliveries_of(resource_kind)
         finalizer = _finalizer(watcher)
         if finalizer is not None and finalizer in _finalizers(deliveries):
             raise UsageError(
@@ -68,7 +68,7 @@ class Coupling:
         registration = Registration(watcher)
         deliveries.registrations = (*deliveries.registrations, registration)
         if self.opened:
-            for source in self.of(deliveries):
+            for source in self.sources_of(deliveries):
                 for change in source.creates():
                     deliveries.add(change, priority=Priority.RESYNC, to=(registration,))
 
@@ -90,8 +90,8 @@ class Coupling:
         if deliveries is not None:
             deliveries.registrations = ()
 
-    def at(self, resource_kind: str | Kind[Any]) -> Deliveries:
-        """Return the deliveries of the resource kind, made on first use."""
+    def deliveries_of(self, resource_kind: str | Kind[Any]) -> Deliveries:
+        """Return the deliveries of the resource kind; the first call creates them."""
         name = _name(resource_kind)
         if not name:
             raise UsageError(f"{self._name}: a resource kind has a name")
@@ -99,13 +99,13 @@ class Coupling:
             self.deliveries[name] = Deliveries(name, self._policies, journal=self._journal)
         return self.deliveries[name]
 
-    def of(self, deliveries: Deliveries) -> Sequence[Source]:
+    def sources_of(self, deliveries: Deliveries) -> Sequence[Source]:
         """Return the sources of the deliveries."""
         return self.sources.get(deliveries.resource_kind, ())
 
-    def lines(self) -> list[tuple[Deliveries, list[Source]]]:
+    def routes(self) -> list[tuple[Deliveries, list[Source]]]:
         """Return the deliveries and sources of each resource kind."""
-        return [(self.at(name), sources) for name, sources in self.sources.items()]
+        return [(self.deliveries_of(name), sources) for name, sources in self.sources.items()]
 
     def every_source(self) -> list[Source]:
         """Return the sources of all resource kinds."""
@@ -121,8 +121,8 @@ class Coupling:
 
     def held_kinds(self) -> list[Kind[Any]]:
         """Return the kinds whose objects get a finalizer of a watcher."""
-        lines = ((sources, _finalizers(deliveries)) for deliveries, sources in self.lines())
-        return [source.kind for sources, finalizers in lines if finalizers for source in sources]
+        routes = ((sources, _finalizers(deliveries)) for deliveries, sources in self.routes())
+        return [source.kind for sources, finalizers in routes if finalizers for source in sources]
 
     def check(self) -> None:
         """Raise `UsageError` if there is no source, or watchers of a resource kind have none."""
@@ -144,7 +144,7 @@ class Coupling:
         selected = source.change(change)
         if selected is None:
             return
-        others = self.of(deliveries)
+        others = self.sources_of(deliveries)
         if selected.after is None and any(
             other.has(selected.key)
             for other in others
@@ -154,7 +154,7 @@ class Coupling:
         deliveries.add(selected, priority=Priority.RESYNC if change.initial else Priority.USER)
 
 
-class Arrivals:
+class ObjectListener:
     """Delivers objects that are assigned to this process as creates; an `AssignmentListener`."""
 
     def __init__(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:

@@ -276,7 +276,7 @@ def _state(
     if annotated and state is not Standing.LOST and not recorded.answers(annotated):
         link = annotated
     mark = link.creation.succeeded or link.creation.pending
-    since = "" if mark is None else mark.at.isoformat()
+    since = "" if mark is None else mark.time.isoformat()
     yield LinkState(bucket, key, revision, state, since, link.external_name)
 
 

@@ -292,9 +292,8 @@ class KubeSecondary(Owned[T]):
         except FieldConflictError as conflict:
             if not self._bookkeeping.issuperset(conflict.fields or {""}):
                 raise
-            stored = await self._apply_now(
-                sealed, uid, force=True
-            )  # only this controller names the owner
+            # the conflict is only about the owner, which only this controller names
+            stored = await self._apply_now(sealed, uid, force=True)
         self._last.applied(sealed, stored)
         base = 0 if current is None else current.revision
         if stored.revision == base:

@@ -37,7 +37,7 @@ def externals(document: Document) -> Iterator[Branch]:
     domains = {key.rpartition("/")[0] for key in annotations if key.rpartition("/")[2] in _LINKS}
     for names in map(AnnotationNames, sorted(domains)):
         creation = Creation.of(annotations, names)
-        created = None if creation.succeeded is None else creation.succeeded.at.isoformat()
+        created = None if creation.succeeded is None else creation.succeeded.time.isoformat()
         yield Branch(
             kind=KIND,
             key=annotations.get(names.external_name) or UNNAMED,

@@ -18,15 +18,14 @@ class CreationBackoff:
 
     The backoff ends when another writer changes the object.
 
-    A creation stores its result on the object, and the watch enqueues the key for that change at
-    once. So the work queue's own backoff cannot delay the retry.
+    The backoff of the work queue cannot delay the retry: a failed creation stores its result on the
+    object, and the watch enqueues the key for that change at once.
     """
 
     def __init__(self, *, limit_s: float) -> None:
         self._limiter = ExponentialLimiter[str](base_s=BACKOFF_S, limit_s=limit_s)
-        self._waits: dict[
-            str, tuple[int, float]
-        ] = {}  # the revision after the failure, and the end of the wait
+        # by key: the revision after the failure, and the end of the wait
+        self._waits: dict[str, tuple[int, float]] = {}
 
     @contextmanager
     def attempt(self, action: Action, managed: Managed[Any]) -> Iterator[None]:
@@ -52,8 +51,8 @@ class CreationBackoff:
             raise RetryAfter(left_s, f"the creation for {managed.key} failed and is retried later")
 
     def _failed(self, managed: Managed[Any], error: Exception) -> None:
-        own_s = self._limiter.fail(managed.key)
-        after_s = error.delay_s if isinstance(error, RetryAfter) else own_s
+        backoff_s = self._limiter.fail(managed.key)
+        after_s = error.delay_s if isinstance(error, RetryAfter) else backoff_s
         until = asyncio.get_running_loop().time() + after_s
         self._waits[managed.key] = managed.stored.revision, until
 

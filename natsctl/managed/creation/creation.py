@@ -26,17 +26,19 @@ class Mark(msgspec.Struct, frozen=True):
     `intent` is None for annotations of krateo's provider-runtime, which have only times.
     """
 
-    at: datetime
+    time: datetime
     intent: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Mark":
         """Return the mark in an annotation; an unreadable time counts as the earliest time."""
-        time, _, revision = text.partition(" revision ")
-        return cls(timestamp(time) or _BEFORE_ALL, int(revision) if revision.isdecimal() else None)
+        written, _, revision = text.partition(" revision ")
+        return cls(
+            timestamp(written) or _BEFORE_ALL, int(revision) if revision.isdecimal() else None
+        )
 
     def __str__(self) -> str:
-        time = self.at.isoformat(timespec="seconds").replace("+00:00", "Z")
+        time = self.time.isoformat(timespec="seconds").replace("+00:00", "Z")
         return time if self.intent is None else f"{time} revision {self.intent}"
 
 
@@ -65,7 +67,7 @@ class Creation(msgspec.Struct, frozen=True):
     def age_s(self, now: datetime) -> float | None:
         """Return the seconds since a creation succeeded or may have succeeded, or None."""
         mark = self.pending if self.unknown else self.succeeded
-        return None if mark is None else abs((now - mark.at).total_seconds())
+        return None if mark is None else abs((now - mark.time).total_seconds())
 
 
 def begun(
@@ -99,4 +101,4 @@ def timestamp(text: str) -> datetime | None:
 def _answers(intent: Mark, result: Mark | None) -> bool:
     if result is None:
         return False
-    return result.at >= intent.at if intent.intent is None else result.intent == intent.intent
+    return result.time >= intent.time if intent.intent is None else result.intent == intent.intent

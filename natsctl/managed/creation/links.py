@@ -128,14 +128,14 @@ class Links:
         self._names = names
         self._open = open_records
         self._records: Store | None = None
-        self._known: dict[str, tuple[int, Link]] = {}  # the revision and the link as last seen
+        self._last_seen: dict[str, tuple[int, Link]] = {}  # the revision and the link
 
     async def read(self, key: str) -> Link:
         """Return the recorded link of the object, read at the stream's leader."""
         stored = await read(await self._store(), self._key(key))
         if stored is not None:
             return self._seen(key, stored)
-        self._known[key] = 0, Link()
+        self._last_seen[key] = 0, Link()
         return await self._former(key)
 
     async def write(self, key: str, link: Link) -> None:
@@ -143,13 +143,13 @@ class Links:
 
         Raises `OtherCreationError` if another process has recorded another creation since.
         """
-        if key not in self._known:
+        if key not in self._last_seen:
             await self.read(key)
-        revision, known = self._known[key]
-        if known == link:
+        revision, last_link = self._last_seen[key]
+        if last_link == link:
             return
         try:
-            self._known[key] = await self._put(key, link, revision), link
+            self._last_seen[key] = await self._put(key, link, revision), link
         except ConflictError as error:
             newest = await read(await self._store(), self._key(key))
             recorded = Link() if newest is None else self._seen(key, newest)
@@ -157,11 +157,11 @@ class Links:
                 raise OtherCreationError(f"another creation was begun for {key}") from error
             if recorded != link:
                 revision = 0 if newest is None else newest.revision
-                self._known[key] = await self._put(key, link, revision), link
+                self._last_seen[key] = await self._put(key, link, revision), link
 
     async def forget(self, key: str) -> None:
-        """Remove the record, because the object may go."""
-        self._known.pop(key, None)
+        """Remove the record, because the object will be removed."""
+        self._last_seen.pop(key, None)
         try:
             await (await self._store()).delete(self._key(key), purge=True)
         except NotFoundError:
@@ -185,7 +185,7 @@ class Links:
 
     def _seen(self, key: str, stored: Stored) -> Link:
         link = RECORDS.decode(stored.value)
-        self._known[key] = stored.revision, link
+        self._last_seen[key] = stored.revision, link
         return link
 
     def _key(self, key: str) -> str:
@@ -199,8 +199,8 @@ class Links:
 
 def object_of(key: str) -> tuple[AnnotationNames, str, str]:
     """Return the names, the bucket and the key of the object with this record; see `record_key`."""
-    _, domain, bucket, own = key.split(".", 3)
-    return AnnotationNames(domain.replace("_", ".")), bucket, own
+    _, domain, bucket, object_key = key.split(".", 3)
+    return AnnotationNames(domain.replace("_", ".")), bucket, object_key
 
 
 def annotations_of(value: bytes) -> dict[str, str]:

@@ -67,7 +67,7 @@ async def unlink(store: Store, key: str) -> None:
         changes: dict[str, str | None] = {}
         for domain in domains_of(annotations_of(current.value)):
             names = AnnotationNames(domain)
-            changes |= dict.fromkeys(names.words(LINK))
+            changes |= dict.fromkeys(names.qualified(LINK))
             changes[names.create_failed] = str(Mark(datetime.now(UTC)))
         return annotated(current.value, changes)
 

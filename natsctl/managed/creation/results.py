@@ -10,7 +10,7 @@ from natsctl.managed.critical import (
     CriticalAnnotationUpdater,
     RetryingCriticalAnnotationUpdater,
     annotated,
-    insist,
+    retry_store_errors,
     updated_by,
 )
 from natsctl.managed.names import AnnotationNames
@@ -74,7 +74,7 @@ class Results:
         try:
             await self._write(pending)
         except NotFoundError:
-            return  # `known` returns the result, so that the external resource is deleted
+            return  # `with_pending_result` returns it, so that the external resource is deleted
         except ConflictError as error:
             name = pending.external_name
             self._reports.warning(
@@ -84,8 +84,8 @@ class Results:
             )
         self.forget(key)
 
-    def known(self, last: Stored) -> Stored:
-        """Return the last state of an object that is gone, with its pending result."""
+    def with_pending_result(self, last: Stored) -> Stored:
+        """Return the last state of a deleted object with its pending result."""
         pending = self._pending.get(last.key)
         if pending is None:
             return last
@@ -99,7 +99,7 @@ class Results:
     async def _write(self, managed: Managed[Any]) -> None:
         links = self._links
         if links is not None:
-            await insist(lambda: links.write(managed.key, managed.link))
+            await retry_store_errors(lambda: links.write(managed.key, managed.link))
             managed.keep_only()
         if self._updater is not None:
             await updated_by(self._updater, managed)

@@ -22,13 +22,13 @@ def parts(*, metadata_only: bool = False) -> Parts:
 
 @pytest.mark.parametrize("metadata_only", [True, False])
 async def test_only_metadata_is_watched_if_the_option_is_set(*, metadata_only: bool) -> None:
-    selection = await parts(metadata_only=metadata_only).of(SECRET)
+    selection = await parts(metadata_only=metadata_only).dependency_on(SECRET)
     assert isinstance(selection.kind, KubeKind)
     assert selection.kind.metadata_only == metadata_only
 
 
 async def test_a_single_object_is_watched_by_name() -> None:
-    selection = await parts().of(SECRET)
+    selection = await parts().dependency_on(SECRET)
     assert isinstance(selection.kind, KubeKind)
     assert (selection.kind.namespace, selection.kind.object_name) == ("x", "a")
 
@@ -43,7 +43,7 @@ async def test_a_single_object_is_watched_by_name() -> None:
     ],
 )
 async def test_a_part_of_a_bucket_is_watched_by_its_keys(fields: dict[str, Any], keys: str) -> None:
-    selection = await parts().of(
+    selection = await parts().dependency_on(
         ObjectIdentifier(group="nats", version="kv", kind="limits", **fields)
     )
     assert isinstance(selection.kind, KvKind)
@@ -51,7 +51,7 @@ async def test_a_part_of_a_bucket_is_watched_by_its_keys(fields: dict[str, Any],
 
 
 async def test_a_watched_bucket_is_not_created() -> None:
-    selection = await parts().of(
+    selection = await parts().dependency_on(
         ObjectIdentifier(group="nats", version="kv", kind="limits", name="a")
     )
     assert isinstance(selection.kind, KvKind)

@@ -32,7 +32,7 @@ def test_an_intent_is_found_in_any_domain() -> None:
     assert pending is not None
     names, mark = pending
     assert names == AnnotationNames("example.org")
-    assert (mark.at, mark.intent) == (datetime(2026, 1, 1, tzinfo=UTC), 7)
+    assert (mark.time, mark.intent) == (datetime(2026, 1, 1, tzinfo=UTC), 7)
 
 
 def test_an_intent_with_its_result_is_resolved() -> None:
