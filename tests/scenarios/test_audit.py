@@ -1,4 +1,4 @@
-"""The audit writes down what changed, once, and catches up on what it did not see."""
+"""The audit controller writes one entry for every change, including changes that it missed."""
 
 import asyncio
 from typing import Any
@@ -28,10 +28,12 @@ def greetings(stores: MemoryStores) -> MemoryStore:
 
 
 async def trail(stores: MemoryStores, key: str) -> list[tuple[Any, ...]]:
-    """Return what the key's entries say: action, revisions before and after, what changed."""
+    """Return action, old revision, new revision and changed fields of the entries of a key."""
     states = await stores.store(TRAIL).history(key)
     entries = [TRAIL.decode(state.value) for state in states if isinstance(state, Stored)]
-    return [(at.action, at.old_revision, at.new_revision, at.changed) for at in entries]
+    return [
+        (entry.action, entry.old_revision, entry.new_revision, entry.changed) for entry in entries
+    ]
 
 
 async def test_every_change_is_an_entry_with_its_revisions_and_fields(
@@ -62,7 +64,7 @@ async def test_no_entry_contains_the_value_of_a_field(
         await asyncio.sleep(1)
     entries = await stores.store(TRAIL).history("greetings.shop")
     assert len(entries) == 2
-    assert b"secret" not in b"".join(at.value for at in entries if isinstance(at, Stored))
+    assert b"secret" not in b"".join(entry.value for entry in entries if isinstance(entry, Stored))
 
 
 async def test_a_restart_adds_entries_only_for_missed_changes(
@@ -136,7 +138,7 @@ async def test_an_entry_for_a_kubernetes_object_names_the_field_manager(
         await asyncio.sleep(1)
     states = await stores.store(TRAIL).history("ConfigMap.default/web")
     entries = [TRAIL.decode(state.value) for state in states if isinstance(state, Stored)]
-    assert [(at.action, at.changed, at.by) for at in entries] == [
+    assert [(entry.action, entry.changed, entry.by) for entry in entries] == [
         ("created", ("data", "metadata"), ("ann",)),
         ("updated", ("data.b",), ("ben",)),
     ]

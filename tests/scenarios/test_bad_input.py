@@ -1,4 +1,4 @@
-"""What is no valid object harms only itself."""
+"""An invalid object is reported and skipped, and does not affect other objects."""
 
 import asyncio
 import json
@@ -24,14 +24,14 @@ from tests.support.controllers.app_controller import (
 
 JUNK = [
     pytest.param(b"oops", id="no JSON"),
-    pytest.param(b"", id="nothing"),
+    pytest.param(b"", id="empty"),
     pytest.param(b"\xff\xfe", id="no text"),
     pytest.param(b'"text"', id="no object"),
     pytest.param(b"{}", id="no spec"),
     pytest.param({"spec": {"text": 7}}, id="a wrong type"),
     pytest.param({"spec": {"text": "hi"}, "metadata": {"labels": [1]}}, id="wrong metadata"),
-    pytest.param(b'{"spec": ' + b"[" * 100_000, id="what overflows a parser"),
-    pytest.param(b'{"more": ' + b"[" * 9_999 + b"]" * 9_999 + b"}", id="deep where nobody looks"),
+    pytest.param(b'{"spec": ' + b"[" * 100_000, id="too deep for the parser"),
+    pytest.param(b'{"more": ' + b"[" * 9_999 + b"]" * 9_999 + b"}", id="deep unknown field"),
 ]
 
 
@@ -106,7 +106,9 @@ async def test_secondaries_of_an_invalid_object_are_restored_once_it_is_valid() 
         await harness.run_until_idle()
         await edit(client.parts, "shop.main", "spec", "text", to="tampered")
         await harness.run_until_idle()
-        assert (await client.texts())["shop.main"] == "tampered"  # its secondaries are left alone
+        assert (await client.texts())[
+            "shop.main"
+        ] == "tampered"  # secondaries of an invalid object are not synced
 
         await put(client.apps, "shop", good)
         await harness.run_until_idle()
@@ -140,8 +142,12 @@ async def test_an_invalid_object_is_logged_once_per_revision(
         await put(client.apps, "shop", b"oops again")
         await harness.run_until_idle()
 
-    told = [at for at in caplog.records if "shop" in at.message and at.levelno == logging.ERROR]
-    assert len(told) == 2
+    records = [
+        record
+        for record in caplog.records
+        if "shop" in record.message and record.levelno == logging.ERROR
+    ]
+    assert len(records) == 2
     assert client.reasons("shop").count("InvalidObject") == 2
 
 

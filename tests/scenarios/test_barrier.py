@@ -1,4 +1,4 @@
-"""A handler never acts on a state older than its own last write."""
+"""A sync reads no state older than the last write of its own key."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ from tests.support.controllers.app_controller import (
 
 
 class Counting(Apps):
-    """Counts its own syncs in a part and in its status, each time from what it reads."""
+    """Increments a counter in a part and one in the status, from the values that it reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,20 +101,20 @@ async def test_a_key_that_waits_for_its_writes_does_not_block_other_keys() -> No
 
 
 async def test_reads_within_a_sync_see_its_writes() -> None:
-    class Curious(Apps):
+    class SelfReader(Apps):
         def __init__(self) -> None:
             super().__init__()
-            self.found: dict[str, object] = {}
+            self.seen_reads: dict[str, object] = {}
 
         async def sync_handler(self, key: str) -> float | None:
-            if self.apps.get(key) is None or self.found:
+            if self.apps.get(key) is None or self.seen_reads:
                 return None
             await self.parts.apply("a", Part(spec=PartSpec("a")))
             await self.parts.apply("b", Part(spec=PartSpec("b")))
             await self.parts.delete("a")
             await self.apps.update_status(key, {"phase": "written"})
             shop = self.apps.get(key)
-            self.found.update(
+            self.seen_reads.update(
                 a=self.parts.get("a"),
                 b=self.parts.get("b"),
                 keys=sorted(self.parts.keys()),
@@ -125,16 +125,16 @@ async def test_reads_within_a_sync_see_its_writes() -> None:
             )
             return None
 
-    controller, stores = Curious(), SlowStores()
+    controller, stores = SelfReader(), SlowStores()
     stores.store(PARTS).lag_s = stores.store(APPS).lag_s = 5.0
     async with running(controller, stores=stores) as harness:
         await app_client(harness).app("shop")
         await asyncio.sleep(60)
 
-    b = controller.found.pop("b")
+    b = controller.seen_reads.pop("b")
     assert isinstance(b, Part)
     assert b.spec.text == "b"
-    assert controller.found == {
+    assert controller.seen_reads == {
         "a": None,
         "keys": ["b"],
         "items": ["b"],
@@ -145,17 +145,17 @@ async def test_reads_within_a_sync_see_its_writes() -> None:
 
 
 async def test_a_sync_does_not_see_writes_of_another_key_before_the_cache() -> None:
-    class Peeping(Apps):
-        found: object = "nothing yet"
+    class OtherKeyReader(Apps):
+        seen_reads: object = "nothing yet"
 
         async def sync_handler(self, key: str) -> float | None:
             if key == "writer":
                 await self.parts.apply("it", Part(spec=PartSpec("it")))
             else:
-                self.found = self.parts.get("it")
+                self.seen_reads = self.parts.get("it")
             return None
 
-    controller, stores = Peeping(), SlowStores()
+    controller, stores = OtherKeyReader(), SlowStores()
     async with running(controller, stores=stores) as harness:
         client = app_client(harness)
         with stores.store(PARTS).held_up():
@@ -163,7 +163,7 @@ async def test_a_sync_does_not_see_writes_of_another_key_before_the_cache() -> N
             await asyncio.sleep(1)
             await client.app("reader")
             await asyncio.sleep(1)
-            assert controller.found is None
+            assert controller.seen_reads is None
 
 
 async def test_a_recreated_bucket_delays_a_key_only_once() -> None:

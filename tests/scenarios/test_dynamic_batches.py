@@ -1,4 +1,4 @@
-"""Query batches: what is read is watched first, and what is not read any more is let go."""
+"""Query batches of a dynamic watcher: reads begin watches, and watches without reads end."""
 
 import asyncio
 
@@ -34,19 +34,20 @@ A, B = watcher_called("a"), watcher_called("b")
 GOLD = Selector.parse("tier=gold")
 
 
-async def read(harness: DynamicHarness, who: ObjectIdentifier, *names: str) -> list[object]:
-    """Read secrets in a batch of their own."""
-    async with harness.watcher.query_batch(who):
+async def read(harness: DynamicHarness, watcher: ObjectIdentifier, *names: str) -> list[object]:
+    """Read secrets in one batch."""
+    async with harness.watcher.query_batch(watcher):
         return [
-            content_of(await harness.watcher.get(who, SECRET, "default", name)) for name in names
+            content_of(await harness.watcher.get(watcher, SECRET, "default", name))
+            for name in names
         ]
 
 
-async def read_limit_too(harness: DynamicHarness, who: ObjectIdentifier) -> None:
-    """Read a secret and a limit in a batch of their own."""
-    async with harness.watcher.query_batch(who):
-        await harness.watcher.get(who, SECRET, "default", "three")
-        await harness.watcher.get(who, LIMITS, "", "us")
+async def read_secret_and_limit(harness: DynamicHarness, watcher: ObjectIdentifier) -> None:
+    """Read a secret and a limit in one batch."""
+    async with harness.watcher.query_batch(watcher):
+        await harness.watcher.get(watcher, SECRET, "default", "three")
+        await harness.watcher.get(watcher, LIMITS, "", "us")
 
 
 async def test_an_object_read_in_a_batch_is_watched() -> None:
@@ -67,9 +68,9 @@ async def test_a_batch_that_reads_fewer_objects_stops_only_unused_watches() -> N
         await read(harness, A, "three", "five")
         await asyncio.sleep(0.1)
         assert (harness.watcher.get_watch_count(), harness.watches) == (4, 4)
-        for name, told in (("one", []), ("two", ["b"]), ("three", ["a"]), ("five", ["a"])):
+        for name, watchers in (("one", []), ("two", ["b"]), ("three", ["a"]), ("five", ["a"])):
             await harness.put_secret(f"default/{name}")
-            assert await harness.taken() == told
+            assert await harness.taken() == watchers
 
 
 async def test_a_batch_that_reads_nothing_stops_all_watches_of_its_watcher() -> None:
@@ -89,8 +90,8 @@ async def test_a_read_of_a_watched_object_is_served_from_the_cache() -> None:
             await harness.watcher.get(A, LIMITS, "", "eu")
         stores.hold()
         async with harness.watcher.query_batch(B):
-            found = await harness.watcher.get(B, LIMITS, "", "eu")
-        assert content_of(found) == {"most": 1}
+            response = await harness.watcher.get(B, LIMITS, "", "eu")
+        assert content_of(response) == {"most": 1}
 
 
 async def test_an_object_that_begins_to_match_a_list_calls_the_watcher() -> None:
@@ -102,29 +103,29 @@ async def test_an_object_that_begins_to_match_a_list_calls_the_watcher() -> None
             here = await harness.watcher.list(A, SECRET, "default", GOLD)
             everywhere = await harness.watcher.list(A, SECRET, "", GOLD)
             everything = await harness.watcher.list(A, SECRET, "default")
-        assert [content_of(at) for at in here] == [{"text": "1"}]
-        assert [content_of(at) for at in everywhere] == [{"text": "1"}, {"text": "3"}]
-        assert [content_of(at) for at in everything] == [{"text": "1"}, {"text": "2"}]
+        assert [content_of(obj) for obj in here] == [{"text": "1"}]
+        assert [content_of(obj) for obj in everywhere] == [{"text": "1"}, {"text": "3"}]
+        assert [content_of(obj) for obj in everything] == [{"text": "1"}, {"text": "2"}]
         assert harness.watcher.get_watch_count() == 3
         await harness.put_secret("default/two", "2", tier="gold")
         assert await harness.taken() == ["a"]
         cached = harness.watcher.list_from_cache(SECRET, "default", GOLD)
-        assert [content_of(at) for at in cached] == [{"text": "1"}, {"text": "2"}]
+        assert [content_of(obj) for obj in cached] == [{"text": "1"}, {"text": "2"}]
 
 
 async def test_an_object_of_a_bucket_has_kind_name_and_resource_version() -> None:
     async with dynamic_harness(QUIET) as harness:
         await harness.put_limit("eu.west", 7, tier="gold")
         async with harness.watcher.query_batch(A):
-            found = await harness.watcher.get(A, LIMITS, "eu", "west")
+            response = await harness.watcher.get(A, LIMITS, "eu", "west")
             listed = await harness.watcher.list(A, LIMITS, "eu", GOLD)
-        assert found == {
+        assert response == {
             "apiVersion": "nats/kv",
             "kind": "limits",
             "metadata": {"labels": {"tier": "gold"}, "name": "eu.west", "resourceVersion": "1"},
             "spec": {"most": 7},
         }
-        assert listed == [found]
+        assert listed == [response]
 
 
 async def test_changing_a_read_object_does_not_change_the_cache() -> None:
@@ -171,7 +172,7 @@ async def test_list_watched_from_cache_has_each_watched_object_once() -> None:
         )
         await harness.watcher.add_watcher(B, secret("zero"))
         listed = harness.watcher.list_watched_from_cache(A)
-        names = [at["metadata"]["name"] for at in listed]  # type: ignore[index]
+        names = [obj["metadata"]["name"] for obj in listed]  # type: ignore[index]
         assert sorted(names) == ["eu", "one", "two"]
 
 
@@ -212,7 +213,7 @@ async def test_a_failed_batch_keeps_all_watches_and_ends() -> None:
         await harness.watcher.add_watcher(B, limit("eu"))
         harness.limits.fail(PermissionDeniedError("you may not"))
         with pytest.raises(PermissionDeniedError):
-            await read_limit_too(harness, A)
+            await read_secret_and_limit(harness, A)
         await asyncio.sleep(0.1)
         assert harness.watcher.get_watch_count() == 3
         await read(harness, A, "one")
@@ -250,8 +251,8 @@ async def test_a_reconciler_that_follows_references_watches_only_the_current_cha
             async with harness.watcher.query_batch(watcher):
                 while isinstance(name, str):
                     path.append(name)
-                    found = await harness.watcher.get(watcher, SECRET, "default", name)
-                    name = None if found is None else found["data"]["text"]  # type: ignore[index]
+                    response = await harness.watcher.get(watcher, SECRET, "default", name)
+                    name = None if response is None else response["data"]["text"]  # type: ignore[index]
             return None
 
         harness.reconcile = follow
@@ -278,8 +279,8 @@ async def test_lists_omit_values_that_are_not_documents() -> None:
         await harness.limits.create("eu", b"[1]")
         await harness.put_limit("us", 2)
         async with harness.watcher.query_batch(A):
-            found = await harness.watcher.list(A, LIMITS, "")
-        assert [content_of(at) for at in found] == [{"most": 2}]
+            objects = await harness.watcher.list(A, LIMITS, "")
+        assert [content_of(obj) for obj in objects] == [{"most": 2}]
         await harness.watcher.add_watcher(A, limit("eu"))
         assert len(harness.watcher.list_watched_from_cache(A)) == 1
 
@@ -296,13 +297,13 @@ async def test_reads_of_one_batch_can_be_concurrent() -> None:
         for number in range(50):
             await harness.put_secret(f"default/s{number}", str(number))
         async with harness.watcher.query_batch(A):
-            found = await asyncio.gather(
+            objects = await asyncio.gather(
                 *(
                     harness.watcher.get(A, SECRET, "default", f"s{number % 50}")
                     for number in range(99)
                 )
             )
-        assert [content_of(at) for at in found] == [
+        assert [content_of(obj) for obj in objects] == [
             {"text": str(number % 50)} for number in range(99)
         ]
         assert (harness.watcher.get_watch_count(), harness.watches) == (50, 50)

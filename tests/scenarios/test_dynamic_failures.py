@@ -1,4 +1,4 @@
-"""Watches that break, cannot be had, or are taken away."""
+"""A dynamic watcher recovers from broken, failing and forbidden watches."""
 
 import asyncio
 
@@ -85,9 +85,9 @@ async def test_a_failed_update_changes_no_watch() -> None:
         await asyncio.sleep(0.1)
         assert (harness.watcher.get_watch_count(), harness.watches) == (2, 2)
         await harness.taken()
-        for name, told in (("one", ["a"]), ("two", ["a"]), ("three", [])):
+        for name, watchers in (("one", ["a"]), ("two", ["a"]), ("three", [])):
             await harness.put_secret(f"default/{name}")
-            assert await harness.taken() == told
+            assert await harness.taken() == watchers
 
 
 async def test_a_revoked_permission_ends_the_watch_and_calls_its_watchers_once() -> None:
@@ -209,22 +209,22 @@ async def test_a_thousand_watchers_over_two_hundred_objects_are_counted_exactly(
     everyone = [watcher_called(f"w{number}") for number in range(1000)]
     shared = [secret(f"s{n}") if n % 2 else limit(f"s{n}") for n in range(200)]
     async with dynamic_harness(QUIET, stores=stores) as harness:
-        for number, who in enumerate(everyone):
-            await harness.watcher.add_watcher(who, shared[number % 200])
+        for number, watcher in enumerate(everyone):
+            await harness.watcher.add_watcher(watcher, shared[number % 200])
         assert await count(harness) == (200, 200)
         await harness.put_secret("default/s7")
         await harness.put_limit("s8")
         assert await harness.taken() == sorted(f"w{n}" for n in range(1000) if n % 200 in {7, 8})
-        for number, who in enumerate(everyone):
-            await harness.watcher.add_or_update_watcher(who, shared[number % 100], shared[199])
+        for number, watcher in enumerate(everyone):
+            await harness.watcher.add_or_update_watcher(watcher, shared[number % 100], shared[199])
         assert await count(harness) == (101, 101)
         harness.limits.fail(DENIED)
-        told = await harness.taken()
-        assert told == sorted(f"w{n}" for n in range(1000) if n % 100 % 2 == 0)
+        watchers = await harness.taken()
+        assert watchers == sorted(f"w{n}" for n in range(1000) if n % 100 % 2 == 0)
         assert await count(harness) == (51, 51)
         harness.limits.fail(None)
-        for who in everyone[:999]:
-            await harness.watcher.remove_watcher(who)
+        for watcher in everyone[:999]:
+            await harness.watcher.remove_watcher(watcher)
         assert await count(harness) == (2, 2)
         await harness.watcher.remove_watcher(everyone[999])
         assert await count(harness) == (0, 0)
@@ -232,5 +232,5 @@ async def test_a_thousand_watchers_over_two_hundred_objects_are_counted_exactly(
 
 async def test_gvk_to_gvr_returns_an_irregular_plural() -> None:
     async with dynamic_harness() as harness:
-        found = await harness.watcher.gvk_to_gvr(GroupVersionKind("x.io", "v1", "Policy"))
-        assert (found.group, found.version, found.resource) == ("x.io", "v1", "policies")
+        resource = await harness.watcher.gvk_to_gvr(GroupVersionKind("x.io", "v1", "Policy"))
+        assert (resource.group, resource.version, resource.resource) == ("x.io", "v1", "policies")

@@ -1,4 +1,4 @@
-"""Who watches what: one watch for each distinct thing, shared, counted, and gone with the last."""
+"""A dynamic watcher has one watch for each watched object, until its last watcher is removed."""
 
 import asyncio
 from itertools import pairwise
@@ -126,13 +126,13 @@ async def test_a_selector_reports_objects_that_enter_change_and_leave() -> None:
     async with dynamic_harness() as harness:
         await harness.watcher.add_or_update_watcher(A, secrets("tier=gold"))
         await harness.watcher.add_or_update_watcher(B, limit(selector="tier=gold", namespace="eu"))
-        told = []  # type: ignore[var-annotated]
+        watchers = []  # type: ignore[var-annotated]
         for tier in ("tin", "gold", "gold", "tin", "tin"):
-            await harness.put_secret("default/one", str(len(told)), tier=tier)
-            await harness.put_limit("eu.one", len(told), tier=tier)
-            await harness.put_limit("us.one", len(told), tier=tier)
-            told.append(await harness.taken())
-        assert told == [[], ["a", "b"], ["a", "b"], ["a", "b"], []]
+            await harness.put_secret("default/one", str(len(watchers)), tier=tier)
+            await harness.put_limit("eu.one", len(watchers), tier=tier)
+            await harness.put_limit("us.one", len(watchers), tier=tier)
+            watchers.append(await harness.taken())
+        assert watchers == [[], ["a", "b"], ["a", "b"], ["a", "b"], []]
 
 
 async def test_an_update_stops_watches_that_it_does_not_name() -> None:
@@ -182,34 +182,34 @@ async def test_changes_during_a_call_are_one_further_call() -> None:
 
 async def test_a_failed_call_is_retried_with_backoff() -> None:
     async with dynamic_harness() as harness:
-        at: list[float] = []
+        times: list[float] = []
 
         async def fail(_watcher: ObjectIdentifier) -> float | None:
-            at.append(asyncio.get_running_loop().time())
+            times.append(asyncio.get_running_loop().time())
             raise RuntimeError("on purpose")
 
         harness.reconcile = fail
         await harness.watcher.add_watcher(A, secret("one"))
         await harness.put_secret("default/one")
         await asyncio.sleep(10)
-        pauses = [later - earlier for earlier, later in pairwise(at)]
+        pauses = [later - earlier for earlier, later in pairwise(times)]
         assert len(pauses) > 5
         assert pauses == sorted(pauses)
 
 
 async def test_a_returned_delay_calls_the_reconciler_again() -> None:
     async with dynamic_harness() as harness:
-        at: list[float] = []
+        times: list[float] = []
 
         async def again(_watcher: ObjectIdentifier) -> float | None:
-            at.append(asyncio.get_running_loop().time())
-            return 60.0 if len(at) < 3 else 0.0
+            times.append(asyncio.get_running_loop().time())
+            return 60.0 if len(times) < 3 else 0.0
 
         harness.reconcile = again
         await harness.watcher.add_watcher(A, secret("one"))
         await harness.put_secret("default/one")
         await asyncio.sleep(1000)
-        assert [round(later - at[0]) for later in at] == [0, 60, 120]
+        assert [round(later - times[0]) for later in times] == [0, 60, 120]
 
 
 async def test_a_call_that_times_out_is_retried() -> None:
@@ -247,10 +247,10 @@ async def test_a_removed_watcher_is_not_retried() -> None:
 async def test_a_reconciler_can_be_an_object() -> None:
     class Noting:
         def __init__(self) -> None:
-            self.told: list[ObjectIdentifier] = []
+            self.notified: list[ObjectIdentifier] = []
 
         async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
-            self.told.append(watcher)
+            self.notified.append(watcher)
             return None
 
     noting, stores = Noting(), MemoryStores()
@@ -260,7 +260,7 @@ async def test_a_reconciler_can_be_an_object() -> None:
     await watcher.add_watcher(A, secret("one"))
     await DynamicHarness(stores, None).put_secret("default/one")
     await asyncio.sleep(1)
-    assert noting.told == [A]
+    assert noting.notified == [A]
     watcher.stop()
     await work
 
@@ -381,12 +381,12 @@ async def test_concurrent_calls_for_one_watcher_run_in_order() -> None:
         await asyncio.sleep(0.1)
         stores.release()
         await asyncio.gather(first, second, third, fourth)
-        names = [at["metadata"]["name"] for at in harness.watcher.list_watched_from_cache(A)]  # type: ignore[index]
+        names = [obj["metadata"]["name"] for obj in harness.watcher.list_watched_from_cache(A)]  # type: ignore[index]
         assert names == []
         for name in ("one", "two", "three"):
             await harness.put_limit(name)
         await asyncio.sleep(0.1)
-        names = [at["metadata"]["name"] for at in harness.watcher.list_watched_from_cache(A)]  # type: ignore[index]
+        names = [obj["metadata"]["name"] for obj in harness.watcher.list_watched_from_cache(A)]  # type: ignore[index]
         assert sorted(names) == ["three", "two"]
 
 
@@ -444,17 +444,17 @@ async def test_the_rate_limits_set_the_delays_of_retries(
     options: DynamicOptions, pauses: list[int]
 ) -> None:
     async with dynamic_harness(options) as harness:
-        at: list[float] = []
+        times: list[float] = []
 
         async def fail(_watcher: ObjectIdentifier) -> float | None:
-            at.append(asyncio.get_running_loop().time())
+            times.append(asyncio.get_running_loop().time())
             raise RuntimeError("on purpose")
 
         harness.reconcile = fail
         await harness.watcher.add_watcher(A, secret("one"))
         await harness.put_secret("default/one")
         await asyncio.sleep(300)
-        assert [round(later - earlier) for earlier, later in pairwise(at)][:3] == pauses
+        assert [round(later - earlier) for earlier, later in pairwise(times)][:3] == pauses
 
 
 async def test_an_update_without_identifiers_is_refused() -> None:

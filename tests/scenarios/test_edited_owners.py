@@ -1,4 +1,4 @@
-"""An owner that somebody edits, or labels that somebody drops, change nobody's ownership."""
+"""Edited or removed owner labels and annotations do not change the owner of an object."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from natsctl.model import documents
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
-from tests.scenarios.test_evidence import stopped_after_a_sweep
+from tests.scenarios.test_evidence import stopped_after_a_gc_cycle
 from tests.scenarios.test_garbage import LONG, OVER, converged
 from tests.scenarios.test_installations import configs
 from tests.scenarios.test_kube_secondaries import Sites, site
@@ -19,7 +19,7 @@ OWNER_KEY = "natsctl.io/owner-key"
 
 
 async def name_owner(client: AppClient, key: str, owner: str, *places: str) -> None:
-    """Have the part name another owner, as an editor does."""
+    """Set another owner key in the given metadata fields of a part."""
     for place in places:
         await edit(client.parts, key, "metadata", place, OWNER_KEY, to=owner)
 
@@ -45,7 +45,7 @@ async def test_an_edited_owner_is_restored(places: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("places", EDITS)
 async def test_an_owner_edited_while_no_daemon_ran_is_restored(places: tuple[str, ...]) -> None:
-    client = await stopped_after_a_sweep("shop", "bar")
+    client = await stopped_after_a_gc_cycle("shop", "bar")
     await name_owner(client, "shop.main", "nobody", *places)
     uid = (await document(client.parts, "shop.main"))["metadata"]["uid"]
     async with running(Apps(), stores=client.stores):
@@ -95,7 +95,7 @@ async def test_an_edited_owner_of_a_kubernetes_object_is_restored(places: tuple[
         await edit_config(configs(stores), "default/shop-main", metadata=change)
         await asyncio.sleep(OVER)
         metadata = documents.metadata_of(configs(stores).document("default/shop-main"))
-        assert [metadata[each][OWNER_KEY] for each in ("labels", "annotations")] == ["shop"] * 2  # type: ignore[index]
+        assert [metadata[field][OWNER_KEY] for field in ("labels", "annotations")] == ["shop"] * 2  # type: ignore[index]
         assert metadata["uid"] == uid
 
 
@@ -109,7 +109,7 @@ OVERWRITTEN = [b"oops", {"spec": {"text": "overwritten"}}]
 async def test_an_object_without_labels_is_deleted_if_its_owner_was_deleted_offline(
     value: Any,
 ) -> None:
-    client = await stopped_after_a_sweep("shop", "bar")
+    client = await stopped_after_a_gc_cycle("shop", "bar")
     await put(client.parts, "shop.main", value)
     await client.apps.delete("shop")
     async with running(Apps(), stores=client.stores) as harness:
@@ -120,7 +120,7 @@ async def test_an_object_without_labels_is_deleted_if_its_owner_was_deleted_offl
 
 @pytest.mark.parametrize("value", OVERWRITTEN)
 async def test_an_object_without_labels_is_kept_if_its_owner_exists(value: Any) -> None:
-    client = await stopped_after_a_sweep("shop", "bar")
+    client = await stopped_after_a_gc_cycle("shop", "bar")
     await put(client.parts, "shop.main", value)
     async with running(Apps(), stores=client.stores):
         await asyncio.sleep(OVER)
@@ -128,7 +128,7 @@ async def test_an_object_without_labels_is_kept_if_its_owner_exists(value: Any) 
 
 
 async def test_an_object_that_never_had_labels_is_kept() -> None:
-    client = await stopped_after_a_sweep("shop", "bar")
+    client = await stopped_after_a_gc_cycle("shop", "bar")
     await put(client.parts, "theirs", {"spec": {"text": "theirs"}})
     await client.apps.delete("shop")
     async with running(Apps(), stores=client.stores):
@@ -137,7 +137,7 @@ async def test_an_object_that_never_had_labels_is_kept() -> None:
 
 
 async def test_an_object_recreated_by_others_has_no_owner() -> None:
-    client = await stopped_after_a_sweep("shop", "bar")
+    client = await stopped_after_a_gc_cycle("shop", "bar")
     await client.parts.delete("shop.main")
     await put(client.parts, "shop.main", {"spec": {"text": "theirs"}})
     await client.apps.delete("shop")

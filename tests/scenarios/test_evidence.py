@@ -1,4 +1,4 @@
-"""Garbage collection trusts only the bucket of primaries that it has seen before."""
+"""Garbage collection needs proof: a recreated or restored bucket of primaries is none."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.model.garbage import GarbagePlan, Orphan
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
-from tests.scenarios.test_garbage import LONG, OVER, SWEEP_S, converged, owned_by, plan, put  # type: ignore[attr-defined]
+from tests.scenarios.test_garbage import GC_INTERVAL_S, LONG, OVER, converged, owned_by, plan, put  # type: ignore[attr-defined]
 from tests.scenarios.test_installations import (  # type: ignore[attr-defined]
     configs,
     installation,
@@ -25,21 +25,21 @@ KEYS = tuple(f"app-{number}" for number in range(8))
 PARTS_OF_KEYS = sorted(f"{key}.main" for key in KEYS)
 
 
-async def stopped_after_a_sweep(*keys: str) -> AppClient:
-    """Return what a controller left that ran with these apps."""
+async def stopped_after_a_gc_cycle(*keys: str) -> AppClient:
+    """Run a controller with these apps and one GC cycle, stop it, and return a client."""
     async with running(Apps()) as harness:
         client = await converged(harness, *keys)
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(GC_INTERVAL_S)
     return client
 
 
-# ---- the memory
+# ---- the GC record
 
 
 async def test_garbage_is_not_collected_without_a_gc_record_until_a_user_accepts() -> None:
-    client = await stopped_after_a_sweep(*KEYS)
+    client = await stopped_after_a_gc_cycle(*KEYS)
     await client.stores.store(MEMORY).delete("gc.apps")
-    client.apps.vanish("app-0", "app-1")  # as in a bucket that was restored in part
+    client.apps.vanish("app-0", "app-1")  # as in a partly restored bucket
     for _ in range(2):
         async with running(Apps(), stores=client.stores) as harness:
             await asyncio.sleep(LONG)
@@ -57,7 +57,7 @@ async def test_a_restored_older_copy_is_detected_after_a_restart() -> None:
         client = await converged(harness, *KEYS[:5])
         backup = client.apps.backup()
         await converged(harness, *KEYS[5:])
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(GC_INTERVAL_S)
     client.apps.restore(backup)
     for _ in range(2):
         async with running(Apps(), stores=client.stores) as harness:
@@ -71,10 +71,10 @@ async def test_a_restored_older_copy_stays_detected_over_a_restart() -> None:
         client = await converged(harness, *KEYS[:5])
         backup = client.apps.backup()
         await converged(harness, *KEYS[5:])
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(GC_INTERVAL_S)
         client.apps.restore(backup)
-        await asyncio.sleep(2 * SWEEP_S)
-        for number in range(100):  # beyond the revision that was seen before
+        await asyncio.sleep(2 * GC_INTERVAL_S)
+        for number in range(100):  # until the revision is above the one of the GC record
             await client.app("app-0", f"text {number}")
             await harness.run_until_idle()
     async with running(Apps(), stores=client.stores) as harness:
@@ -90,7 +90,7 @@ async def test_a_delete_marker_of_a_restored_copy_is_no_proof_after_a_restart() 
         await harness.run_until_idle()
         backup = client.apps.backup()
         await converged(harness, "shop")
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(GC_INTERVAL_S)
     client.apps.restore(backup)
     async with running(Apps(), stores=client.stores):
         await asyncio.sleep(LONG)
@@ -113,7 +113,7 @@ async def test_a_restored_copy_from_before_the_stop_is_detected() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop")
         backup = client.apps.backup()
-        await converged(harness, "bar")  # and stopped before the next sweep
+        await converged(harness, "bar")  # and the controller stops before the next GC cycle
     client.apps.restore(backup)
     async with running(Apps(), stores=client.stores):
         await asyncio.sleep(LONG)
@@ -121,7 +121,7 @@ async def test_a_restored_copy_from_before_the_stop_is_detected() -> None:
 
 
 async def test_a_watched_deletion_is_collected_while_other_collection_is_refused() -> None:
-    client = await stopped_after_a_sweep(*KEYS)
+    client = await stopped_after_a_gc_cycle(*KEYS)
     await client.stores.store(MEMORY).delete("gc.apps")
     client.apps.vanish("app-0")
     async with running(Apps(), stores=client.stores) as harness:
@@ -132,7 +132,7 @@ async def test_a_watched_deletion_is_collected_while_other_collection_is_refused
 
 
 async def test_a_deletion_while_no_daemon_ran_is_collected() -> None:
-    client = await stopped_after_a_sweep(*KEYS)
+    client = await stopped_after_a_gc_cycle(*KEYS)
     await client.apps.delete("app-0")
     async with running(Apps(), stores=client.stores) as harness:
         await harness.run_until_idle()
@@ -142,13 +142,13 @@ async def test_a_deletion_while_no_daemon_ran_is_collected() -> None:
 async def test_collection_resumes_once_every_owner_is_back() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, *KEYS)
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(GC_INTERVAL_S)
         client.apps.recreate()
         await asyncio.sleep(OVER)
         assert harness.runtime.garbage_held
         for key in KEYS:
             await client.app(key)
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(GC_INTERVAL_S)
         assert harness.runtime.garbage_held == ""
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(OVER)
@@ -156,7 +156,7 @@ async def test_collection_resumes_once_every_owner_is_back() -> None:
 
 
 async def test_a_gc_record_of_natsctl_0_1_is_accepted() -> None:
-    client = await stopped_after_a_sweep(*KEYS)
+    client = await stopped_after_a_gc_cycle(*KEYS)
     memory = client.stores.store(MEMORY)
     await put(memory, "gc.apps", {"incarnation": "1", "populated": True})
     await client.apps.delete("app-0")
@@ -169,7 +169,7 @@ async def test_a_gc_record_of_natsctl_0_1_is_accepted() -> None:
 async def test_the_gc_record_is_not_written_after_convergence() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, *KEYS)
-        await asyncio.sleep(2 * SWEEP_S)
+        await asyncio.sleep(2 * GC_INTERVAL_S)
         before = client.stores.store(MEMORY).writes
         await asyncio.sleep(LONG)
         assert client.stores.store(MEMORY).writes == before
@@ -182,14 +182,14 @@ async def test_the_gc_record_is_written_at_most_once_per_gc_cycle() -> None:
         for number in range(200):
             await client.app("shop", f"text {number}")
             await harness.run_until_idle()
-        sweeps = asyncio.get_running_loop().time() / SWEEP_S + 1
-        assert client.stores.store(MEMORY).writes - before <= sweeps
+        cycles = asyncio.get_running_loop().time() / GC_INTERVAL_S + 1
+        assert client.stores.store(MEMORY).writes - before <= cycles
 
 
 # ---- owners that vanish
 
 
-@pytest.mark.parametrize("swept_s", [0.0, SWEEP_S])
+@pytest.mark.parametrize("cycle_s", [0.0, GC_INTERVAL_S])
 @pytest.mark.parametrize(
     ("count", "empty_s", "survivor"),
     [
@@ -199,11 +199,11 @@ async def test_the_gc_record_is_written_at_most_once_per_gc_cycle() -> None:
     ],
 )
 async def test_a_put_after_a_purge_of_all_owners_collects_nothing(
-    count: int, swept_s: float, empty_s: float, survivor: str
+    count: int, cycle_s: float, empty_s: float, survivor: str
 ) -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, *KEYS[:count])
-        await asyncio.sleep(swept_s)
+        await asyncio.sleep(cycle_s)
         client.apps.vanish(*KEYS[:count])
         if empty_s:
             client.apps.break_watches()
@@ -216,7 +216,7 @@ async def test_a_put_after_a_purge_of_all_owners_collects_nothing(
 
 
 async def test_a_put_after_an_offline_purge_of_all_owners_collects_nothing() -> None:
-    client = await stopped_after_a_sweep(*KEYS)
+    client = await stopped_after_a_gc_cycle(*KEYS)
     client.apps.vanish(*KEYS)
     await client.app("app-0")
     async with running(Apps(), stores=client.stores) as harness:
@@ -226,18 +226,18 @@ async def test_a_put_after_an_offline_purge_of_all_owners_collects_nothing() -> 
 
 
 async def test_the_secondaries_of_one_vanished_owner_are_collected_after_the_grace_period() -> None:
-    client = await stopped_after_a_sweep(*KEYS)
+    client = await stopped_after_a_gc_cycle(*KEYS)
     client.apps.vanish("app-0")
     async with running(Apps(), stores=client.stores):
         await asyncio.sleep(OVER)
         assert client.part_keys == PARTS_OF_KEYS[1:]
 
 
-# ---- a person's plan
+# ---- an applied plan
 
 
 async def forged(client: AppClient, key: str, owner: str) -> GarbagePlan:
-    """Return a plan that names the part, whatever it is."""
+    """Return a plan that has the part as a proven orphan."""
     stored = await client.parts.get(key)
     uid = (await document(client.parts, key)).get("metadata", {}).get("uid", "")
     orphan = Orphan(
@@ -276,9 +276,9 @@ async def test_an_applied_plan_keeps_an_object_of_another_revision_or_uid(
         client = await converged(harness, "shop")
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
-        found = await plan(harness)
-        orphan = msgspec.structs.replace(found.orphans[0], **change)
-        changed = msgspec.structs.replace(found, orphans=(orphan,))
+        planned = await plan(harness)
+        orphan = msgspec.structs.replace(planned.orphans[0], **change)
+        changed = msgspec.structs.replace(planned, orphans=(orphan,))
         left = await harness.runtime.garbage_apply(changed)
         assert left.kept[0].reason.startswith("it changed")
         assert client.part_keys == ["lost", "shop.main"]
@@ -312,9 +312,9 @@ async def test_an_object_without_installation_is_kept_until_a_user_accepts() -> 
         await harness.run_until_idle()
         await made_by_01(stores, "shop", "shop-main")
         await asyncio.sleep(LONG)
-        found = await plan(harness)
-        assert "carries no installation" in found.orphans[0].held
-        left = await harness.runtime.garbage_apply(found)
+        planned = await plan(harness)
+        assert "carries no installation" in planned.orphans[0].held
+        left = await harness.runtime.garbage_apply(planned)
         assert left.kept[0].reason == "it carries no installation"
         assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
 

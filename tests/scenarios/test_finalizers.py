@@ -1,4 +1,4 @@
-"""What was begun outside is cleaned up before, or after, its primary goes: once."""
+"""`finalized` cleans up external resources exactly once for every deleted primary."""
 
 import asyncio
 from typing import Any
@@ -22,20 +22,20 @@ from tests.support.controllers.app_controller import (
 OURS, THEIRS = "example.com/world", "example.com/theirs"
 
 
-class World:
-    """Something outside that cannot be watched: it outlives every runtime."""
+class ExternalSystem:
+    """An external system without watches, which outlives every runtime."""
 
     def __init__(self) -> None:
         self.things: dict[str, str] = {}
-        self.applied: list[tuple[str, bool]] = []  # and whether the finalizer was stored then
+        self.applied: list[tuple[str, bool]] = []  # the key, and whether the finalizer was stored
         self.cleaned: list[tuple[str, str]] = []
         self.failure: Exception | None = None
 
 
 class Builders(Apps):
-    """Every app is a thing in the world too."""
+    """A controller that creates an external thing for each app."""
 
-    def __init__(self, world: World, client: AppClient | None = None) -> None:
+    def __init__(self, world: ExternalSystem, client: AppClient | None = None) -> None:
         super().__init__()
         self.world = world
 
@@ -68,12 +68,12 @@ async def built(harness: Harness, *keys: str) -> AppClient:
 
 
 async def finalizers(client: AppClient, key: str) -> list[str]:
-    found: list[str] = (await document(client.apps, key))["metadata"]["finalizers"]
-    return found
+    names: list[str] = (await document(client.apps, key))["metadata"]["finalizers"]
+    return names
 
 
 async def test_the_finalizer_is_stored_before_apply_is_called() -> None:
-    world = World()
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop")
 
@@ -82,7 +82,7 @@ async def test_the_finalizer_is_stored_before_apply_is_called() -> None:
 
 
 async def test_a_deleted_object_is_marked_then_cleaned_up_then_removed() -> None:
-    world = World()
+    world = ExternalSystem()
     controller = Builders(world)
     async with running(controller) as harness:
         client = await built(harness, "shop")
@@ -97,7 +97,7 @@ async def test_a_deleted_object_is_marked_then_cleaned_up_then_removed() -> None
 
 
 async def test_apply_is_not_called_for_an_object_being_deleted() -> None:
-    world = World()
+    world = ExternalSystem()
     controller = Builders(world)
     async with running(controller) as harness:
         client = app_client(harness)
@@ -116,7 +116,7 @@ async def test_apply_is_not_called_for_an_object_being_deleted() -> None:
 
 
 async def test_finalizers_of_others_are_kept_and_delay_the_removal() -> None:
-    world = World()
+    world = ExternalSystem()
     controller = Builders(world)
     async with running(controller) as harness:
         client = app_client(harness)
@@ -127,7 +127,7 @@ async def test_finalizers_of_others_are_kept_and_delay_the_removal() -> None:
         await harness.run_until_idle()
         assert await finalizers(client, "shop") == [THEIRS]
         assert world.cleaned == [("shop", "hi")]
-        assert client.parts.keys() == ["shop.main"]  # it is not gone yet
+        assert client.parts.keys() == ["shop.main"]  # the app still exists
 
         await controller.apps.remove_finalizer("shop", THEIRS)
         await harness.run_until_idle()
@@ -136,7 +136,7 @@ async def test_finalizers_of_others_are_kept_and_delay_the_removal() -> None:
 
 
 async def test_an_object_is_removed_if_its_last_finalizer_is_removed_by_hand() -> None:
-    world = World()
+    world = ExternalSystem()
     controller = Builders(world)
     async with running(controller) as harness:
         client = app_client(harness)
@@ -152,17 +152,17 @@ async def test_an_object_is_removed_if_its_last_finalizer_is_removed_by_hand() -
 
 
 async def test_an_object_is_kept_while_its_cleanup_fails() -> None:
-    world = World()
+    world = ExternalSystem()
     controller = Builders(world)
     async with running(controller) as harness:
         client = await built(harness, "shop")
-        world.failure = RuntimeError("the world does not answer")
+        world.failure = RuntimeError("the external system does not respond")
         await controller.apps.delete("shop")
         await asyncio.sleep(60)
         assert client.apps.keys() == ["shop"]
         assert await finalizers(client, "shop") == [OURS]
         assert client.parts.keys() == ["shop.main"]
-        assert "does not answer" in harness.runtime.status().failing["shop"]
+        assert "does not respond" in harness.runtime.status().failing["shop"]
 
         world.failure = None
         await harness.run_until_idle()
@@ -170,7 +170,7 @@ async def test_an_object_is_kept_while_its_cleanup_fails() -> None:
 
 
 async def test_a_change_of_an_object_being_deleted_is_not_applied() -> None:
-    world = World()
+    world = ExternalSystem()
     controller = Builders(world)
     async with running(controller) as harness:
         client = await built(harness, "shop")
@@ -190,7 +190,7 @@ async def test_a_change_of_an_object_being_deleted_is_not_applied() -> None:
 async def test_an_object_deleted_despite_its_finalizer_is_cleaned_up_with_its_last_state(
     *, purge: bool
 ) -> None:
-    world = World()
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop", "bar")
         await client.apps.delete("shop", purge=purge)
@@ -202,7 +202,7 @@ async def test_an_object_deleted_despite_its_finalizer_is_cleaned_up_with_its_la
 
 
 async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> None:
-    world = World()
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop", "bar")
     await client.apps.delete("shop")
@@ -215,7 +215,7 @@ async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> No
 
 
 async def test_a_cleaned_up_object_is_not_cleaned_up_again_after_a_restart() -> None:
-    world = World()
+    world = ExternalSystem()
     controller = Builders(world)
     async with running(controller) as harness:
         client = await built(harness, "shop")
@@ -229,7 +229,7 @@ async def test_a_cleaned_up_object_is_not_cleaned_up_again_after_a_restart() -> 
 
 
 async def test_an_object_marked_while_no_process_ran_is_cleaned_up_at_the_next_start() -> None:
-    world = World()
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop")
     await edit(client.apps, "shop", "metadata", "deletionTimestamp", to="2026-01-01T00:00:00Z")
@@ -240,7 +240,7 @@ async def test_an_object_marked_while_no_process_ran_is_cleaned_up_at_the_next_s
 
 
 async def test_a_failed_cleanup_is_repeated_by_the_next_runtime() -> None:
-    world = World()
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop")
         world.failure = RuntimeError("not yet")
@@ -260,7 +260,7 @@ async def test_an_object_without_secondaries_is_cleaned_up_at_the_next_start() -
             self.world.things[key] = app.spec.text
             return None
 
-    world = World()
+    world = ExternalSystem()
     async with running(Outside(world)) as harness:
         client = await built(harness, "shop")
     await client.apps.delete("shop")
@@ -280,10 +280,10 @@ async def test_an_object_deleted_during_apply_is_cleaned_up_without_a_history() 
             return None
 
         async def tear_down(self, key: str, app: App) -> float | None:
-            assert list(self.parts.owned()) == ["shop.main"]  # it goes after this returns
+            assert list(self.parts.owned()) == ["shop.main"]  # parts are deleted after the cleanup
             return await super().tear_down(key, app)
 
-    world = World()
+    world = ExternalSystem()
     async with running(Slow(world)) as harness:
         brief = harness.stores.store(Slow.apps.kind)
         await put(brief, "shop", {"spec": {}})
@@ -296,7 +296,7 @@ async def test_an_object_deleted_during_apply_is_cleaned_up_without_a_history() 
 
 
 async def test_a_cleanup_gets_the_last_valid_state() -> None:
-    world = World()
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop")
     await put(client.apps, "shop", b"oops")
@@ -308,7 +308,7 @@ async def test_a_cleanup_gets_the_last_valid_state() -> None:
 
 
 async def test_an_object_without_our_finalizer_is_not_cleaned_up() -> None:
-    world = World()
+    world = ExternalSystem()
     client = None
     async with running(Apps()) as harness:
         client = await built(harness, "shop")
@@ -323,7 +323,7 @@ async def test_an_object_without_our_finalizer_is_not_cleaned_up() -> None:
 
 
 async def test_a_recreated_object_gets_the_finalizer() -> None:
-    world = World()
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop")
         await client.apps.delete("shop")
@@ -336,7 +336,7 @@ async def test_a_recreated_object_gets_the_finalizer() -> None:
 
 
 async def test_an_object_that_lost_its_finalizer_gets_it_again() -> None:
-    world = World()
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop")
         await client.app("shop", "bye")
@@ -346,14 +346,14 @@ async def test_an_object_that_lost_its_finalizer_gets_it_again() -> None:
         assert await finalizers(client, "shop") == [OURS]
 
 
-@pytest.mark.parametrize("what", ["recreated", "purged by an administrator", "missing"])
-async def test_an_object_lost_without_a_delete_marker_is_not_cleaned_up(what: str) -> None:
-    world = World()
+@pytest.mark.parametrize("loss", ["recreated", "purged by an administrator", "missing"])
+async def test_an_object_lost_without_a_delete_marker_is_not_cleaned_up(loss: str) -> None:
+    world = ExternalSystem()
     async with running(Builders(world)) as harness:
         client = await built(harness, "shop")
-        if what == "recreated":
+        if loss == "recreated":
             client.apps.recreate()
-        elif what == "missing":
+        elif loss == "missing":
             client.apps.fail(StoreMissingError("no such bucket"))
         else:
             client.apps.vanish("shop")
@@ -369,7 +369,7 @@ async def test_a_delay_returned_by_apply_calls_it_again() -> None:
             await super().build(key, app)
             return 20.0
 
-    world = World()
+    world = ExternalSystem()
     async with running(Patient(world)) as harness:
         await app_client(harness).app("shop")
         await asyncio.sleep(70)
@@ -382,7 +382,7 @@ async def test_a_status_write_during_cleanup_does_not_recreate_the_object() -> N
             await self.apps.update_status(key, {"phase": "going"})
             return await super().tear_down(key, app)
 
-    world = World()
+    world = ExternalSystem()
     controller = Talkative(world)
     async with running(controller) as harness:
         client = await built(harness, "shop")

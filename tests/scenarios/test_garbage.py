@@ -1,4 +1,4 @@
-"""Nothing alive is ever collected, and what is garbage goes at last."""
+"""Garbage collection deletes orphans after a grace period, and never other objects."""
 
 import asyncio
 from typing import Any
@@ -30,13 +30,13 @@ from tests.support.controllers.app_controller import (
     put,
 )
 
-GRACE_S, SWEEP_S = 60.0, 30.0
-OVER = 2 * GRACE_S + 2 * SWEEP_S  # by then, what may be collected is
+GRACE_S, GC_INTERVAL_S = 60.0, 30.0
+OVER = 2 * GRACE_S + 2 * GC_INTERVAL_S  # after this time every orphan is collected
 LONG = 2 * 3600.0
 
 
 def owned_by(key: str, kind: str = "App.apps", **more: Any) -> dict[str, Any]:
-    """Return a part as a controller of that kind would have made it."""
+    """Return a part with an owner of this kind and key."""
     names = {"natsctl.io/owner-kind": kind, "natsctl.io/owner-key": key}
     metadata = {"labels": names, "annotations": names, "uid": "1", **more}
     return {"metadata": metadata, "spec": {"text": "left"}}
@@ -55,14 +55,16 @@ async def plan(harness: Harness) -> GarbagePlan:
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [at.message for at in caplog.records if "gc plan" in at.message]
+    return [record.message for record in caplog.records if "gc plan" in record.message]
 
 
-def idle_sweeps(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [at.message for at in caplog.records if "collecting no garbage" in at.message]
+def skipped_cycles(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.message for record in caplog.records if "collecting no garbage" in record.message
+    ]
 
 
-# ---- what is garbage goes
+# ---- orphans
 
 
 async def test_a_secondary_of_an_unknown_owner_is_collected_after_the_grace_period() -> None:
@@ -78,7 +80,7 @@ async def test_a_secondary_of_an_unknown_owner_is_collected_after_the_grace_peri
 
         await asyncio.sleep(GRACE_S - 2)
         assert client.parts.keys() == ["lost", "shop.main"]
-        await asyncio.sleep(SWEEP_S + 2)
+        await asyncio.sleep(GC_INTERVAL_S + 2)
         assert client.parts.keys() == ["shop.main"]
         assert (await plan(harness)).orphans == ()
 
@@ -91,7 +93,7 @@ async def test_the_grace_period_restarts_with_every_start() -> None:
     async with running(Apps(), stores=client.stores):
         await asyncio.sleep(GRACE_S - 10)
         assert client.parts.keys() == ["lost", "shop.main"]
-        await asyncio.sleep(SWEEP_S + 11)
+        await asyncio.sleep(GC_INTERVAL_S + 11)
         assert client.parts.keys() == ["shop.main"]
 
 
@@ -111,7 +113,7 @@ async def test_every_orphan_has_its_own_grace_period() -> None:
         await put(client.parts, "lost-1", owned_by("nobody"))
         await asyncio.sleep(GRACE_S - 1)
         await put(client.parts, "lost-2", owned_by("nobody"))
-        await asyncio.sleep(SWEEP_S + 5)
+        await asyncio.sleep(GC_INTERVAL_S + 5)
         assert client.part_keys.count("lost-2") == 1
         await asyncio.sleep(OVER)
         assert client.parts.keys() == ["shop.main"]
@@ -133,7 +135,7 @@ async def test_the_secondaries_of_a_purged_owner_are_collected_after_the_grace_p
         client = await converged(harness, "shop", "bar")
         client.apps.vanish("shop")
         client.apps.break_watches()
-        await asyncio.sleep(GRACE_S - SWEEP_S)
+        await asyncio.sleep(GRACE_S - GC_INTERVAL_S)
         assert client.parts.keys() == ["bar.main", "shop.main"]
         await asyncio.sleep(OVER)
         assert client.parts.keys() == ["bar.main"]
@@ -146,7 +148,7 @@ async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_rec
         async def sync_handler(self, key: str) -> float | None:
             await super().sync_handler(key)
             if self.broken and self.apps.get(key) is None:
-                raise RuntimeError("cannot let go")
+                raise RuntimeError("on purpose")
             return None
 
     controller = Failing()
@@ -162,7 +164,7 @@ async def test_secondaries_that_a_failing_handler_left_are_collected_once_it_rec
         assert client.parts.keys() == ["bar.main"]
 
 
-# ---- what is alive stays
+# ---- objects that are not orphans
 
 
 async def test_a_stale_cache_of_primaries_collects_nothing() -> None:
@@ -193,8 +195,8 @@ async def test_an_owner_created_before_the_collecting_sync_keeps_its_secondaries
         client = await converged(harness, "shop")
         await put(client.parts, "back.main", owned_by("back"))
         await asyncio.sleep(GRACE_S - 5)
-        await client.app("busy")  # holds the only worker while the sweep condemns `back`
-        await asyncio.sleep(3 * SWEEP_S)
+        await client.app("busy")  # occupies the only worker while a GC cycle enqueues `back`
+        await asyncio.sleep(3 * GC_INTERVAL_S)
         await client.app("back")
         await asyncio.sleep(2000)
 
@@ -202,7 +204,7 @@ async def test_an_owner_created_before_the_collecting_sync_keeps_its_secondaries
 
 
 async def test_an_outdated_gc_request_collects_nothing_in_a_recreated_bucket() -> None:
-    class Moody(Apps):
+    class FailingOnce(Apps):
         failing = True
 
         async def sync_handler(self, key: str) -> float | None:
@@ -210,11 +212,11 @@ async def test_an_outdated_gc_request_collects_nothing_in_a_recreated_bucket() -
                 raise RuntimeError("not now")
             return await super().sync_handler(key)
 
-    controller = Moody()
+    controller = FailingOnce()
     async with running(controller) as harness:
         client = await converged(harness, "shop")
         await put(client.parts, "back.main", owned_by("back"))
-        await asyncio.sleep(OVER)  # condemned, but its visits fail
+        await asyncio.sleep(OVER)  # `back` is enqueued, but its syncs fail
         await client.app("back")
         await harness.run_until_idle()
         controller.failing = False
@@ -244,8 +246,8 @@ async def test_the_grace_period_of_an_orphan_restarts_if_the_bucket_is_recreated
         client = await converged(harness, "shop")
         await put(client.parts, "lost.main", owned_by("lost"))
         await asyncio.sleep(GRACE_S - 5)
-        await client.app("busy")  # holds the only worker while `lost` is found to be gone
-        await asyncio.sleep(3 * SWEEP_S)
+        await client.app("busy")  # occupies the only worker while a GC cycle enqueues `lost`
+        await asyncio.sleep(3 * GC_INTERVAL_S)
         client.apps.recreate()
         for key in ("shop", "busy"):
             await client.app(key)
@@ -269,12 +271,12 @@ async def test_a_recreated_bucket_collects_nothing_and_plan_and_log_state_the_re
         await asyncio.sleep(LONG)
 
         assert client.parts.keys() == ["bar.main", "baz.main", "shop.main"]
-        found = await plan(harness)
-        assert "was recreated since it was last seen" in found.refused
-        assert {orphan.key for orphan in found.orphans} == {"baz.main", "shop.main"}
-        (told,) = refusals(caplog)  # once, not at every sweep
-        assert "orphans=2" in told
-        assert "recreated" in told
+        planned = await plan(harness)
+        assert "was recreated since it was last seen" in planned.refused
+        assert {orphan.key for orphan in planned.orphans} == {"baz.main", "shop.main"}
+        (line,) = refusals(caplog)  # once, not at every GC cycle
+        assert "orphans=2" in line
+        assert "recreated" in line
 
 
 async def test_a_recreated_empty_bucket_collects_nothing() -> None:
@@ -294,7 +296,7 @@ async def test_a_secondary_that_got_another_owner_is_not_deleted_with_the_first(
         with stores.store(PARTS).held_up():
             await put(client.parts, "shop.main", owned_by("bar"))
             await client.apps.delete("shop")
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(GC_INTERVAL_S)
             assert client.part_keys == ["bar.main", "shop.main"]
 
 
@@ -324,7 +326,7 @@ async def test_a_bucket_recreated_while_no_process_ran_collects_nothing() -> Non
 async def test_a_bucket_whose_owners_all_vanished_collects_nothing() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop", "bar")
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(GC_INTERVAL_S)
         client.apps.vanish("shop", "bar")
         client.apps.break_watches()
         await asyncio.sleep(LONG)
@@ -336,7 +338,7 @@ async def test_a_bucket_whose_owners_all_vanished_collects_nothing() -> None:
 async def test_a_bucket_that_became_empty_while_no_process_ran_collects_nothing() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop", "bar")
-        await asyncio.sleep(SWEEP_S)
+        await asyncio.sleep(GC_INTERVAL_S)
     client.apps.vanish("shop", "bar")
     for _ in range(2):
         async with running(Apps(), stores=client.stores) as harness:
@@ -366,12 +368,12 @@ async def test_deleting_the_last_owner_deletes_its_secondaries() -> None:
 
 
 class Reluctant(Apps):
-    """Never lets go of what is gone."""
+    """Fails the sync of every deleted app."""
 
     async def sync_handler(self, key: str) -> float | None:
         await super().sync_handler(key)
         if self.apps.get(key) is None:
-            raise RuntimeError("cannot let go")
+            raise RuntimeError("on purpose")
         return None
 
 
@@ -382,11 +384,11 @@ async def test_a_bucket_recreated_during_a_gc_cycle_collects_nothing() -> None:
         await client.apps.delete("deleted")
         await asyncio.sleep(1)
         stores.store(APPS).answers_after_s = 5.0
-        sweep = asyncio.create_task(plan(harness))
-        await asyncio.sleep(1)  # the owner that was deleted was read, and nothing was odd
+        cycle = asyncio.create_task(plan(harness))
+        await asyncio.sleep(1)  # the cycle has read the deleted owner, and no other
         stores.store(APPS).answers_after_s = 0.0
         client.apps.recreate()
-        assert [orphan.proven for orphan in (await sweep).orphans] == [True]
+        assert [orphan.proven for orphan in (await cycle).orphans] == [True]
         await asyncio.sleep(LONG)
 
         assert client.part_keys.count("alive.main") == 1
@@ -397,16 +399,16 @@ async def test_a_large_bucket_recreated_during_its_listing_collects_nothing() ->
     controller = Apps()
     async with running(controller) as harness:
         client = await converged(harness, "shop")
-        sweeps: list[asyncio.Task[GarbagePlan]] = []
+        cycles: list[asyncio.Task[GarbagePlan]] = []
         client.apps.recreate()
         for number in range(3000):
             await client.app(f"app-{number}", parts=())
         with controller.apps.informer.subscribe(
-            lambda _: sweeps or sweeps.append(asyncio.create_task(plan(harness)))  # type: ignore[arg-type,func-returns-value]
+            lambda _: cycles or cycles.append(asyncio.create_task(plan(harness)))  # type: ignore[arg-type,func-returns-value]
         ):
-            sweeps.clear()
+            cycles.clear()
             await asyncio.sleep(20)
-        assert sweeps
+        assert cycles
         await asyncio.sleep(OVER)
 
         assert client.parts.keys() == ["shop.main"]
@@ -433,8 +435,8 @@ async def test_a_missing_bucket_is_logged(caplog: pytest.LogCaptureFixture) -> N
         client = await converged(harness, "shop")
         client.apps.fail(StoreMissingError("apps is missing"))
         await asyncio.sleep(LONG)
-        (told,) = idle_sweeps(caplog)
-        assert "apps is missing" in told
+        (line,) = skipped_cycles(caplog)
+        assert "apps is missing" in line
         assert refusals(caplog) == []
 
 
@@ -551,10 +553,10 @@ async def test_more_orphans_than_share_max_need_a_user(
         await asyncio.sleep(LONG)
 
         assert len(client.parts.keys()) == 31
-        found = await plan(harness)
-        assert "11 of 31 objects would go, more than 30%" in found.refused
+        planned = await plan(harness)
+        assert "11 of 31 objects would go, more than 30%" in planned.refused
         assert len(refusals(caplog)) == 1
-        assert len((await harness.runtime.garbage_apply(found)).orphans) == 11
+        assert len((await harness.runtime.garbage_apply(planned)).orphans) == 11
         assert len(client.parts.keys()) == 20
 
 
@@ -583,7 +585,7 @@ async def test_more_orphans_than_count_max_need_a_user() -> None:
         assert client.parts.keys() == ["shop.main"]
 
 
-# ---- a person's command
+# ---- commands of a user
 
 
 async def test_an_applied_plan_deletes_only_its_unchanged_orphans() -> None:
@@ -592,11 +594,11 @@ async def test_an_applied_plan_deletes_only_its_unchanged_orphans() -> None:
         client.apps.recreate()
         await client.app("bar")
         await asyncio.sleep(30)
-        found = await plan(harness)
-        assert {orphan.key for orphan in found.orphans} == {"shop.main", "baz.main", "qux.main"}
+        planned = await plan(harness)
+        assert {orphan.key for orphan in planned.orphans} == {"shop.main", "baz.main", "qux.main"}
         await edit(client.parts, "shop.main", "spec", "text", to="changed since")
         await client.app("baz")
-        removed = await harness.runtime.garbage_apply(found)
+        removed = await harness.runtime.garbage_apply(planned)
 
         assert [orphan.key for orphan in removed.orphans] == ["qux.main"]
         reasons = {kept.orphan.key: kept.reason for kept in removed.kept}
@@ -614,10 +616,10 @@ async def test_an_owner_created_while_a_plan_is_applied_gets_its_secondaries_bac
         client.apps.recreate()
         await client.app("bar")
         await asyncio.sleep(30)
-        found = await plan(harness)
+        planned = await plan(harness)
         stores.store(APPS).answers_after_s = 5.0
-        applying = asyncio.create_task(harness.runtime.garbage_apply(found))
-        await asyncio.sleep(1)  # the owner was read, and did not exist
+        applying = asyncio.create_task(harness.runtime.garbage_apply(planned))
+        await asyncio.sleep(1)  # the command has read the owner, which did not exist
         stores.store(APPS).answers_after_s = 0.0
         await client.app("shop")
         await asyncio.sleep(1)
@@ -633,11 +635,11 @@ async def test_an_old_plan_does_not_delete_a_recreated_object() -> None:
         client = await converged(harness, "shop")
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
-        found = await plan(harness)
+        planned = await plan(harness)
         await client.parts.delete("lost")
         await put(client.parts, "lost", {"spec": {"text": "mine now"}})
 
-        assert (await harness.runtime.garbage_apply(found)).orphans == ()
+        assert (await harness.runtime.garbage_apply(planned)).orphans == ()
         assert client.parts.keys() == ["lost", "shop.main"]
 
 
@@ -661,27 +663,27 @@ async def test_a_failing_store_ends_garbage_apply() -> None:
         client = await converged(harness, "shop")
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(1)
-        found = await plan(harness)
+        planned = await plan(harness)
         client.apps.fail(StoreTimeoutError("no answer"))
         with pytest.raises(StoreTimeoutError):
-            await harness.runtime.garbage_apply(found)
+            await harness.runtime.garbage_apply(planned)
         assert client.parts.keys() == ["lost", "shop.main"]
 
 
 async def test_a_controller_can_override_garbage_secondaries() -> None:
-    swept: list[float] = []
+    cycle_times: list[float] = []
 
     class Own(Apps):
         garbage = GarbageLimits(interval_s=100.0)
 
         async def garbage_secondaries(self) -> None:
-            swept.append(asyncio.get_running_loop().time())
-            if len(swept) == 2:
-                raise RuntimeError("a sweep that fails ends nothing")
+            cycle_times.append(asyncio.get_running_loop().time())
+            if len(cycle_times) == 2:
+                raise RuntimeError("on purpose")
 
     async with running(Own()) as harness:
         client = await converged(harness, "shop")
         await put(client.parts, "lost", owned_by("nobody"))
         await asyncio.sleep(350)
-        assert [round(at) for at in swept] == [0, 100, 200, 300]
+        assert [round(time) for time in cycle_times] == [0, 100, 200, 300]
         assert client.parts.keys() == ["lost", "shop.main"]

@@ -1,4 +1,4 @@
-"""Every greeting becomes a route, and knows that it is ready."""
+"""The greetings controller creates a route for each greeting and reports its readiness."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A hosts file says what the bucket says, between its marks; the rest of it is nobody's."""
+"""The hosts controller writes the bucket between the markers of a hosts file."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ FOREIGN = "127.0.0.1\tlocalhost\r\n# caf\xe9 \x0c of mine"
 
 
 class HostsHarness:
-    """A bucket of hosts, and a file."""
+    """A bucket of hosts, and a hosts file."""
 
     def __init__(self, file: Path, stores: MemoryStores) -> None:
         self.file = file
@@ -28,7 +28,7 @@ class HostsHarness:
         await put(self.store, key, {"spec": {"address": address, "aliases": aliases}})
 
     async def block(self) -> list[str] | None:
-        """Return the lines between the marks, once everything that was to happen has."""
+        """Wait until all changes are written, and return the lines between the markers."""
         await asyncio.sleep(2000)
         if not self.file.exists():
             return None
@@ -126,7 +126,7 @@ async def test_lines_outside_the_markers_are_kept(harness: HostsHarness) -> None
         ("bad_key", "10.0.0.1", (), "'bad_key' is not a valid host name"),
     ],
 )
-async def test_an_invalid_host_has_no_line_and_does_not_affect_others(  # noqa: PLR0917 - one for each column
+async def test_an_invalid_host_has_no_line_and_does_not_affect_others(  # noqa: PLR0917 - one for each parameter
     harness: HostsHarness,
     caplog: pytest.LogCaptureFixture,
     key: str,
@@ -181,11 +181,11 @@ def test_a_failed_replacement_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("marks", [(BEGIN,), (END, BEGIN), (BEGIN, END, BEGIN, END)])
+@pytest.mark.parametrize("markers", [(BEGIN,), (END, BEGIN), (BEGIN, END, BEGIN, END)])
 async def test_a_file_with_broken_markers_is_not_changed(
-    harness: HostsHarness, caplog: pytest.LogCaptureFixture, marks: tuple[str, ...]
+    harness: HostsHarness, caplog: pytest.LogCaptureFixture, markers: tuple[str, ...]
 ) -> None:
-    text = "".join(f"{mark}\n1.1.1.1 foreign\n" for mark in marks)
+    text = "".join(f"{mark}\n1.1.1.1 foreign\n" for mark in markers)
     harness.file.write_text(text)
     await harness.host("a", "10.0.0.1")
     async with harness.running():

@@ -1,4 +1,4 @@
-"""Two NATS systems that share a cluster leave each other's objects alone."""
+"""Two NATS systems that share a cluster never change each other's objects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ LONG = 3 * 3600.0
 
 
 def two_systems() -> tuple[MemoryStores, MemoryStores]:
-    """Return two NATS systems beside one cluster."""
+    """Return two NATS systems that share one cluster."""
     one = MemoryStores()
     return one, MemoryStores(kube=one.kube)
 
@@ -42,7 +42,7 @@ def mark(store: MemoryManifestStore, key: str) -> object:
 
 
 async def made_by_01(stores: MemoryStores, owner: str, name: str) -> None:
-    """Make an object as natsctl 0.1 did: with its owner, without an installation."""
+    """Create an object as natsctl 0.1 did: with an owner and without an installation."""
     names = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": owner}
     document = {"metadata": {"labels": names, "annotations": names}, "data": {"text": "hi"}}
     await configs(stores).create(f"default/{name}", msgspec.json.encode(document))
@@ -61,12 +61,16 @@ async def both(
 
 
 def errors(stores: MemoryStores, key: str) -> list[str]:
-    """Return the messages of the key's events that say that an object is somebody else's."""
+    """Return the messages of the key's events of the reason `ErrResourceExists`."""
     events = stores.events.events
-    return [at.message for at in events if at.key == key and at.reason == "ErrResourceExists"]
+    return [
+        event.message
+        for event in events
+        if event.key == key and event.reason == "ErrResourceExists"
+    ]
 
 
-# ---- whose object it is
+# ---- objects of another installation
 
 
 async def test_an_object_carries_the_installation_of_its_primary() -> None:
@@ -168,7 +172,7 @@ async def test_a_handler_cannot_delete_another_installations_object() -> None:
         assert "of installation" in errors(other, "shop")[0]
 
 
-# ---- objects that carry no installation
+# ---- objects without an installation
 
 
 async def test_an_object_without_installation_is_adopted_with_one_write() -> None:
@@ -245,7 +249,7 @@ async def put_site(stores: MemoryStores, key: str) -> None:
     await stores.store(SITES).create(key, b'{"spec": {"text": "hi"}}')
 
 
-# ---- moving, and taking over
+# ---- restored and adopted installations
 
 
 async def test_a_restored_bucket_keeps_the_installation_id_without_a_write() -> None:
@@ -317,9 +321,9 @@ async def test_an_object_in_nats_carries_no_installation() -> None:
         copies = secondary(kv(Site, bucket="copies"))
 
         async def sync_handler(self, key: str) -> float | None:
-            found = self.sites.get(key)
-            if found is not None:
-                await self.copies.apply(key, found)
+            current = self.sites.get(key)
+            if current is not None:
+                await self.copies.apply(key, current)
             return None
 
     async with running(controller := Copies()) as harness:

@@ -1,4 +1,4 @@
-"""A controller meets other writers of its objects in a cluster, and its own past."""
+"""A controller and other writers change the same Kubernetes objects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ class Site(Object, frozen=True):
 
 
 class Sites(Controller):
-    """A site `shop` becomes the ConfigMap `shop` with its text."""
+    """Creates the ConfigMap `shop` with the text of the site `shop`."""
 
     sites = primary(kv(Site, bucket="sites"))
     configs = secondary(CONFIGS)
@@ -80,9 +80,9 @@ def store_of(harness: Harness) -> MemoryManifestStore:
 
 
 def data(store: MemoryManifestStore) -> dict[str, Any]:
-    found = store.document(MAP)["data"]
-    assert isinstance(found, dict)
-    return found
+    content = store.document(MAP)["data"]
+    assert isinstance(content, dict)
+    return content
 
 
 def uid(store: MemoryManifestStore) -> str:
@@ -97,7 +97,7 @@ async def edit(store: MemoryManifestStore, **changes: object) -> None:
 
 
 async def force(store: MemoryManifestStore, text: str) -> None:
-    """Have another manager take the text of the ConfigMap."""
+    """Apply another text as another field manager, with force."""
     theirs: Document = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -108,16 +108,16 @@ async def force(store: MemoryManifestStore, text: str) -> None:
 
 
 @asynccontextmanager
-async def rival(store: MemoryManifestStore) -> AsyncIterator[None]:
-    """Have another manager force its text as soon as it sees another one."""
+async def other_manager(store: MemoryManifestStore) -> AsyncIterator[None]:
+    """Run another manager that forces its text after each change."""
 
-    async def fight() -> None:
+    async def keep_forcing() -> None:
         async with store.watch() as events:
             async for _ in events:
                 if MAP in store.keys() and data(store)["text"] != "theirs":  # noqa: SIM118 - a method's list
                     await force(store, "theirs")
 
-    task = asyncio.create_task(fight())
+    task = asyncio.create_task(keep_forcing())
     try:
         yield
     finally:
@@ -125,12 +125,12 @@ async def rival(store: MemoryManifestStore) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def fighting(controller: Sites) -> AsyncIterator[Harness]:
-    """Run the controller against a rival."""
+async def contested(controller: Sites) -> AsyncIterator[Harness]:
+    """Run the controller against the other manager."""
     async with running(controller) as harness:
         await controller.sites.put("shop", site("ours"))
         await harness.run_until_idle()
-        async with rival(store_of(harness)):
+        async with other_manager(store_of(harness)):
             await force(store_of(harness), "theirs")
             yield harness
 
@@ -138,24 +138,28 @@ async def fighting(controller: Sites) -> AsyncIterator[Harness]:
 class TestTwoWritersOfAField:
     @pytest.mark.parametrize("controller", [Sites, Slim])
     async def test_a_contested_field_is_applied_with_backoff(self, controller: type[Sites]) -> None:
-        async with fighting(controller()) as harness:
+        async with contested(controller()) as harness:
             await asyncio.sleep(60)
             applies = store_of(harness).applies
-            assert applies < 50  # of both: without a wait there were some hundred a second
+            assert applies < 50  # of both; without backoff there are hundreds a second
             await asyncio.sleep(600)
             assert store_of(harness).applies - applies <= 8
 
     async def test_an_event_names_the_field_and_the_other_manager(self) -> None:
-        async with fighting(Sites()) as harness:
+        async with contested(Sites()) as harness:
             await asyncio.sleep(60)
-            events = [at for at in harness.stores.events.events if at.reason == "FieldsContested"]
-            assert {at.type for at in events} == {EventType.WARNING}
+            events = [
+                event for event in harness.stores.events.events if event.reason == "FieldsContested"
+            ]
+            assert {event.type for event in events} == {EventType.WARNING}
             fact = 'ConfigMap default/shop: "gitops" changes .data.text back again and again'
             assert {fact in event.message for event in events} == {True}
-            assert len({event.message for event in events}) == 1  # so that they are counted
+            assert (
+                len({event.message for event in events}) == 1
+            )  # equal messages are one counted event
 
     async def test_status_explain_and_measures_show_the_contest(self) -> None:
-        async with fighting(Sites()) as harness:
+        async with contested(Sites()) as harness:
             await asyncio.sleep(60)
             runtime = harness.runtime
             assert '"gitops" changed .data.text back' in runtime.status().contested["shop"]
@@ -168,7 +172,7 @@ class TestTwoWritersOfAField:
             assert upkeep.undone > 3
 
     async def test_a_changed_manifest_is_applied_at_once(self) -> None:
-        async with fighting(controller := Sites()) as harness:
+        async with contested(controller := Sites()) as harness:
             await asyncio.sleep(60)
             applies = store_of(harness).applies
             await controller.sites.put("shop", site("newer"))
@@ -176,7 +180,7 @@ class TestTwoWritersOfAField:
             assert store_of(harness).applies > applies
 
     async def test_a_manual_resync_is_applied_at_once(self) -> None:
-        async with fighting(controller := Sites()) as harness:
+        async with contested(controller := Sites()) as harness:
             await asyncio.sleep(60)
             applies = store_of(harness).applies
             controller.runtime.resync("shop")
@@ -188,7 +192,7 @@ class TestTwoWritersOfAField:
             await controller.sites.put("shop", site("ours"))
             await harness.run_until_idle()
             store = store_of(harness)
-            async with rival(store):
+            async with other_manager(store):
                 await force(store, "theirs")
                 await asyncio.sleep(5)
             await asyncio.sleep(20)
@@ -235,15 +239,15 @@ class TestEditsByHand:
 
 
 class TestNormalForms:
-    """A server keeps `ours` as `OURS`."""
+    """A server that stores `ours` as `OURS`."""
 
     @staticmethod
     def normal(document: Document) -> Document:
-        found = documents.parse(documents.render(document))
-        text = found.get("data")
+        normalized = documents.parse(documents.render(document))
+        text = normalized.get("data")
         if isinstance(text, dict) and text.get("text") == "ours":
             text["text"] = "OURS"
-        return found
+        return normalized
 
     @pytest.mark.parametrize("controller", [Sites, Slim])
     async def test_after_a_restart_nothing_is_applied(self, controller: type[Sites]) -> None:
@@ -293,7 +297,9 @@ class TestImmutableFields:
             await harness.run_until_idle()
             assert data(store_of(harness)) == {"text": "two"}
             assert uid(store_of(harness)) != before
-            events = [at for at in harness.stores.events.events if at.reason == "Recreated"]
+            events = [
+                event for event in harness.stores.events.events if event.reason == "Recreated"
+            ]
             assert "deleted and created again to change data" in events[0].message
 
     async def test_an_object_with_finalizers_is_recreated_once_they_are_removed(self) -> None:
@@ -363,4 +369,6 @@ class TestRenamedControllers:
             assert harness.runtime.status().failing == {}
         store = stores.kube.store(CONFIGS)
         assert data(store) == {"text": "new"}
-        assert [at.name for at in (await store.managed(MAP)).managers] == ["natsctl/renamed"]
+        assert [manager.name for manager in (await store.managed(MAP)).managers] == [
+            "natsctl/renamed"
+        ]

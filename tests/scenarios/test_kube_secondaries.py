@@ -1,4 +1,4 @@
-"""Primaries in NATS become objects of a cluster, and these stay what they imply."""
+"""Kubernetes secondaries of NATS primaries are created, kept and deleted."""
 
 import asyncio
 from typing import Any
@@ -51,7 +51,7 @@ def config(name: str, text: str) -> Manifest:
 
 
 class Sites(Controller):
-    """A site called `shop` with the names `a` and `b` becomes the ConfigMaps `shop-a`, `shop-b`."""
+    """Creates the ConfigMaps `shop-a` and `shop-b` for a site `shop` with the names `a` and `b`."""
 
     sites = primary(SITES)
     configs = secondary(CONFIGS)
@@ -87,9 +87,9 @@ def texts(harness: Harness) -> dict[str, str]:
 
 
 def data(store: MemoryManifestStore, key: str) -> dict[str, Any]:
-    found = store.document(key)["data"]
-    assert isinstance(found, dict)
-    return found
+    current = store.document(key)["data"]
+    assert isinstance(current, dict)
+    return current
 
 
 def site(text: str, *names: str) -> Site:
@@ -126,9 +126,9 @@ async def test_a_field_removed_from_the_manifest_is_removed() -> None:
         configs = secondary(CONFIGS)
 
         async def sync_handler(self, key: str) -> float | None:
-            found = self.sites.get(key)
-            if found is not None:
-                fields = dict.fromkeys(found.spec.names, found.spec.text)
+            current = self.sites.get(key)
+            if current is not None:
+                fields = dict.fromkeys(current.spec.names, current.spec.text)
                 await self.configs.apply({"metadata": {"name": key}, "data": fields})
             return None
 
@@ -209,12 +209,12 @@ async def test_the_owner_is_found_for_long_and_unusual_keys(key: str) -> None:
     async with running(controller := Sites()) as harness:
         await controller.sites.put(key, site("hi"))
         await harness.run_until_idle()
-        (at,) = configs(harness).keys()
-        document = configs(harness).document(at)
+        (config_key,) = configs(harness).keys()
+        document = configs(harness).document(config_key)
         assert controller.runtime.decompose_secondary(document) == (document, key)
-        await configs(harness).delete(at)
+        await configs(harness).delete(config_key)
         await harness.run_until_idle()
-        assert texts(harness) == {at: "hi"}
+        assert texts(harness) == {config_key: "hi"}
         await controller.sites.delete(key)
         await harness.run_until_idle()
         assert texts(harness) == {}
@@ -224,8 +224,8 @@ async def test_the_annotation_identifies_the_owner_if_label_hashes_collide() -> 
     async with running(controller := Sites()) as harness:
         await controller.sites.put("k" * 100, site("hi"))
         await harness.run_until_idle()
-        (at,) = configs(harness).keys()
-        same_label = documents.metadata_of(configs(harness).document(at))["labels"]
+        (config_key,) = configs(harness).keys()
+        same_label = documents.metadata_of(configs(harness).document(config_key))["labels"]
         other = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "x" * 100}
         metadata = {"name": "other", "labels": same_label, "annotations": other}
         store = configs(harness)
@@ -235,8 +235,8 @@ async def test_the_annotation_identifies_the_owner_if_label_hashes_collide() -> 
         await harness.run_until_idle()
         await controller.sites.delete("k" * 100)
         await harness.run_until_idle()
-        assert at not in store.keys()  # noqa: SIM118 - a method's list
-        assert any(key.startswith("default/x") for key in store.keys())  # noqa: SIM118 - likewise
+        assert config_key not in store.keys()  # noqa: SIM118 - a method's list
+        assert any(key.startswith("default/x") for key in store.keys())  # noqa: SIM118 - a method's list
 
 
 async def test_an_object_without_an_owner_is_refused_unless_adopted() -> None:
@@ -285,7 +285,7 @@ async def test_a_conflict_without_force_names_the_other_manager() -> None:
 
 
 async def force(store: MemoryManifestStore, key: str, text: str, manager: str = "kubectl") -> None:
-    """Have another manager take the text of a ConfigMap."""
+    """Apply another text as another field manager, with force."""
     namespace, _, name = key.partition("/")
     uid = str(documents.metadata_of(store.document(key))["uid"])
     theirs: documents.Document = {**config(name, text), "apiVersion": "v1", "kind": "ConfigMap"}
@@ -371,10 +371,10 @@ async def test_a_struct_can_be_applied_and_read() -> None:
         configs = secondary(kube("v1", "ConfigMap", namespace="default", type=ConfigMap))
 
         async def sync_handler(self, key: str) -> float | None:
-            found = self.sites.get(key)
-            if found is not None:
+            current = self.sites.get(key)
+            if current is not None:
                 meta = msgspec.structs.replace(ConfigMap().metadata, name=key)
-                await self.configs.apply(ConfigMap(metadata=meta, data={"text": found.spec.text}))
+                await self.configs.apply(ConfigMap(metadata=meta, data={"text": current.spec.text}))
             return None
 
     async with running(controller := Typed()) as harness:
@@ -396,9 +396,9 @@ async def test_string_data_of_a_secret_is_kept_as_data() -> None:
         secrets = secondary(kube("v1", "Secret", namespace="default"))
 
         async def sync_handler(self, key: str) -> float | None:
-            found = self.sites.get(key)
-            if found is not None:
-                text = {"password": found.spec.text}
+            current = self.sites.get(key)
+            if current is not None:
+                text = {"password": current.spec.text}
                 manifest = {"metadata": {"name": key}, "stringData": text}
                 await self.secrets.apply(manifest)
             return None
@@ -464,9 +464,14 @@ async def test_the_event_of_a_sync_refers_to_the_objects_that_it_changed() -> No
         await controller.sites.put("shop", site("hi", "b", "c"))
         await harness.run_until_idle()
         synced = [event for event in harness.stores.events.events if event.reason == "Synced"]
-        told = [[at.name for at in event.regarding] for event in synced if event.regarding]
-        assert told[::2] == [["shop-a", "shop-b"], ["shop-c", "shop-a"]]  # one of two recorders
-        assert {at.kind for at in synced[-1].regarding} == {"ConfigMap"}
+        names = [
+            [reference.name for reference in event.regarding] for event in synced if event.regarding
+        ]
+        assert names[::2] == [
+            ["shop-a", "shop-b"],
+            ["shop-c", "shop-a"],
+        ]  # the events of one of two recorders
+        assert {reference.kind for reference in synced[-1].regarding} == {"ConfigMap"}
 
 
 async def test_other_events_of_a_primary_refer_to_all_its_secondaries() -> None:
@@ -474,8 +479,8 @@ async def test_other_events_of_a_primary_refer_to_all_its_secondaries() -> None:
         await controller.sites.put("shop", site("hi", "a", "b"))
         await harness.run_until_idle()
         controller.runtime.event("shop", EventType.WARNING, "Odd", "look at this")
-        (event, _) = [at for at in harness.stores.events.events if at.reason == "Odd"]
-        assert [at.name for at in event.regarding] == ["shop-a", "shop-b"]
+        (event, _) = [event for event in harness.stores.events.events if event.reason == "Odd"]
+        assert [reference.name for reference in event.regarding] == ["shop-a", "shop-b"]
 
 
 async def test_kubernetes_tertiaries_can_be_read() -> None:
@@ -494,9 +499,9 @@ async def test_kubernetes_tertiaries_can_be_read() -> None:
     async with running(controller := Reading(), stores=stores) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
-        found = controller.sites.get("shop")
-        assert found is not None
-        assert found.status["nodes"] == ["n1"]
+        current = controller.sites.get("shop")
+        assert current is not None
+        assert current.status["nodes"] == ["n1"]
 
 
 async def test_the_error_about_a_missing_cluster_names_the_slot() -> None:

@@ -1,4 +1,4 @@
-"""Whole lives of managed objects: watched, reconciled, polled, deleted, in virtual time."""
+"""Managed objects are created, polled, updated and deleted with their external resources."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ class Disks(Controller):
 
 
 class NatsDisks(ManagedController[Disk]):
-    """The same without a controller of its own."""
+    """A managed controller of disks in NATS."""
 
     kind = DISKS
 
@@ -85,7 +85,7 @@ class NatsDisks(ManagedController[Disk]):
 
 
 class ClusterDisks(ManagedController[Manifest]):
-    """The same for custom resources."""
+    """A managed controller of disks that are custom resources."""
 
     kind = CLUSTER_DISKS
     name = "cluster-disks"
@@ -103,7 +103,7 @@ class ClusterDisks(ManagedController[Manifest]):
 
 @asynccontextmanager
 async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
-    """Run the controller until the context ends."""
+    """Run the controller within the context."""
     task = asyncio.create_task(controller.run())
     try:
         await controller.synced.wait()
@@ -120,7 +120,7 @@ def cloud() -> Cloud:
 
 @pytest.fixture(params=["controller", "managed controller"])
 async def play(request: pytest.FixtureRequest, cloud: Cloud) -> AsyncIterator[Play]:
-    """Give a store that one or the other way of running a reconciler works on."""
+    """Run the reconciler in a controller or in a managed controller."""
     stores = MemoryStores()
     play = Play(store=stores.store(DISKS), cloud=cloud)
     play.recorder = stores.events
@@ -258,7 +258,7 @@ async def test_an_invalid_object_is_not_reconciled_until_it_is_valid(
         await play.edit("a", lambda document: document.update(spec={"size": "huge"}))
         await asyncio.sleep(600)
         assert len(cloud.calls) == calls
-        assert [at for at in caplog.records if "failed" in at.getMessage()] == []
+        assert [record for record in caplog.records if "failed" in record.getMessage()] == []
         await play.edit("a", lambda document: document.update(spec={"size": 3}))
         await asyncio.sleep(5)
         assert cloud.disks == {"disk-1": 3}

@@ -1,4 +1,4 @@
-"""What a controller measured can be read at any time, and is what has happened."""
+"""The measures of a controller are readable at any time and equal its activity."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ A_MINUTE = 60.0
 
 
 class Late(Apps):
-    """Takes its time, and fails as long as it is on purpose."""
+    """A controller whose syncs take `takes_s` and raise `failure`."""
 
     def __init__(self, takes_s: float = 0.0) -> None:
         super().__init__()
@@ -43,13 +43,13 @@ class Late(Apps):
 
 
 def cache(measures: Measures, slot: str) -> CacheMeasures:
-    return next(each for each in measures.caches if each.slot == slot)
+    return next(entry for entry in measures.caches if entry.slot == slot)
 
 
 def counts(harness: Harness) -> Counts:
-    found = harness.runtime.measures().syncs
-    assert found is not None
-    return found
+    current = harness.runtime.measures().syncs
+    assert current is not None
+    return current
 
 
 async def test_a_runtime_has_measures_before_it_runs() -> None:
@@ -93,7 +93,7 @@ async def test_convergence_is_measured_from_the_change_event_to_the_end_of_the_s
     await put(stores.store(APPS), "old", {"spec": {}})
     async with running(controller := Late(), stores=stores) as harness:
         await harness.run_until_idle()
-        assert counts(harness).convergence_s.count == 0  # it was desired before we looked
+        assert counts(harness).convergence_s.count == 0  # the change was before the start
         controller.takes_s = 3.0
         await app_client(harness).app("shop")
         await harness.run_until_idle()
@@ -139,7 +139,7 @@ async def test_a_change_during_a_broken_watch_is_measured_from_its_event() -> No
         client.apps.break_watches()
         await client.app("shop", text="ho")
         await asyncio.sleep(A_MINUTE)
-        assert counts(harness).convergence_s.count == 3  # the other one has not changed
+        assert counts(harness).convergence_s.count == 3  # the other key has not changed
         assert counts(harness).convergence_s.sum < 1.0
 
 
@@ -247,15 +247,19 @@ async def test_watchers_have_measures_of_a_queue_and_a_cache_for_each_kind() -> 
     await asyncio.sleep(1)
     measures = watching.measures()
     assert (measures.synced, measures.syncs, measures.upkeep) == (True, None, None)
-    assert [(at.slot, at.objects, at.synced) for at in measures.caches] == [(SITES.name, 1, True)]
-    assert [(at.name, at.workers, at.stats.adds) for at in measures.queues] == [(SITES.name, 2, 1)]
+    assert [(entry.slot, entry.objects, entry.synced) for entry in measures.caches] == [
+        (SITES.name, 1, True)
+    ]
+    assert [(entry.name, entry.workers, entry.stats.adds) for entry in measures.queues] == [
+        (SITES.name, 2, 1)
+    ]
     assert await watching.lags() == {SITES.name: 0}
     watching.stop()
     await task
 
 
 class Disks(ManagedController[Disk]):
-    """Reconciles with nothing outside."""
+    """A managed controller without an external system."""
 
     kind = DISKS
     workers = 3
@@ -274,10 +278,10 @@ async def test_reconciliations_of_managed_objects_are_measured_as_syncs() -> Non
     await controller.synced.wait()
     await asyncio.sleep(1)
     measures = controller.measures()
-    assert [(at.slot, at.kind, at.objects) for at in measures.caches] == [
+    assert [(entry.slot, entry.kind, entry.objects) for entry in measures.caches] == [
         ("primary", "Disk.disks", 1)
     ]
-    assert [(at.name, at.workers) for at in measures.queues] == [("disks", 3)]
+    assert [(entry.name, entry.workers) for entry in measures.queues] == [("disks", 3)]
     assert measures.syncs is not None
     assert measures.syncs.failed == 0
     assert measures.syncs.succeeded + measures.syncs.delayed >= 1

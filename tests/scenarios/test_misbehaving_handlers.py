@@ -1,4 +1,4 @@
-"""A handler that misbehaves harms only its own key, and the message names the remedy."""
+"""A misbehaving handler affects only its own key, and the error names the remedy."""
 
 import asyncio
 import math
@@ -35,18 +35,18 @@ from tests.support.stores.sample_objects import THINGS
 
 
 class OwnError(BaseException):
-    """An exception of a user that is no `Exception`."""
+    """An exception that is not an `Exception`."""
 
 
-class Unprintable(Exception):  # noqa: N818 - it is none on purpose
-    """An exception that cannot be shown."""
+class Unprintable(Exception):  # noqa: N818 - the name has no Error suffix on purpose
+    """An exception without a text."""
 
     def __str__(self) -> str:
         raise LookupError("no text")
 
 
 class Answers(Apps):
-    """Returns or raises what a test sets."""
+    """Returns or raises the value that a test sets."""
 
     answer: Any = None
 
@@ -177,7 +177,7 @@ async def check_that_only_bad_fails(surface: Open, error: BaseException) -> None
 
 class Sync(Apps):
     def sync_handler(self, key: str) -> None:  # type: ignore[override]  # the mistake
-        """Do something without waiting."""
+        """Return at once."""
 
 
 async def test_a_sync_handler_that_is_not_async_is_refused() -> None:
@@ -188,7 +188,7 @@ async def test_a_sync_handler_that_is_not_async_is_refused() -> None:
 
 async def test_the_error_about_a_watcher_function_names_async_def() -> None:
     def added(_new: Snapshot[Any]) -> None:
-        """Do something without waiting."""
+        """Return at once."""
 
     errors, stores = list[Exception](), MemoryStores()
     watchers = InformerController(name="things", nats=stores, error_handler=errors.append)
@@ -271,7 +271,9 @@ async def test_a_handler_that_ignores_its_time_limit_is_logged_with_key_and_line
         await asyncio.sleep(LIMIT_S + 6)
         released.set()
     [record] = [
-        at for at in caplog.records if "did not end after its cancellation" in at.getMessage()
+        record
+        for record in caplog.records
+        if "did not end after its cancellation" in record.getMessage()
     ]
     text = record.getMessage()
     assert "bad" in text.splitlines()[0]
@@ -298,10 +300,10 @@ async def test_a_handler_that_ignores_a_stop_is_logged_with_key_and_line(
         await asyncio.sleep(1)
         caplog.clear()
     stopped = [
-        at.getMessage()
-        for at in caplog.records
-        if "did not end after its cancellation" in at.getMessage()
-        and "cause=stop" in at.getMessage()
+        record.getMessage()
+        for record in caplog.records
+        if "did not end after its cancellation" in record.getMessage()
+        and "cause=stop" in record.getMessage()
     ]
     assert len(stopped) == 1
     assert "bad" in stopped[0]
@@ -322,9 +324,9 @@ async def test_a_traceback_is_logged_once_and_each_retry_is_a_line_with_the_coun
     async with surface(handle) as stores:
         await put(stores, "bad")
         await asyncio.sleep(5)
-    failures = [at for at in caplog.records if "ValueError: no luck" in at.getMessage()]
+    failures = [record for record in caplog.records if "ValueError: no luck" in record.getMessage()]
     assert len(failures) > 2
-    assert [bool(at.exc_info) for at in failures[:3]] == [True, False, False]
+    assert [bool(record.exc_info) for record in failures[:3]] == [True, False, False]
     assert "failures=" not in failures[0].getMessage()
     assert "failures=3" in failures[2].getMessage()
 
@@ -381,7 +383,7 @@ async def test_virtual_time_does_not_advance_while_a_thread_works(surface: Open)
 
 
 class Threaded(Controller):
-    """Works in a thread until a test lets it go; counts how many work at one key at once."""
+    """Works in a thread until `go` is set, and counts the threads that work at once."""
 
     name = "threaded"
     apps = primary(Apps.apps.kind)  # type: ignore[arg-type,var-annotated]
@@ -407,7 +409,7 @@ class Threaded(Controller):
 
 
 class LeftBehind(Threaded):
-    """The same, with a task that the handler does not wait for."""
+    """Starts the thread in a task that the handler does not await."""
 
     name = "leftbehind"
 
@@ -473,7 +475,7 @@ async def test_a_cancelled_function_that_waits_for_a_thread_is_not_started() -> 
 
 async def test_blocking_refuses_an_async_function() -> None:
     async def fetch() -> None:
-        """Wait for nothing."""
+        """Return at once."""
 
     with pytest.raises(UsageError, match="fetch is `async def`: await it"):
         await blocking(fetch)  # type: ignore[unused-coroutine]
@@ -513,7 +515,7 @@ async def test_a_function_that_raises_stop_iteration_does_not_hang() -> None:
 
 
 class Hooked(Apps):
-    """Fails where a test says, in code of the user."""
+    """Fails in the hook that a test names."""
 
     fails_in = ""
 

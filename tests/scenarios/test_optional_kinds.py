@@ -35,7 +35,7 @@ MONITORS = kube("monitoring.test/v1", "Monitor", namespace="default", optional=T
 
 
 class Apps(Controller):
-    """Makes a ConfigMap and a Monitor for each app."""
+    """Creates a ConfigMap and a Monitor for each app."""
 
     apps = primary(kv(App, bucket="apps"))
     configs = secondary(CONFIGS)

@@ -1,4 +1,4 @@
-"""Controllers that share a bucket, each with a part of its keys, leave each other alone."""
+"""Controllers with different key filters share a bucket without affecting each other."""
 
 import asyncio
 

@@ -122,20 +122,20 @@ async def test_a_predicate_that_raises_enqueues_the_owner(caplog: pytest.LogCapt
 
 
 async def test_a_change_must_pass_wake_on_and_the_predicate() -> None:
-    asked: list[str] = []
+    checked: list[str] = []
 
     def never(change: Change[Any]) -> bool:
-        asked.append(change.key)
+        checked.append(change.key)
         return False
 
     async with running(controller := controller_of("spec", never)) as harness:
         await controller.apps.put("shop", App(spec=AppSpec(80)))
         await harness.run_until_idle()
-        asked.clear()
+        checked.clear()
         await change_status(harness)
-        assert asked == []
+        assert checked == []
         await change_spec(harness)
-        assert asked == [KEY]
+        assert checked == [KEY]
 
 
 @pytest.mark.parametrize("wake_on", ["status", "", None])

@@ -1,4 +1,4 @@
-"""What a sync reads beside its slots wakes its key, for as long as syncs read it."""
+"""`reads`: a sync can read any object, and a change of the object syncs the key again."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ async def nothing(_readers: "Readers", _key: str) -> None:
 
 
 class Readers(Controller):
-    """Reads at each sync what it is told to, and keeps what it saw."""
+    """Calls `read` in each sync and records the results."""
 
     apps = primary(APPS)
     read: Read = staticmethod(nothing)
@@ -57,7 +57,7 @@ class Readers(Controller):
         return None
 
     def last(self, key: str) -> object:
-        return [seen for of, seen in self.seen if of == key][-1]
+        return [seen for reader, seen in self.seen if reader == key][-1]
 
     def keys(self) -> list[str]:
         return [key for key, _ in self.seen]
@@ -69,16 +69,16 @@ def limits(most: int, **labels: str) -> bytes:
 
 def limit_called(name: str) -> Read:
     async def read(readers: Readers, _key: str) -> int | None:
-        found = await readers.reads.get(LIMITS, name)
-        return None if found is None else found.spec.most
+        current = await readers.reads.get(LIMITS, name)
+        return None if current is None else current.spec.most
 
     return read
 
 
 def limits_labelled(labels: str) -> Read:
     async def read(readers: Readers, _key: str) -> dict[str, int]:
-        found = await readers.reads.list(LIMITS, labels=labels)
-        return {key: at.spec.most for key, at in found.items()}
+        current = await readers.reads.list(LIMITS, labels=labels)
+        return {key: entry.spec.most for key, entry in current.items()}
 
     return read
 
@@ -198,9 +198,9 @@ async def test_a_change_while_a_sync_reads_is_never_lost() -> None:
     readers = Readers()
 
     async def slowly(self: Readers, key: str) -> object:
-        found = await limit_called("eu")(self, key)
+        current = await limit_called("eu")(self, key)
         await asyncio.sleep(1)
-        return found
+        return current
 
     readers.read = slowly
     async with running(readers) as harness:
@@ -366,9 +366,9 @@ async def test_a_key_assigned_to_another_process_leaves_no_watch() -> None:
 
 async def test_a_running_sync_keeps_the_watches_of_its_key() -> None:
     async def read(readers: Readers, _key: str) -> int | None:
-        found = await readers.reads.get(LIMITS, "eu")
+        current = await readers.reads.get(LIMITS, "eu")
         readers.reads.keep(lambda _key: False)
-        return None if found is None else found.spec.most
+        return None if current is None else current.spec.most
 
     readers = Readers(read)
     async with running(readers) as harness:

@@ -1,4 +1,4 @@
-"""What follows an event that failed, that was given back, or that was lost."""
+"""Failed, delayed and lost events of a resource stream."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ FAILURE = OSError("no room")
 
 
 async def fail(events: EventStream[Thing], times: int = 1) -> list[str]:
-    """Fail the next events and return which they were."""
+    """Fail the next events, and return their types and keys."""
     seen = []
     for _ in range(times):
         event = await anext(events)
@@ -240,10 +240,10 @@ async def test_the_error_handler_can_depend_on_the_key() -> None:
 
 
 async def test_the_error_handler_gets_the_error_and_the_failures_of_the_key() -> None:
-    asked: list[tuple[str, int]] = []
+    handled_errors: list[tuple[str, int]] = []
 
     def handler(error: Exception, failures: int) -> ErrorAction:
-        asked.append((str(error), failures))
+        handled_errors.append((str(error), failures))
         return always_retry(error, failures)
 
     async with (
@@ -257,7 +257,7 @@ async def test_the_error_handler_gets_the_error_and_the_failures_of_the_key() ->
             else:
                 event.done()
                 (await anext(events)).done(OSError(text))
-        assert asked == [("one", 1), ("two", 2)]
+        assert handled_errors == [("one", 1), ("two", 2)]
 
 
 async def test_retry_after_delays_and_permanent_error_drops_the_event() -> None:
@@ -291,7 +291,7 @@ async def test_a_block_that_raises_marks_its_event_failed_and_does_not_propagate
         async with await anext(events):
             raise FAILURE
         assert await handled(events, 2) == [("sync", "", ""), ("upsert", "a", "hi")]
-    [record] = [at for at in caplog.records if at.levelno == logging.ERROR]
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert (
         record.getMessage()
         == "event failed kind=Thing.things type=upsert key=a error='OSError: no room'"
@@ -312,7 +312,9 @@ async def test_failed_dropped_and_stream_ending_events_are_logged(
         (await anext(events)).done(TimeoutError("too late"))
         (await anext(events)).done(PermissionDeniedError("no"))
         assert [event async for event in events] == []
-    assert [at.getMessage() for at in caplog.records if at.levelno == logging.ERROR] == [
+    assert [
+        record.getMessage() for record in caplog.records if record.levelno == logging.ERROR
+    ] == [
         "event failed kind=Thing.things type=upsert key=a error='PermanentError: never'",
         "event failed kind=Thing.things type=upsert key=a error='TimeoutError: too late'",
         "dropping an event until its object changes kind=Thing.things type=upsert key=a",
@@ -325,7 +327,7 @@ async def test_retry_after_is_not_logged_as_a_failure(caplog: pytest.LogCaptureF
     async with resource_harness() as harness, harness.resource.events() as events:
         (await anext(events)).done(RetryAfter(1))
         await handled(events, 1)
-    assert [at for at in caplog.records if at.levelno == logging.ERROR] == []
+    assert [record for record in caplog.records if record.levelno == logging.ERROR] == []
 
 
 async def test_a_block_that_awaits_something_cancelled_marks_its_event_failed() -> None:
@@ -383,7 +385,7 @@ async def test_an_event_of_a_cancelled_handler_is_delivered_again_at_once() -> N
 class TestLosing:
     async def test_a_lost_event_fails_its_stream_and_the_error_names_the_line(self) -> None:
         async def forgetful() -> None:
-            async with harness.resource.events() as events:  # this line is named
+            async with harness.resource.events() as events:  # the error names this line
                 async for event in events:
                     assert event.kind
 
@@ -391,7 +393,7 @@ class TestLosing:
             with pytest.raises(EventNotDoneError, match="the upsert of a was dropped") as caught:
                 await forgetful()
         file, _, line = str(caught.value).rpartition(" ")[2].partition(":")
-        assert "this line is named" in linecache.getline(file, int(line))
+        assert "the error names this line" in linecache.getline(file, int(line))
 
     async def test_a_lost_event_fails_a_pending_read(self) -> None:
         async def waiting() -> None:
@@ -440,17 +442,17 @@ class TestLosing:
                 await losing()
 
     async def test_an_event_that_outlives_its_stream_needs_no_done(self) -> None:
-        asked: list[Exception] = []
+        handled_errors: list[Exception] = []
 
         def handler(error: Exception, failures: int) -> ErrorAction:
-            asked.append(error)
+            handled_errors.append(error)
             return always_retry(error, failures)
 
         async with resource_harness("a") as harness:
             async with harness.resource.events(error_handler=handler) as events:
                 late, dropped = await anext(events), await anext(events)
             late.done(FAILURE)
-            assert asked == []
+            assert handled_errors == []
             del dropped
             assert [event async for event in events] == []
             async with harness.resource.events() as events:

@@ -1,4 +1,4 @@
-"""A resource begins when it is needed, outlives every trouble, and leaves nothing behind."""
+"""A resource starts on demand, survives failures and leaves no watches and tasks."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ from tests.support.stores.sample_objects import THINGS, Thing, value
 
 
 class Refusing(MemoryStores):
-    """Stores that cannot be opened."""
+    """Stores whose `open` fails."""
 
     async def open(self, kind: object) -> MemoryStore:
         await asyncio.sleep(1)
@@ -31,7 +31,7 @@ class Refusing(MemoryStores):
 
 
 def open_watches_and_tasks(harness: ResourceHarness) -> tuple[int, int]:
-    """Return how many watches the store has, and how many tasks there are but this one."""
+    """Return the number of watches of the store, and of tasks other than this one."""
     return harness.store.watches, len(asyncio.all_tasks()) - 1
 
 
@@ -174,11 +174,11 @@ class TestBeginning:
         stores.store(THINGS).lag_s = 10
         async with Resource(THINGS, stores) as resource:
             store = await resource.store()
-            assert clock() == 30  # the listing's begin, its object, its end
+            assert clock() == 30  # the begin, the object and the end of the listing
             assert [thing.spec.text for thing in store.list()] == ["hi"]
 
     async def test_the_sync_event_follows_all_objects_of_a_large_listing(self) -> None:
-        count = 3000  # more than an informer tells at once
+        count = 3000  # more than one batch of an informer
         async with resource_harness(*(f"key-{number}" for number in range(count))) as harness:
             early = harness.resource.events()
             async with early as events:
@@ -218,7 +218,7 @@ class TestTrouble:
             harness.store.recreate()
             await harness.put("kept", "new", uid="2")
             seen = await handled(events, 3)
-            assert [each for each in seen if each[1] == "kept"] == [
+            assert [event for event in seen if event[1] == "kept"] == [
                 ("delete", "kept", "hi"),
                 ("upsert", "kept", "new"),
             ]

@@ -1,4 +1,4 @@
-"""A stream tells every object, then one sync, then what changes; each key one event at a time."""
+"""A stream has every object, one sync and then changes; a key has one event at a time."""
 
 import asyncio
 
@@ -216,7 +216,7 @@ async def test_a_subscriber_that_never_waits_lets_others_run() -> None:
             loop.call_later(0.001, lambda: turns.append(clock()))
             for _ in range(10):
                 (await anext(events)).done()
-                loop.jump(0.02)  # as if computing
+                loop.jump(0.02)  # simulates computation
             assert len(turns) == 1
 
 

@@ -1,4 +1,4 @@
-"""A rollout reaches its sites a few at a time, and stops where one fails."""
+"""A rollout gives sites its version a few at a time, and stops at a failed site."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ A_MOMENT = 1.0
 
 
 class Fleet:
-    """The buckets, as people and the sites' agents see them."""
+    """Reads and writes the buckets as users and the agents of sites do."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -35,7 +35,7 @@ class Fleet:
         await asyncio.sleep(A_MOMENT)
 
     async def report(self, site: str, **status: object) -> None:
-        """Write a status as the site's agent does."""
+        """Write a status as the agent of the site does."""
         generation = (await document(self.configs, site))["metadata"]["generation"]
         status = {"observedGeneration": generation, **status}
         await edit(self.configs, site, "status", to=status)
@@ -43,8 +43,8 @@ class Fleet:
 
     async def versions(self) -> dict[str, str]:
         keys = self.configs.keys()
-        found = {key: await document(self.configs, key) for key in keys}
-        return {key: config["spec"]["config"]["version"] for key, config in found.items()}
+        configs = {key: await document(self.configs, key) for key in keys}
+        return {key: config["spec"]["config"]["version"] for key, config in configs.items()}
 
     async def status(self, key: str) -> dict[str, Any]:
         status: dict[str, Any] = (await document(self.rollouts, key))["status"]
@@ -102,7 +102,7 @@ async def test_a_new_version_starts_over_and_other_sites_keep_the_old_one(fleet:
     for site in ("athens", "berlin", "calais"):
         await fleet.report(site, ready=True)
     await fleet.roll_out("eu", "2")
-    await asyncio.sleep(3600)  # the old report is not of the new version
+    await asyncio.sleep(3600)  # the old status is for the old version
 
     assert await fleet.versions() == {"athens": "2", "berlin": "1", "calais": "1"}
     await fleet.report("athens", ready=True)

@@ -1,4 +1,4 @@
-"""Secondaries stay what their primaries imply, whoever touches them."""
+"""Secondaries keep the desired state of their primaries after any change by others."""
 
 import asyncio
 from collections.abc import Iterable
@@ -143,11 +143,11 @@ async def test_unknown_fields_of_a_secondary_are_kept() -> None:
     [
         pytest.param({"spec": {"text": "tampered"}}, id="an object without metadata"),
         pytest.param({"spec": {"text": 7}}, id="an object of another shape"),
-        pytest.param({"spec": {"text": "hi"}}, id="what it should say, but nobody's"),
+        pytest.param({"spec": {"text": "hi"}}, id="the right content without an owner"),
         pytest.param(b"oops", id="no JSON"),
         pytest.param(b"\xff\x00", id="no text"),
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"[" * 100_000, id="what overflows a parser"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"[" * 100_000, id="too deep for the parser"),
     ],
 )
 async def test_an_overwritten_secondary_is_restored_within_a_second(
@@ -207,7 +207,7 @@ async def test_a_changed_owner_label_syncs_the_old_and_the_new_owner() -> None:
         await asyncio.sleep(A_SECOND)
 
         assert set(controller.syncs) == {"old", "new"}
-        # the new owner does not want it and removes it, the old one then makes it again
+        # the new owner deletes the undesired part, and the old owner creates it again
         assert await client.texts() == {"old.main": "hi", "new.main": "hi"}
         assert (await document(client.parts, "old.main"))["metadata"]["labels"][
             "natsctl.io/owner-key"
@@ -271,7 +271,7 @@ async def test_an_owner_whose_secondary_is_adopted_by_another_is_synced() -> Non
 
 
 class Rivals(Apps):
-    """Every app wants the one part `it`."""
+    """A controller whose apps all apply the part `it`."""
 
     async def sync_handler(self, key: str) -> float | None:
         self.syncs.append(key)

@@ -1,4 +1,4 @@
-"""Whatever runs controllers stands by as they do: watchers, kinds of a cluster, events, streams."""
+"""Watchers, Kubernetes writes and events are restricted to the leader."""
 
 import asyncio
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def electing(leases: MemoryStore) -> Callable[[str], Election]:
 
 
 class Running:
-    """An operator in a process of its own; *leases* of its own where it is cut off from them."""
+    """A simulated process with one operator."""
 
     def __init__(self, controller: Controller | Runnable, stores: MemoryStores) -> None:
         election = electing(stores.store(LEASES))
@@ -67,9 +67,9 @@ class Running:
 
 
 async def running(controller: Controller | Runnable, stores: MemoryStores) -> Running:
-    found = Running(controller, stores)
-    await found.operator.synced.wait()
-    return found
+    process = Running(controller, stores)
+    await process.operator.synced.wait()
+    return process
 
 
 async def test_the_watchers_of_a_standby_are_called_once_it_leads() -> None:
@@ -113,7 +113,7 @@ async def test_a_watcher_call_interrupted_by_a_process_pause_is_repeated() -> No
     await put(stores.store(SITES), "a", site())
     process = await running(controller, stores)
     await asyncio.sleep(1)
-    asyncio.get_running_loop().jump(TTL_S)  # type: ignore[attr-defined]  # time is virtual
+    asyncio.get_running_loop().jump(TTL_S)  # type: ignore[attr-defined]  # the loop has virtual time
     await eventually(lambda: one.calls, within_s=TTL_S)
     assert one.calls == ["one add a hi"]
     assert failures == []
@@ -145,7 +145,7 @@ async def test_a_new_leader_sees_the_writes_of_the_previous_leader() -> None:
             pass
 
     class Late(MemoryStore):
-        """Says at once that there is something new, which its watches show later."""
+        """A store with a newest revision that its watches show later."""
 
         async def newest_revision(self) -> int:
             await self.create("late", b"{}")
@@ -170,7 +170,7 @@ async def test_a_store_without_a_newest_revision_does_not_block_a_leader(
 ) -> None:
     class Silent(MemoryStore):
         async def newest_revision(self) -> int:
-            raise StoreError("nobody knows")
+            raise StoreError("unknown revision")
 
     class SilentStores(MemoryStores):
         async def open(self, kind: Any) -> MemoryStore:
@@ -179,7 +179,9 @@ async def test_a_store_without_a_newest_revision_does_not_block_a_leader(
     stores, one = SilentStores(), RecordingWatcher("one")
     process = await running(watching(one), stores)
     await eventually(
-        lambda: "cache may be behind its store kind=Site.sites error='nobody knows'" in caplog.text
+        lambda: (
+            "cache may be behind its store kind=Site.sites error='unknown revision'" in caplog.text
+        )
     )
     await process.stop()
 
@@ -209,7 +211,7 @@ async def test_a_waiting_write_is_not_sent_after_its_term() -> None:
     sent: list[str] = []
 
     async def busy(key: str) -> None:
-        await asyncio.sleep(5)  # for its turn, or until it is tried again
+        await asyncio.sleep(5)  # waits for its turn or for a retry
         sent.append(key)
 
     leadership = Leadership("sites", asyncio.get_running_loop().time)
@@ -231,13 +233,13 @@ async def test_a_waiting_kubernetes_request_is_not_sent_after_its_term() -> None
 
     class Busy:
         async def call(self, method: str, path: str, **_options: Any) -> Reply:
-            await asyncio.sleep(5)  # until fewer requests are on their way, or before a retry
+            await asyncio.sleep(5)  # waits for other requests or for a retry
             sent.append(method)
             return Reply(200, b"{}")
 
     leadership = Leadership("sites", asyncio.get_running_loop().time)
     leadership.begin(1, until=4)
-    wire = KindWire(Busy(), None, CONFIGS, TermGuard(leadership))  # type: ignore[arg-type]  # no request finds a kind missing
+    wire = KindWire(Busy(), None, CONFIGS, TermGuard(leadership))  # type: ignore[arg-type]  # no kind is missing
     requests = [asyncio.create_task(wire.call(method, "/")) for method in ("GET", "PATCH")]
     await asyncio.wait(requests)
     assert [request.cancelled() for request in requests] == [False, True]

@@ -1,4 +1,4 @@
-"""A start syncs every primary once, however long that takes."""
+"""A start syncs every primary once, even if the syncs take long."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ THINGS = kv(Thing, bucket="things")
 
 
 class Slow(Controller):
-    """Takes a second for each sync: a start takes a tenth of the resync interval."""
+    """A controller whose start takes a tenth of the resync interval."""
 
     things = primary(THINGS)
     workers = 10

@@ -1,4 +1,4 @@
-"""The controller of streams and consumers over the JetStream API in memory."""
+"""The controller of JetStream streams and consumers, over the JetStream API in memory."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""When a key is synced, what follows, and what is no reason to."""
+"""The changes that cause a sync, and the retries, delays and failures after a sync."""
 
 import asyncio
 import logging
@@ -34,18 +34,18 @@ from tests.support.controllers.app_controller import (
 AN_HOUR = 3600.0
 
 
-class Moody(Apps):
-    """Does its work, and then what it is told: wait, fail, ask to come back."""
+class Configurable(Apps):
+    """A controller that can wait, fail or return a delay after its work."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.at: list[float] = []
+        self.times: list[float] = []
         self.delay_s = 0.0
         self.failure: BaseException | None = None
         self.back_after_s: float | None = None
 
     async def sync_handler(self, key: str) -> float | None:
-        self.at.append(asyncio.get_running_loop().time())
+        self.times.append(asyncio.get_running_loop().time())
         await super().sync_handler(key)
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
@@ -55,15 +55,15 @@ class Moody(Apps):
 
     @property
     def gaps(self) -> list[float]:
-        """The seconds between syncs."""
-        return [later - sooner for sooner, later in zip(self.at, self.at[1:], strict=False)]
+        """The seconds between the starts of syncs."""
+        return [later - sooner for sooner, later in zip(self.times, self.times[1:], strict=False)]
 
 
-# ---- how fast
+# ---- rate limits
 
 
 async def test_the_rate_limit_bounds_the_start_of_syncs() -> None:
-    class Slow(Moody):
+    class Slow(Configurable):
         rate_limit = RateLimit(qps=10, burst=5)
         workers = 20
 
@@ -74,8 +74,8 @@ async def test_the_rate_limit_bounds_the_start_of_syncs() -> None:
             await client.app(f"shop{number}")
         began = asyncio.get_running_loop().time()
         await harness.run_until_idle()
-        assert len(controller.at) == 25
-        assert controller.at[-1] - began == pytest.approx(2.0, abs=0.2)
+        assert len(controller.times) == 25
+        assert controller.times[-1] - began == pytest.approx(2.0, abs=0.2)
 
 
 @pytest.mark.parametrize("limit", [5, "fast", (10, 5)])
@@ -98,7 +98,7 @@ def test_an_invalid_rate_limit_is_refused(qps: float, burst: int) -> None:
         RateLimit(qps=qps, burst=burst)
 
 
-# ---- what is a reason, and what is none
+# ---- changes that cause a sync
 
 
 async def test_one_put_causes_one_sync() -> None:
@@ -128,9 +128,9 @@ async def test_only_resyncs_sync_after_convergence_and_they_write_nothing() -> N
         assert client.writes == writes
         resyncs = Counter(controller.syncs)
         assert resyncs.keys() == set(keys)
-        assert set(resyncs.values()) == {5}  # in each ten minutes one, the first excepted
+        assert set(resyncs.values()) == {5}  # one every ten minutes, except the first
         last = harness.runtime.explain("app-0").syncs
-        assert [at.operation for at in last] == ["resync"] * 5
+        assert [sync.operation for sync in last] == ["resync"] * 5
 
 
 async def test_several_writes_of_a_secondary_in_a_sync_cause_no_further_sync() -> None:
@@ -247,7 +247,7 @@ async def test_a_change_of_an_unknown_field_is_synced_and_the_field_is_kept() ->
 
 
 async def test_changes_during_a_sync_cause_one_sync_of_the_newest_state() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.delay_s = 10.0
     async with running(controller) as harness:
         client = app_client(harness)
@@ -261,11 +261,11 @@ async def test_changes_during_a_sync_cause_one_sync_of_the_newest_state() -> Non
         assert await client.texts() == {"shop.main": "5"}
 
 
-# ---- what follows a sync
+# ---- retries, delays and failures
 
 
 async def test_a_failing_handler_is_retried_with_backoff() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure = RuntimeError("not yet")
     async with running(controller) as harness:
         client = app_client(harness)
@@ -273,9 +273,9 @@ async def test_a_failing_handler_is_retried_with_backoff() -> None:
         await asyncio.sleep(5)
 
         for sooner, later in zip(controller.gaps, controller.gaps[1:], strict=False):
-            assert 1.8 < later / sooner < 2.3  # doubled, and a little jitter
+            assert 1.8 < later / sooner < 2.3  # doubled, with jitter
         explanation = harness.runtime.explain("shop")
-        assert explanation.failures == len(controller.at)
+        assert explanation.failures == len(controller.times)
         assert explanation.syncs[-1].error == "RuntimeError: not yet"
         assert explanation.queued is not None
         assert explanation.queued.place == "waiting"
@@ -308,7 +308,7 @@ async def test_a_failing_key_does_not_affect_other_keys() -> None:
 
 
 async def test_retry_after_requeues_without_a_failure() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure = RetryAfter(30.0)
     async with running(controller) as harness:
         client = app_client(harness)
@@ -321,7 +321,7 @@ async def test_retry_after_requeues_without_a_failure() -> None:
 
 
 async def test_a_returned_delay_requeues_the_key() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.back_after_s = 25.0
     async with running(controller) as harness:
         await app_client(harness).app("shop")
@@ -331,7 +331,7 @@ async def test_a_returned_delay_requeues_the_key() -> None:
 
 
 async def test_a_handler_that_times_out_fails_and_is_retried() -> None:
-    class Hasty(Moody):
+    class Hasty(Configurable):
         sync_timeout_s = 5.0
 
     controller = Hasty()
@@ -340,7 +340,7 @@ async def test_a_handler_that_times_out_fails_and_is_retried() -> None:
         client = app_client(harness)
         await client.app("shop")
         await asyncio.sleep(6)
-        assert len(controller.at) == 2
+        assert len(controller.times) == 2
         assert "TimeoutError" in harness.runtime.explain("shop").syncs[0].error
         assert harness.runtime.explain("shop").syncs[0].duration_s == 5.0
         queued = harness.runtime.explain("shop").queued
@@ -353,7 +353,7 @@ async def test_a_handler_that_times_out_fails_and_is_retried() -> None:
 
 
 async def test_a_cancelled_error_of_a_handler_is_a_failure() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure = asyncio.CancelledError()
     async with running(controller) as harness:
         client = app_client(harness)
@@ -368,7 +368,7 @@ async def test_a_cancelled_error_of_a_handler_is_a_failure() -> None:
 
 
 async def test_a_permanent_failure_is_not_retried_until_the_object_changes() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
         client = app_client(harness)
@@ -389,7 +389,7 @@ async def test_a_permanent_failure_is_not_retried_until_the_object_changes() -> 
 
 
 async def test_a_manual_sync_retries_a_permanent_failure() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
         await app_client(harness).app("shop")
@@ -401,7 +401,7 @@ async def test_a_manual_sync_retries_a_permanent_failure() -> None:
 
 
 async def test_an_empty_key_cannot_be_enqueued() -> None:
-    async with running(Moody()) as harness:
+    async with running(Configurable()) as harness:
         for attempt in (
             lambda: harness.runtime.enqueue_key("", Operation.MANUAL),
             lambda: harness.runtime.enqueue_key_after("", Operation.MANUAL, 1.0),
@@ -413,7 +413,7 @@ async def test_an_empty_key_cannot_be_enqueued() -> None:
 
 
 async def test_a_manual_sync_is_kept_if_a_resync_is_added() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
         client = app_client(harness)
@@ -424,11 +424,14 @@ async def test_a_manual_sync_is_kept_if_a_resync_is_added() -> None:
         harness.runtime.enqueue_key("shop", Operation.SECONDARY)
         await harness.run_until_idle()
 
-        assert [at.operation for at in harness.runtime.explain("shop").syncs] == ["put", "manual"]
+        assert [sync.operation for sync in harness.runtime.explain("shop").syncs] == [
+            "put",
+            "manual",
+        ]
 
 
 async def test_a_delayed_manual_sync_does_not_retry_a_permanent_failure_before_its_time() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
         client = app_client(harness)
@@ -439,11 +442,14 @@ async def test_a_delayed_manual_sync_does_not_retry_a_permanent_failure_before_i
         await asyncio.sleep(59)
         assert len(controller.syncs) == 1
         await asyncio.sleep(2)
-        assert [at.operation for at in harness.runtime.explain("shop").syncs] == ["put", "manual"]
+        assert [sync.operation for sync in harness.runtime.explain("shop").syncs] == [
+            "put",
+            "manual",
+        ]
 
 
 async def test_a_change_during_a_permanently_failing_sync_is_synced() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure, controller.delay_s = PermanentError("no such region"), 10.0
     async with running(controller) as harness:
         client = app_client(harness)
@@ -459,7 +465,7 @@ async def test_a_change_during_a_permanently_failing_sync_is_synced() -> None:
 
 
 async def test_deleting_the_primary_clears_a_permanent_failure() -> None:
-    controller = Moody()
+    controller = Configurable()
     controller.failure = PermanentError("no such region")
     async with running(controller) as harness:
         client = app_client(harness)
@@ -474,7 +480,7 @@ async def test_deleting_the_primary_clears_a_permanent_failure() -> None:
 
 
 async def test_a_retry_policy_can_drop_a_key() -> None:
-    class Impatient(Moody):
+    class Impatient(Configurable):
         retry = give_up_after(2)  # type: ignore[assignment]
 
     controller = Impatient()
@@ -492,7 +498,7 @@ async def test_a_retry_policy_can_drop_a_key() -> None:
 
 
 async def test_a_retry_policy_can_stop_the_runtime() -> None:
-    class Strict(Moody):
+    class Strict(Configurable):
         retry = staticmethod(lambda error, failures: Stop())
 
     controller = Strict()
@@ -501,7 +507,7 @@ async def test_a_retry_policy_can_stop_the_runtime() -> None:
         client = app_client(harness)
         await client.app("shop")
         await asyncio.sleep(1)
-        assert client.apps.watches == 0  # the runtime has ended by itself
+        assert client.apps.watches == 0  # the runtime has stopped
 
 
 async def test_a_failing_store_delays_the_sync() -> None:
@@ -522,7 +528,7 @@ async def test_a_failing_store_delays_the_sync() -> None:
 async def test_only_unexpected_errors_are_logged_with_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    controller = Moody()
+    controller = Configurable()
     async with running(controller) as harness:
         for failure in (ZeroDivisionError("oops"), StoreTimeoutError("no answer")):
             controller.failure = failure
@@ -545,7 +551,7 @@ async def test_only_unexpected_errors_are_logged_with_a_traceback(
 @pytest.mark.parametrize(
     ("purge", "operation"), [(False, Operation.DELETE), (True, Operation.PURGE)]
 )
-async def test_purge_and_delete_are_different_operations(purge: bool, operation: Operation) -> None:  # noqa: FBT001 - a parameter
+async def test_purge_and_delete_are_different_operations(purge: bool, operation: Operation) -> None:  # noqa: FBT001 - a test parameter
     async with running(Apps()) as harness:
         client = app_client(harness)
         await client.app("shop")

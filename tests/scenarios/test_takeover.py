@@ -1,4 +1,4 @@
-"""A standby remembers nothing but its caches, and misses nothing when it takes over."""
+"""A standby or a gaining member keeps only caches, and misses no change when it takes over."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -30,7 +30,7 @@ MANY = 10_000
 
 
 class Process:
-    """One of those that elect a leader; it may be cut off as if it had died."""
+    """A simulated process that takes part in leader election and can crash."""
 
     def __init__(self, stores: MemoryStores, controller: Apps) -> None:
         clock = asyncio.get_running_loop().time
@@ -56,13 +56,13 @@ class Process:
 
 
 async def process(stores: MemoryStores, controller: Apps) -> Process:
-    found = Process(stores, controller)
-    await found.operator.synced.wait()
-    return found
+    process = Process(stores, controller)
+    await process.operator.synced.wait()
+    return process
 
 
 class Idle(Apps):
-    """Has the same name, and does nothing."""
+    """A controller with the name of `Apps` that writes nothing."""
 
     name = "apps"
 
@@ -100,7 +100,7 @@ async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_le
     assert not two.runtime.holds("shop")
     await eventually(lambda: client.part_keys == ["market.main"], within_s=2 * TTL_S)
     await eventually(lambda: two.runtime.idle)
-    assert len(set(two.controller.syncs)) == MANY + 2  # every deletion may have been overlooked
+    assert len(set(two.controller.syncs)) == MANY + 2  # the new leader syncs every deleted key
     await two.stop()
 
 
@@ -122,7 +122,7 @@ def now() -> Callable[[], float]:
 
 
 class Pace(Way):
-    """How slowly it is listed what there is, and how often that was."""
+    """The delay and the number of listings."""
 
     listings = 0
 
@@ -173,7 +173,9 @@ async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
     sites = stores.store(SITES)
     operators = [sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two")]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
-    await eventually(lambda: all(len(at.shards["sites"].state().members) > 1 for at in operators))
+    await eventually(
+        lambda: all(len(operator.shards["sites"].state().members) > 1 for operator in operators)
+    )
     keys = [f"s{number}" for number in range(20)]
     for key in keys:
         await put(sites, key, site())
@@ -196,14 +198,16 @@ async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() 
     sites = stores.store(SITES)
     one, two = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
     tasks = [asyncio.create_task(operator.run()) for operator in (one, two)]
-    await eventually(lambda: all(len(at.shards["sites"].state().members) > 1 for at in (one, two)))
+    await eventually(
+        lambda: all(len(operator.shards["sites"].state().members) > 1 for operator in (one, two))
+    )
     keys = [f"s{number}" for number in range(20)]
     for key in keys:
         await put(sites, key, site())
     await eventually(lambda: len(calls) == len(keys))
     moving = {line.split()[2] for line in calls if line.startswith("one")}
     calls.clear()
-    stores.way.delay_s = 5.0  # for that long it is not known which objects were deleted
+    stores.way.delay_s = 5.0  # the listing of deletions takes this long
     one.stop()
     await tasks[0]
     (runtime,) = two.runtimes
@@ -226,7 +230,7 @@ async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() ->
     one, two = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
     first = asyncio.create_task(one.run())
     await asyncio.sleep(TTL_S)
-    listings.append(stores.way.listings)  # its watch, and the deletions
+    listings.append(stores.way.listings)  # the watch, and the listing of deletions
     second = asyncio.create_task(two.run())
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)
@@ -255,7 +259,7 @@ async def test_an_object_changed_during_the_start_is_added_and_then_updated() ->
 
 
 class Readers(Controller):
-    """Reads something for each of its keys, and takes its time then."""
+    """Reads an object for each of its keys and then waits."""
 
     apps = primary(APPS)
     name = "readers"
@@ -307,7 +311,9 @@ async def test_managed_objects_are_assigned_to_members_and_reassigned() -> None:
         for cloud in clouds
     ]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
-    await eventually(lambda: all(len(at.shards["disks"].state().members) > 1 for at in operators))
+    await eventually(
+        lambda: all(len(operator.shards["disks"].state().members) > 1 for operator in operators)
+    )
     keys = {f"d{number}" for number in range(20)}
     for key in keys:
         await stores.store(DISKS).create(key, b'{"spec": {"size": 1}}')
@@ -325,7 +331,7 @@ async def test_managed_objects_are_assigned_to_members_and_reassigned() -> None:
 
 async def test_gained_managed_objects_do_not_wait_for_the_listing_of_deletions() -> None:
     stores, cloud = SlowStores(), Cloud()
-    stores.way.delay_s = 2 * TTL_S  # to list the objects, and again to list the deletions
+    stores.way.delay_s = 2 * TTL_S  # for the listing of objects, and for that of deletions
     await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
     make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
     operator = Operator([SharedDisks(cloud)], nats=stores, shard=make)
@@ -355,7 +361,7 @@ class SharedDisks(ManagedController[Disk]):
 
 
 class Plain:
-    """A runnable that knows nothing of keys."""
+    """A runnable without keys."""
 
     name = "plain"
 

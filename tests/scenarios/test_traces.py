@@ -1,4 +1,4 @@
-"""A sync is a trace: whatever surface runs it, whoever leads, and what handlers record is in it."""
+"""Every sync is a trace, on each surface, and contains the spans of the handler."""
 
 import asyncio
 import logging
@@ -27,12 +27,12 @@ log = logging.getLogger("mine")
 
 @pytest.fixture
 def recorded() -> Iterator[Recording]:
-    with recording() as found:
-        yield found
+    with recording() as recorded_spans:
+        yield recorded_spans
 
 
 class Traced(Apps):
-    """Makes a span of its own in every sync; `fail` is raised, once."""
+    """Records a span in every sync; raises `fail` once."""
 
     def __init__(self, recorded: Recording) -> None:
         super().__init__()
@@ -182,9 +182,9 @@ async def test_the_call_of_a_watcher_is_a_trace(recorded: Recording) -> None:
     await asyncio.sleep(60)
     operator.stop()
     await task
-    told = [span for span in recorded.spans if span.name.startswith("sync ")]
-    assert [span.status.description for span in told] == ["ValueError: not today", None]
-    assert [(span.attributes or {})["natsctl.operation"] for span in told] == ["create", "create"]
+    spans = [span for span in recorded.spans if span.name.startswith("sync ")]
+    assert [span.status.description for span in spans] == ["ValueError: not today", None]
+    assert [(span.attributes or {})["natsctl.operation"] for span in spans] == ["create", "create"]
 
 
 class Database(Object, frozen=True):

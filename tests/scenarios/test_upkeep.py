@@ -1,4 +1,4 @@
-"""Turns and urgency, starting and stopping, and what people are told."""
+"""Resyncs and priorities, start and stop, and the output of explain, status and logs."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ Numbers = kv(dict[str, int], bucket="numbers")
 
 
 class Slow(Controller):
-    """Takes as long as it is told, and notes when it was where."""
+    """A controller whose syncs take `delay_s`, and that records their times."""
 
     numbers = primary(Numbers)
     workers = 1
@@ -72,7 +72,7 @@ async def filled(count: int) -> MemoryStores:
     return stores
 
 
-# ---- turns and urgency
+# ---- resyncs and priorities
 
 
 class Resynced(Slow):
@@ -88,9 +88,9 @@ async def test_a_resync_is_spread_over_its_interval_and_never_all_at_once() -> N
         await asyncio.sleep(controller.resync_s)
 
         visits = Counter(controller.keys())
-        assert len(visits) >= 5970  # all but those of the first and the last second
+        assert len(visits) >= 5970  # all except those of the first and the last second
         assert set(visits.values()) <= {1, 2}
-        per_second = Counter(int(at - started) for at, _ in controller.begun)
+        per_second = Counter(int(time - started) for time, _ in controller.begun)
         assert len(per_second) >= 595
         assert max(per_second.values()) < 50  # ten on average
 
@@ -104,9 +104,9 @@ async def test_every_key_is_resynced_one_interval_after_its_last_resync() -> Non
         await asyncio.sleep(5 * controller.resync_s)
 
     times: dict[str, list[float]] = {}
-    for at, key in controller.begun:
-        times.setdefault(key, []).append(at)
-    gaps = {round(later - at, 3) for visits in times.values() for at, later in pairwise(visits)}
+    for time, key in controller.begun:
+        times.setdefault(key, []).append(time)
+    gaps = {round(later - time, 3) for visits in times.values() for time, later in pairwise(visits)}
     assert len(times) == 100
     assert gaps == {controller.resync_s}
 
@@ -134,8 +134,8 @@ async def test_a_change_overtakes_ten_thousand_keys_of_the_first_listing() -> No
         await put(harness.stores.store(Numbers), "key-09999", {"n": -1})
         await asyncio.sleep(0.01)
 
-        at, _ = next(begun for begun in controller.begun if begun[1] == "key-09999")
-        assert at - changed < 0.005
+        time, _ = next(begun for begun in controller.begun if begun[1] == "key-09999")
+        assert time - changed < 0.005
 
 
 async def test_changes_precede_secondary_changes_and_those_precede_resyncs() -> None:
@@ -174,12 +174,12 @@ async def test_requeued_keys_do_not_delay_a_change() -> None:
     async with running(controller, stores=await filled(1000)) as harness:
         await asyncio.sleep(0.5)
         controller.delay_s = 0.01
-        await asyncio.sleep(1)  # by now all have come back
+        await asyncio.sleep(1)  # all keys are requeued
         changed = asyncio.get_running_loop().time()
         await put(harness.stores.store(Numbers), "key-00400", {"n": -1})
         await asyncio.sleep(0.02)
 
-        assert "key-00400" in [key for at, key in controller.begun if at >= changed]
+        assert "key-00400" in [key for time, key in controller.begun if time >= changed]
 
 
 async def test_a_resync_does_not_starve_under_higher_priority_keys() -> None:
@@ -188,7 +188,7 @@ async def test_a_resync_does_not_starve_under_higher_priority_keys() -> None:
         await harness.run_until_idle()
         controller.begun.clear()
         harness.runtime.enqueue_key("key-00000", Operation.RESYNC)
-        for number in range(1200):  # twice as many as there is time for
+        for number in range(1200):  # twice as many as the worker can sync
             harness.runtime.enqueue_key(f"key-{1 + number % 29:05}", Operation.MANUAL)
             await asyncio.sleep(0.05)
 
@@ -228,7 +228,7 @@ async def test_the_number_of_workers_is_the_number_of_concurrent_syncs() -> None
         await asyncio.sleep(0.5)
         assert harness.runtime.status().queue.held == 3  # type: ignore[union-attr]
         await harness.run_until_idle()
-        assert Counter(round(at) for at, _ in controller.begun) == {0: 3, 1: 3, 2: 1}
+        assert Counter(round(time) for time, _ in controller.begun) == {0: 3, 1: 3, 2: 1}
 
 
 async def test_a_delayed_key_is_synced_at_its_time_even_if_synced_earlier() -> None:
@@ -243,10 +243,10 @@ async def test_a_delayed_key_is_synced_at_its_time_even_if_synced_earlier() -> N
         harness.runtime.enqueue_key("key-00000", Operation.MANUAL)
         await asyncio.sleep(40)
 
-        assert [at - begun for at, _ in controller.begun] == pytest.approx([20.0, 50.0])
+        assert [time - begun for time, _ in controller.begun] == pytest.approx([20.0, 50.0])
 
 
-# ---- starting and stopping
+# ---- start and stop
 
 
 async def test_a_stop_finishes_running_syncs_and_starts_no_other() -> None:
@@ -271,7 +271,9 @@ async def test_a_stop_cancels_syncs_after_stop_timeout_s_and_closes_the_watches(
     assert asyncio.get_running_loop().time() == pytest.approx(6.0, abs=0.1)
     assert (controller.cut, controller.ended, controller.cleaned) == (["key-00000"], [], 1)
     assert stores.store(Numbers).watches == 0
-    assert any("cancelling syncs that did not end in time" in at.message for at in caplog.records)
+    assert any(
+        "cancelling syncs that did not end in time" in record.message for record in caplog.records
+    )
     assert len(asyncio.all_tasks()) == 1
 
 
@@ -329,7 +331,7 @@ async def test_start_is_called_after_the_caches_are_synced_and_before_the_first_
     async with running(controller, stores=await filled(3)) as harness:
         await harness.run_until_idle()
         assert controller.seen == 3
-        assert [at for at, _ in controller.begun] == [10.0] * 3
+        assert [time for time, _ in controller.begun] == [10.0] * 3
 
 
 async def test_a_failed_start_ends_the_runtime_with_its_error() -> None:
@@ -362,7 +364,7 @@ async def test_a_slot_cannot_be_used_before_a_runtime_opens_it() -> None:
         Slow().numbers.get("a")
 
 
-# ---- what people are told
+# ---- explain, status, events and logs
 
 
 async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> None:
@@ -376,7 +378,7 @@ async def test_explain_has_the_last_sync_and_the_owned_objects_of_a_key() -> Non
         assert (sync.operation, sync.revision, sync.error) == ("put", revision, "")
         assert (sync.created, sync.updated, sync.deleted) == (2, 0, 0)
         assert (explanation.exists, explanation.invalid) == (True, "")
-        assert explanation.revision == revision + 1  # with the status
+        assert explanation.revision == revision + 1  # after the write of the status
         assert explanation.owned == {"Part.parts": ["shop.a", "shop.b"]}
         assert (explanation.queued, explanation.failures) == (None, 0)
 
@@ -411,7 +413,7 @@ async def test_explain_has_the_place_of_a_key_in_the_queue() -> None:
     async with running(controller, stores=await filled(2)) as harness:
         await asyncio.sleep(1)
         queued = [harness.runtime.explain(f"key-0000{number}").queued for number in (0, 1)]
-        assert [at and at.place for at in queued] == ["held", "ready"]
+        assert [entry and entry.place for entry in queued] == ["held", "ready"]
 
 
 async def test_an_unknown_key_can_be_explained() -> None:
@@ -425,7 +427,7 @@ async def test_status_has_failing_and_invalid_keys_counts_and_queue() -> None:
         async def sync_handler(self, key: str) -> float | None:
             await super().sync_handler(key)
             if key == "failing":
-                raise StoreTimeoutError("the world does not answer")
+                raise StoreTimeoutError("the external system does not respond")
             return None
 
     async with running(Picky()) as harness:
@@ -439,7 +441,9 @@ async def test_status_has_failing_and_invalid_keys_counts_and_queue() -> None:
         status = harness.runtime.status()
 
         assert (status.controller, status.synced, status.primaries) == ("picky", True, 2)
-        assert status.failing == {"failing": "StoreTimeoutError: the world does not answer"}
+        assert status.failing == {
+            "failing": "StoreTimeoutError: the external system does not respond"
+        }
         assert list(status.invalid) == ["invalid"]
         assert status.syncs == status.failures + 1
         assert status.watch_restarts == 1
@@ -493,5 +497,5 @@ async def test_the_start_of_syncing_is_logged(caplog: pytest.LogCaptureFixture) 
         async with running(Slow(), stores=await filled(3)):
             pass
     assert "primaries listed, syncing controller=slow primaries=3" in [
-        at.message for at in caplog.records
+        record.message for record in caplog.records
     ]

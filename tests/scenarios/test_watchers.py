@@ -1,4 +1,4 @@
-"""Watchers are calls of everything, in order, and calls again where they failed."""
+"""Watchers are called for every change, in order, and failed calls are retried."""
 
 import asyncio
 from itertools import pairwise
@@ -55,15 +55,15 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-class TestTelling:
+class TestCalls:
     async def test_a_watcher_gets_an_add_for_existing_objects_and_then_every_change(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         await put(sites, "athens", site("one"))
         recording = RecordingWatcher()
         async with running(controller(recording), stores):
-            for said in ("two", "three"):
-                await put(sites, "athens", site(said))
+            for content in ("two", "three"):
+                await put(sites, "athens", site(content))
             await sites.delete("athens")
             await asyncio.sleep(1)
         assert recording.calls == [
@@ -111,13 +111,13 @@ class TestTelling:
         inside = most = 0
 
         class Slow(RecordingWatcher):
-            async def record(self, what: str, seen: Snapshot[Any]) -> None:
+            async def record(self, call: str, seen: Snapshot[Any]) -> None:
                 nonlocal inside, most
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(3)
                 inside -= 1
-                await super().record(what, seen)
+                await super().record(call, seen)
 
         slow = Slow()
         slow.failures = 2
@@ -153,7 +153,7 @@ class TestTelling:
         assert sorted(recording.calls[2:]) == ["delete berlin one", "update athens one two"]
 
 
-class TestAddingAndRemoving:
+class TestAddAndRemove:
     async def test_a_watcher_added_later_gets_an_add_of_the_newest_state(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -269,7 +269,7 @@ class TestRetries:
             assert failing.failing == {SITE: {"athens": "ValueError: on purpose"}}
             await asyncio.sleep(1000)
             assert failing.failing == {SITE: {}}
-        gaps = [round(later - at) for at, later in pairwise(times)]
+        gaps = [round(later - earlier) for earlier, later in pairwise(times)]
         assert gaps == [5, 10, 20, 40, 80, 160]
         assert len(errors) == 7
 
@@ -279,8 +279,8 @@ class TestRetries:
         done: dict[str, float] = {}
 
         class Slow(RecordingWatcher):
-            async def record(self, what: str, seen: Snapshot[Any]) -> None:
-                await super().record(what, seen)
+            async def record(self, call: str, seen: Snapshot[Any]) -> None:
+                await super().record(call, seen)
                 await asyncio.sleep(50 if seen.key == "athens" else 0)
                 done[seen.key] = now()
 
@@ -305,10 +305,10 @@ class TestRetries:
             await change(sites, "athens", "status", to={"seen": True})
             sites.break_watches()
             await asyncio.sleep(3)
-            assert recording.calls == ["add athens one fails"]  # nothing is asked for sooner
+            assert recording.calls == ["add athens one fails"]  # the retry is not earlier
             await asyncio.sleep(30)
         assert recording.calls == ["add athens one fails", "add athens one fails", "add athens one"]
-        assert recording.seen[-1].revision == 2  # it is calls what there is, not what there was
+        assert recording.seen[-1].revision == 2  # the retry has the newest object
 
     async def test_a_change_after_a_failed_add_is_an_add_of_the_newest_state(
         self, stores: MemoryStores, sites: MemoryStore
@@ -322,7 +322,7 @@ class TestRetries:
             await asyncio.sleep(1)
             assert recording.calls == ["add athens one fails", "add athens two"]  # at once
             await asyncio.sleep(1000)
-        assert recording.calls == ["add athens one fails", "add athens two"]  # and never back
+        assert recording.calls == ["add athens one fails", "add athens two"]  # and no later retry
 
     async def test_a_failed_update_is_retried_even_if_the_object_is_back_to_its_old_state(
         self, stores: MemoryStores, sites: MemoryStore
@@ -410,7 +410,7 @@ class TestRetries:
     async def test_the_dequeue_policy_gets_the_last_error(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        asked: list[tuple[str, str, str]] = []
+        decisions: list[tuple[str, str, str]] = []
 
         def keep(
             new: ResourceAction,
@@ -419,7 +419,9 @@ class TestRetries:
             retry_object: Snapshot[Any],
             error: Exception,
         ) -> bool:
-            asked.append((f"{new} {text(new_object)}", f"{retry} {text(retry_object)}", str(error)))
+            decisions.append(
+                (f"{new} {text(new_object)}", f"{retry} {text(retry_object)}", str(error))
+            )
             return False
 
         recording = RecordingWatcher()
@@ -433,7 +435,7 @@ class TestRetries:
             await asyncio.sleep(1)
             await put(sites, "athens", site("three"))
             await asyncio.sleep(1000)
-        assert asked == [
+        assert decisions == [
             ("UPDATE two", "CREATE one", "first"),
             ("UPDATE three", "CREATE two", "second"),
         ]
@@ -481,7 +483,7 @@ class TestRetries:
         for error, calls in ((RetryAfter(100.0), 2), (PermanentError("never"), 1)):
             recording = RecordingWatcher()
             recording.failures = 1
-            recording.error = lambda error=error: error  # type: ignore[misc]  # bound here
+            recording.error = lambda error=error: error  # type: ignore[misc]  # binds the loop variable
             async with running(controller(recording, error_handler=errors.append), stores):
                 await put(sites, "athens", site("one"))
                 await asyncio.sleep(99)
@@ -489,7 +491,7 @@ class TestRetries:
                 await asyncio.sleep(1000)
             assert len(recording.calls) == calls
             await sites.delete("athens")
-        assert [type(error) for error in errors] == [PermanentError]  # asking is no failure
+        assert [type(error) for error in errors] == [PermanentError]  # RetryAfter is not a failure
 
     async def test_a_call_that_times_out_is_retried(
         self, stores: MemoryStores, sites: MemoryStore
@@ -543,13 +545,13 @@ class TestRetries:
         errors: list[Exception] = []
 
         class Careless(RecordingWatcher):
-            async def record(self, what: str, seen: Snapshot[Any]) -> None:
+            async def record(self, call: str, seen: Snapshot[Any]) -> None:
                 if not self.calls:
                     self.calls.append("waits")
                     cancelled = asyncio.create_task(asyncio.sleep(1))
                     cancelled.cancel()
                     await cancelled
-                await super().record(what, seen)
+                await super().record(call, seen)
 
         recording = Careless()
         async with running(controller(recording, error_handler=errors.append), stores):
@@ -576,12 +578,12 @@ class TestRetries:
         assert "LookupError: on purpose 1" in caplog.text
 
 
-class TestParts:
+class TestSelectors:
     async def test_an_object_with_unreadable_labels_does_not_match_a_selector(
         self, stores: MemoryStores
     ) -> None:
         class Odd(Object, frozen=True):
-            metadata: dict[str, Any]  # type: ignore[assignment]  # it is odd
+            metadata: dict[str, Any]  # type: ignore[assignment]  # invalid on purpose
 
         odd = kv(Odd, bucket="odd")
         recording = RecordingWatcher()
@@ -645,16 +647,16 @@ class TestParts:
             made.add_informer(SITES, labels={"region": region})
         made.add_watcher(recording, SITES)
         async with running(made, stores):
-            for said, region in (("one", "eu"), ("two", "us"), ("three", "eu")):
-                await put(sites, "berlin", site(said, labels={"region": region}))
+            for content, region in (("one", "eu"), ("two", "us"), ("three", "eu")):
+                await put(sites, "berlin", site(content, labels={"region": region}))
                 await asyncio.sleep(1)
-                assert recording.calls[-1] == f"add berlin {said}"
+                assert recording.calls[-1] == f"add berlin {content}"
             await sites.delete("berlin")
             await asyncio.sleep(1)
         assert recording.calls[-1] == "delete berlin three"
 
 
-class TestRunning:
+class TestStartAndStop:
     async def test_start_is_called_before_the_first_watcher_and_clean_after_the_last(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:

@@ -1,4 +1,4 @@
-"""An opinionated watcher misses nothing: not across failures, restarts and time away."""
+"""An opinionated watcher misses no change over failures, restarts and downtime."""
 
 import asyncio
 from collections.abc import Callable
@@ -69,9 +69,9 @@ class TestAdding:
         held: list[list[str]] = []
 
         class Looking(RecordingWatcher):
-            async def record(self, what: str, seen: Snapshot[Any]) -> None:
+            async def record(self, call: str, seen: Snapshot[Any]) -> None:
                 held.append(await finalizers(sites, KEY))
-                await super().record(what, seen)
+                await super().record(call, seen)
 
         await put(sites, KEY, site("one", finalizers=["another's"]))
         recording = Looking()
@@ -119,10 +119,10 @@ class TestAdding:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         class Meddled(RecordingWatcher):
-            async def record(self, what: str, seen: Snapshot[Any]) -> None:
+            async def record(self, call: str, seen: Snapshot[Any]) -> None:
                 if not self.calls:
                     await change(sites, KEY, "spec", "text", to="two")
-                await super().record(what, seen)
+                await super().record(call, seen)
 
         recording = Meddled()
         async with running(controller(recording), stores):
@@ -135,10 +135,10 @@ class TestAdding:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         class Meddled(RecordingWatcher):
-            async def record(self, what: str, seen: Snapshot[Any]) -> None:
+            async def record(self, call: str, seen: Snapshot[Any]) -> None:
                 others = [*await finalizers(sites, KEY), "another's"]
                 await change(sites, KEY, "metadata", "finalizers", to=others)
-                await super().record(what, seen)
+                await super().record(call, seen)
 
         async with running(controller(Meddled()), stores):
             await put(sites, KEY, site("one"))
@@ -462,7 +462,7 @@ class TestRestarts:
     ) -> None:
         await put(sites, KEY, site("one", finalizers=[FINALIZER]))
         await sites.delete(KEY)
-        await put(sites, "berlin", site("of nobody"))
+        await put(sites, "berlin", site("without finalizers"))
         await sites.delete("berlin")
         recording = RecordingWatcher()
         recording.failures = 1
@@ -513,7 +513,7 @@ class TestWrapping:
         assert (recording.calls, wrapped.calls) == (["add athens one"], [])
 
 
-class TestTrouble:
+class TestFailures:
     async def test_an_add_is_made_after_a_long_outage_of_the_store(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
@@ -549,7 +549,7 @@ class TestTrouble:
             await put(sites, KEY, site("one"))
             await settled()
             assert await finalizers(sites, KEY) == [FINALIZER, "another"]
-            other.failures = 2  # once more when the first lets go
+            other.failures = 2  # a second failure after the first finalizer is removed
             await mark_deleted(sites, KEY)
             await asyncio.sleep(1)
             assert await finalizers(sites, KEY) == ["another"]
@@ -561,7 +561,7 @@ class TestTrouble:
 
 
 class TestCluster:
-    """A cluster removes an object itself, with its last finalizer and without an update."""
+    """A cluster removes an object together with its last finalizer, without an update event."""
 
     @pytest.fixture
     def cluster(self) -> MemoryCluster:
@@ -620,11 +620,11 @@ class TestCluster:
             for number in ("1", "2", "3"):
                 await put(widgets, WIDGET, site(number))
                 await settled()
-                widgets.break_watches()  # so that one listing shows another object
+                widgets.break_watches()  # so that a relist shows another object
                 await widgets.delete(WIDGET)
                 await until(lambda: not widgets.keys())
-        calls = [what.split()[0::2] for what in recording.calls]
-        assert calls == [[what, number] for number in "123" for what in ("add", "delete")]
+        calls = [call.split()[0::2] for call in recording.calls]
+        assert calls == [[action, number] for number in "123" for action in ("add", "delete")]
 
     async def test_finalizers_removed_by_hand_end_the_retries_of_a_delete(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
@@ -670,9 +670,9 @@ class TestCluster:
             await made.run()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     for _ in range(1000):
-        if is_so():
+        if condition():
             return
         await asyncio.sleep(0.1)
-    raise AssertionError("it never came about")
+    raise AssertionError("the condition was never true")

@@ -1,4 +1,4 @@
-"""No change is lost, whatever happens to watches, stores and the runtime itself."""
+"""No change is lost if watches break, stores fail or the runtime restarts."""
 
 import asyncio
 
@@ -94,7 +94,7 @@ async def test_an_interrupted_listing_leaves_no_objects_in_the_cache() -> None:
         slow = stores.store(APPS)
         slow.lag_s, slow.breaks_after = 1.0, 11
         client.apps.break_watches()
-        await asyncio.sleep(10)  # halfway through the listing
+        await asyncio.sleep(10)  # in the middle of the listing
         client.apps.vanish("app-1")
         await asyncio.sleep(60)
 
@@ -144,7 +144,9 @@ async def test_secondaries_of_a_primary_deleted_offline_are_deleted_at_the_next_
     async with running(controller, stores=client.stores) as harness:
         await harness.run_until_idle()
 
-        assert asyncio.get_running_loop().time() < 30  # no grace: the marker proves it
+        assert (
+            asyncio.get_running_loop().time() < 30
+        )  # the delete marker is proof, so no grace period
         assert client.parts.keys() == ["bar.main"]
         assert sorted(controller.syncs) == ["bar", "shop"]
 
@@ -160,7 +162,10 @@ async def test_a_primary_recreated_offline_is_synced_and_keeps_its_secondaries()
 
         assert await client.texts() == {"shop.main": "again"}
         states = await client.parts.history("shop.main")
-        assert [state.revision for state in states] == [revision, revision + 1]  # never gone
+        assert [state.revision for state in states] == [
+            revision,
+            revision + 1,
+        ]  # updated, not deleted
 
 
 async def test_secondaries_edited_while_no_process_ran_are_restored_at_the_next_start() -> None:
@@ -232,7 +237,7 @@ async def test_the_primaries_of_a_recreated_bucket_are_synced() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop", "bar")
         client.apps.recreate()
-        for key in ("bar", "shop"):  # the same revisions as before, of other objects
+        for key in ("bar", "shop"):  # other objects at the same revisions
             await client.app(key, f"new {key}")
         await asyncio.sleep(30)
 

@@ -1,4 +1,4 @@
-"""Every web app runs in the cluster as it says, and says how it runs."""
+"""The web app controller creates Kubernetes objects for each app and reports their status."""
 
 import re
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ WEB = "example.com/web:1"
 
 
 class Cluster:
-    """A running WebApps, as people on both sides of it see it."""
+    """A running `WebApps` controller, with its NATS and Kubernetes objects."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -38,12 +38,12 @@ class Cluster:
         await self.harness.run_until_idle()
 
     async def status(self, key: str) -> dict[str, Any]:
-        found: dict[str, Any] = (await document(self.harness.stores.store(APPS), key))["status"]
-        return found
+        current: dict[str, Any] = (await document(self.harness.stores.store(APPS), key))["status"]
+        return current
 
-    async def condition(self, key: str, of: str) -> dict[str, str] | None:
+    async def condition(self, key: str, condition_type: str) -> dict[str, str] | None:
         conditions = (await self.status(key))["conditions"]
-        return next((each for each in conditions if each["type"] == of), None)
+        return next((each for each in conditions if each["type"] == condition_type), None)
 
     async def edit(self, store: MemoryManifestStore, key: str, **changes: object) -> None:
         """Change an object as `kubectl edit` does."""
@@ -53,7 +53,7 @@ class Cluster:
         await self.harness.run_until_idle()
 
     async def runs(self, key: str, *, ready: int) -> None:
-        """Report in a Deployment's status, as a cluster does, what runs of its newest state."""
+        """Write the status of a Deployment, as a cluster does."""
         made = documents.metadata_of(self.deployments.document(key))
         status = {"observedGeneration": made["generation"], "readyReplicas": ready}
         await self.deployments.patch_status(key, status)
@@ -64,8 +64,8 @@ class Cluster:
         return [store.keys() for store in (self.configs, self.deployments, self.services)]
 
     def deployment(self, key: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.deployments.document(key)["spec"]  # type: ignore[assignment]
-        return found
+        current: dict[str, Any] = self.deployments.document(key)["spec"]  # type: ignore[assignment]
+        return current
 
 
 @asynccontextmanager
@@ -158,11 +158,11 @@ async def test_an_invalid_default_is_ignored() -> None:
         assert shown.configs.document("default/pier")["data"] == {"PORT": "8080"}
 
 
-@pytest.mark.parametrize("at", range(3), ids=["config", "deployment", "service"])
-async def test_an_object_deleted_by_hand_is_created_again(at: int) -> None:
+@pytest.mark.parametrize("index", range(3), ids=["config", "deployment", "service"])
+async def test_an_object_deleted_by_hand_is_created_again(index: int) -> None:
     async with cluster() as shown:
         await shown.app("shop")
-        await (shown.configs, shown.deployments, shown.services)[at].delete("default/shop")
+        await (shown.configs, shown.deployments, shown.services)[index].delete("default/shop")
         await shown.harness.run_until_idle()
         assert shown.keys() == [["default/shop"]] * 3
 
@@ -202,7 +202,7 @@ async def test_an_app_that_changes_its_namespace_leaves_no_objects_in_the_old_on
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ({"image": " "}, "image is empty"),
         ({"port": 0}, "port 0 is not between 1 and 65535"),
@@ -214,7 +214,7 @@ async def test_an_app_that_changes_its_namespace_leaves_no_objects_in_the_old_on
     ],
 )
 async def test_an_invalid_spec_is_a_condition_and_changes_no_object(
-    spec: dict[str, object], told: str
+    spec: dict[str, object], message: str
 ) -> None:
     async with cluster() as shown:
         await shown.app("shop")
@@ -226,7 +226,7 @@ async def test_an_invalid_spec_is_a_condition_and_changes_no_object(
             "type": "Accepted",
             "status": "False",
             "reason": "InvalidSpec",
-            "message": told,
+            "message": message,
         }
         assert shown.keys() == [["default/shop"]] * 3
         assert shown.deployment("default/shop")["template"]["spec"]["containers"][0]["image"] == WEB
@@ -314,4 +314,6 @@ def test_similar_keys_have_different_names() -> None:
 def test_every_name_is_legal_for_a_service_and_unique(key: str) -> None:
     name = name_of(key)
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name)
-    assert name == key or name_of(name) != name  # a name that was made up is no key's own
+    assert (
+        name == key or name_of(name) != name
+    )  # a generated name is not the name of the key with the same text
