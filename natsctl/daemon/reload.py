@@ -3,18 +3,19 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from watchfiles import PythonFilter, awatch
 
+from natsctl.telemetry.hiding import enumerated
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
 STOP_S = 30.0  # how long the program may take to stop before it is killed
-SHOWN_MAX = 3
+SHOWN_MAX = 3  # changed files in a log line
 
 
 async def reloading(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
@@ -30,7 +31,7 @@ async def reloading(command: Sequence[str], folder: Path, environ: Mapping[str, 
     try:
         while not watching.done():
             changed = await _run(command, environ, changes)
-            log.info("restarting after a change", files=_shown(changed, folder))
+            log.info("restarting after a change", files=_file_names(changed, folder))
         await watching
     finally:
         watching.cancel()
@@ -73,7 +74,6 @@ async def _stop(process: asyncio.subprocess.Process, ended: "asyncio.Task[int]")
         await asyncio.wait((ended,))
 
 
-def _shown(changed: Iterable[str], folder: Path) -> str:
+def _file_names(changed: set[str], folder: Path) -> str:
     names = sorted(os.path.relpath(path, folder) for path in changed)
-    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
-    return ", ".join(names[:SHOWN_MAX]) + more
+    return enumerated(names, SHOWN_MAX)

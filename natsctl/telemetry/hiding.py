@@ -6,7 +6,7 @@ overlap, and no position is scanned from many starts.
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from types import TracebackType
 from typing import Self
@@ -149,6 +149,12 @@ def shortened(text: str, limit: int) -> str:
     kept = limit - len(_ELLIPSIS)
     end = kept // 2
     return f"{text[: kept - end]}{_ELLIPSIS}{text[-end:]}"
+
+
+def enumerated(texts: Sequence[str], limit: int) -> str:
+    """Return the first *limit* texts, separated by commas, and the number of the others."""
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more
 
 
 def _masked(pattern: re.Pattern[str], text: str, end: int) -> tuple[str, int]:

@@ -35,7 +35,7 @@ def test_a_position_is_read_from_every_form_of_the_reply(
         f"$JS.ACK.{domain}.{account}.{end}.{token}",
     )
     for form in forms:
-        assert position(form.encode()) == Position(stream, consumer, pending)
+        assert position(form.encode()) == Position(stream, consumer)
         assert written_ns(form.encode()) == stored_ns
 
 

@@ -102,8 +102,8 @@ async def apply(
     """Remove the objects of a plan.
 
     Without --plan, the command plans first. An object is removed only if it still has the planned
-    revision and its owner still does not exist. The exit code is 4 if an object was kept; a notice
-    shows the reason.
+    revision and its owner still does not exist. A notice shows why an object was kept. The exit
+    code is 4 if an object was kept, or if the plan does not contain all suspects.
     """
     logging.getLogger(garbage_collector.__name__).setLevel(logging.ERROR)
     async with _collector(options, cluster, controller, owner_names, local=local) as collector:

@@ -12,6 +12,7 @@ import msgspec
 
 from natsctl.core.queue.retry import backoff
 from natsctl.model.managed_fields import LostField
+from natsctl.telemetry.hiding import enumerated
 
 BASE_S, LIMIT_S = 0.005, 1000.0  # of the wait, as for a failing key
 CONTESTED = 3  # applies that are undone in a row before they are reported
@@ -59,8 +60,7 @@ class Contest(msgspec.Struct, frozen=True):
     @property
     def _fields(self) -> str:
         paths = [field.path for field in self.lost]
-        more = f" and {len(paths) - FIELDS_MAX} more" if len(paths) > FIELDS_MAX else ""
-        return f"{', '.join(paths[:FIELDS_MAX])}{more}" if paths else "it"
+        return enumerated(paths, FIELDS_MAX) if paths else "it"
 
 
 class Contests:

@@ -223,10 +223,10 @@ class ControllerEndpoints:
 
     async def _accept(self, runtime: ControllerRuntime, request: bytes) -> bytes:
         """Accept the bucket for the reason that the plan shows, and for no other reason."""
-        shown = self._requested_plan(request)
+        requested = self._requested_plan(request)
         self._check_running(runtime)
         held = runtime.garbage_held
-        if held and held != shown.refused:
+        if held and held != requested.refused:
             raise UsageError(
                 f"garbage collection of {runtime.name} is held for another reason than the plan "
                 f"shows: {held}; request {Verb.GC_PLAN} again"

@@ -18,6 +18,7 @@ from natsctl.daemon.api.mode import Mode
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.client import ask_all
+from natsctl.telemetry.hiding import enumerated
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -48,13 +49,13 @@ class Peers:
 
     Args:
         controller: the name of the controller.
-        own: the introduction of this daemon.
+        presence: the introduction of this daemon.
         subject: the subject on which daemons report the status of the controller.
     """
 
-    def __init__(self, controller: str, own: Presence, subject: str) -> None:
+    def __init__(self, controller: str, presence: Presence, subject: str) -> None:
         self._controller = controller
-        self._own = own
+        self._presence = presence
         self._subject = subject
         self._others: dict[str, Presence] = {}
         self._warned: frozenset[str] = frozenset()
@@ -67,7 +68,7 @@ class Peers:
             return None
         if len(self._others) < PEERS_MAX or presence.daemon.id in self._others:
             self._update(*self._others.values(), presence)
-        return msgspec.json.encode(self._own)
+        return msgspec.json.encode(self._presence)
 
     async def watch(self, connection: Connection) -> None:
         """Introduce this daemon to the others repeatedly, until cancelled.
@@ -92,12 +93,12 @@ class Peers:
 
     async def _introduce(self, connection: Connection) -> bool:
         """Send the introduction to all daemons; return whether this daemon answered too."""
-        payload = msgspec.json.encode(self._own)
+        payload = msgspec.json.encode(self._presence)
         answers = await ask_all(connection, self._subject, payload, timeout_s=ANSWER_S)
         decoded = [_presence(answer.data) for answer in answers if answer.error is None]
         present = [presence for presence in decoded if presence is not None]
         self._update(*present[: PEERS_MAX + 1])
-        return any(presence.daemon.id == self._own.daemon.id for presence in present)
+        return any(presence.daemon.id == self._presence.daemon.id for presence in present)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -108,13 +109,11 @@ class Peers:
 
     def _update(self, *present: Presence) -> None:
         """Store the daemons that run now, and warn if a new one syncs the same keys."""
-        own = self._own
+        presence = self._presence
         self._others = {
-            presence.daemon.id: presence
-            for presence in present
-            if presence.daemon.id != own.daemon.id
+            other.daemon.id: other for other in present if other.daemon.id != presence.daemon.id
         }
-        disturbing = {id_: other for id_, other in self._others.items() if own.disturbs(other)}
+        disturbing = {id_: other for id_, other in self._others.items() if presence.disturbs(other)}
         if disturbing.keys() - self._warned:
             self._warn(disturbing.values())
         elif self._warned and not disturbing:
@@ -122,19 +121,17 @@ class Peers:
         self._warned = frozenset(disturbing)
 
     def _warn(self, others: Iterable[Presence]) -> None:
-        own, listed = self._own, sorted(others, key=lambda other: str(other.daemon))
-        for other in listed:
-            if not own.work.same(other.work):
-                reason = name_taken(self._controller, str(other.daemon), other.work, own.work)
+        presence, peers = self._presence, sorted(others, key=lambda other: str(other.daemon))
+        for other in peers:
+            if not presence.work.same(other.work):
+                reason = name_taken(self._controller, str(other.daemon), other.work, presence.work)
                 log.warning("controllers have the same name", reason=reason)
                 return
-        daemons = ", ".join(f"{other.daemon}{_option(other)}" for other in listed[:SHOWN_MAX])
-        more = f" and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else ""
         log.warning(
             "every key is synced more than once",
             controller=self._controller,
-            daemons=daemons + more,
-            this_daemon=own.mode.option,
+            daemons=enumerated([f"{peer.daemon}{_option(peer)}" for peer in peers], SHOWN_MAX),
+            this_daemon=presence.mode.option,
             hint=ADVICE,
         )
 

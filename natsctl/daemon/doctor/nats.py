@@ -82,8 +82,8 @@ async def _connected(
     connection: Connection, needs: NatsNeeds, bounds: Bounds
 ) -> AsyncIterator[Finding]:
     version = connection.client.connected_server_version
-    shown = f"{version.major}.{version.minor}.{version.patch}"
-    yield ok(SERVER, f"{connection.state().server}, version {shown}")
+    number = f"{version.major}.{version.minor}.{version.patch}"
+    yield ok(SERVER, f"{connection.state().server}, version {number}")
     try:
         yield await _latency(connection, bounds)
         info = await connection.api("INFO")

@@ -12,7 +12,9 @@ PAUSE_MAX_S = 0.25
 
 
 class Scrapes:
-    """Makes one page at a time, for at most a tenth of the time, so that syncs are not slowed.
+    """Makes one page at a time, and pauses after each, so that scrapes do not slow down syncs.
+
+    A pause is nine times as long as it took to make the page, but at most `PAUSE_MAX_S`.
 
     *Guarantees.* A page shows the state after its request arrived. Requests that wait for the same
     page share it.

@@ -153,5 +153,5 @@ class _Text:
 
 
 def _terminal_has_colour() -> bool:
-    wanted = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return wanted and sys.stderr.isatty()
+    allowed = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return allowed and sys.stderr.isatty()

@@ -121,11 +121,11 @@ def check_variables(environ: Mapping[str, str]) -> None:
     Empty variables are ignored. So are the variables that Kubernetes sets in each container for
     services of the namespace, if the name of a service begins with `natsctl`.
     """
-    known = [VARIABLE, *(name for setting in SETTINGS for name in setting.variables)]
+    variables = [VARIABLE, *(name for setting in SETTINGS for name in setting.variables)]
     for name, value in sorted(environ.items()):
-        unknown = name.startswith(_PREFIX) and name not in known
+        unknown = name.startswith(_PREFIX) and name not in variables
         if unknown and value and not _describes_service(name, value):
-            names = [other.removeprefix(_PREFIX) for other in known]
+            names = [other.removeprefix(_PREFIX) for other in variables]
             nearest = did_you_mean(name.removeprefix(_PREFIX), names, prefix=_PREFIX)
             raise UsageError(f"there is no variable {name}{nearest}")
 

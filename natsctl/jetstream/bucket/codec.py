@@ -31,12 +31,11 @@ class Marker(Enum):
 class Position(msgspec.Struct, frozen=True, gc=False):
     """The position of a delivered message, from its reply subject.
 
-    `stream` and `consumer` are sequences; `pending` counts the messages that follow.
+    `stream` and `consumer` are the sequences of the message in the stream and for the consumer.
     """
 
     stream: int
     consumer: int
-    pending: int
 
 
 def stream_of(bucket: str) -> str:
@@ -60,7 +59,7 @@ def position(reply: bytes) -> Position:
     """
     tokens = reply.split(b".")
     first = 5 if len(tokens) == _TOKENS_PLAIN else 7
-    return Position(int(tokens[first]), int(tokens[first + 1]), int(tokens[first + 3]))
+    return Position(int(tokens[first]), int(tokens[first + 1]))
 
 
 def written_ns(reply: bytes) -> int:

@@ -39,21 +39,16 @@ class Feed:
         self._controls: list[str] = []  # flow control requests received with the items
         self._due: list[str] = []  # flow control requests of the items that were taken
         self._consumed = 0  # the consumer sequence of the last message
-        self._pending = 0  # messages that the server had after the last one
         self._failure: WatchBrokenError | None = None
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
-        self._silent = SILENCE - BEGIN  # missing heartbeats
+        self._silent = 0  # missing heartbeats in a row
+        self._silent_max = BEGIN
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
-
-    @property
-    def exhausted(self) -> bool:
-        """True if all messages that the server has were taken."""
-        return not (self._items or self._pending)
 
     def begin(self) -> None:
         """Expect heartbeats from now on, because the consumer exists."""
-        self._silent = 0
+        self._silent, self._silent_max = 0, SILENCE
 
     def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         """Buffer a raw message; a gap or a malformed message fails the feed."""
@@ -63,7 +58,7 @@ class Feed:
             self.fail(f"message {reply!r} is malformed: {error!r}")
 
     def _receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        self._silent = 0
+        self._silent, self._silent_max = 0, SILENCE
         mark = None
         if headers is not None:
             parsed = parse_headers(headers)
@@ -75,7 +70,7 @@ class Feed:
         if delivery.consumer != self._consumed + 1:
             self.fail(f"messages {self._consumed + 1} to {delivery.consumer - 1} were lost")
             return
-        self._consumed, self._pending = delivery.consumer, delivery.pending
+        self._consumed = delivery.consumer
         name = subject[len(self._prefix) :]
         if not legal(name):
             self._items.append(IllegalKey(printable(name), delivery.stream, mark is None))
@@ -147,8 +142,8 @@ class Feed:
         Counts one if the event loop was blocked for several intervals.
         """
         self._silent += 1
-        if self._silent == SILENCE:
-            self.fail(f"the consumer sent nothing for {SILENCE * HEARTBEAT_S:g} s")
+        if self._silent == self._silent_max:
+            self.fail(f"the consumer sent nothing for {self._silent_max * HEARTBEAT_S:g} s")
             return
         self._resume_take()
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)

@@ -66,8 +66,8 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     marker_ttl_s: float = 30 * 24 * 3600.0
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
-        return f"NatsOptions({shown})"
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"NatsOptions({fields})"
 
     def __rich_repr__(self) -> Iterator[tuple[str, object]]:  # type: ignore[override]
         for name, value in self._given():

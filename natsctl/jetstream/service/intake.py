@@ -41,11 +41,11 @@ class Intake:
         self._tokens[subject] = (tokens - admitted, now)
         return admitted
 
-    def refuse(self, subject: str, reply: str, why: str) -> None:
+    def refuse(self, subject: str, reply: str, reason: str) -> None:
         """Reject a request, or drop it if too many rejections are pending."""
         self.refused[subject] += 1
         if len(self._refusals) < REFUSALS_MAX:
-            self._refusals.append((reply, why))
+            self._refusals.append((reply, reason))
             self._pending.set()
 
     async def run(self) -> None:
@@ -53,16 +53,16 @@ class Intake:
         while True:
             await self._pending.wait()
             for _ in range(min(REFUSALS_AT_ONCE, len(self._refusals))):
-                reply, why = self._refusals.popleft()
-                await self._send(reply, _headers(why))
+                reply, reason = self._refusals.popleft()
+                await self._send(reply, _headers(reason))
             if not self._refusals:
                 self._pending.clear()
             await asyncio.sleep(0)
 
 
 @cache
-def _headers(why: str) -> dict[str, str]:
-    return error_headers(TooManyRequestsError(f"{why}: try again later"))
+def _headers(reason: str) -> dict[str, str]:
+    return error_headers(TooManyRequestsError(f"{reason}: try again later"))
 
 
 def reply_subject(reply: bytes) -> str | None:

@@ -153,8 +153,8 @@ class Service:
         if not self._intake.admits(subscribed):
             self._intake.refuse(subscribed, answer_to, TOO_MANY)
         elif len(self._working) >= WORKING_MAX:
-            why = f"{WORKING_MAX} requests are being handled"
-            self._intake.refuse(subscribed, answer_to, why)
+            reason = f"{WORKING_MAX} requests are being handled"
+            self._intake.refuse(subscribed, answer_to, reason)
         else:
             work = self._answer(subscribed, subject, answer_to, data)
             task = asyncio.create_task(work, name=subscribed)

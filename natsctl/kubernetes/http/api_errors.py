@@ -25,7 +25,7 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.kubernetes.http.request import RequestInfo
-from natsctl.telemetry.hiding import shortened
+from natsctl.telemetry.hiding import enumerated, shortened
 
 TEXT_MAX = 500  # characters of the server's message in an error
 CAUSES_MAX = 10  # invalid fields that an error names
@@ -211,7 +211,8 @@ def _conflict(status: ApiStatus, request: RequestInfo) -> StoreError:
     if not fields_by_manager:
         return ConflictError(f"cannot {request}: {status.text}")
     owners = "; ".join(
-        f"{name} owns {_enumerated(fields)}" for name, fields in fields_by_manager.items()
+        f"{name} owns {enumerated(fields, CAUSES_MAX)}"
+        for name, fields in fields_by_manager.items()
     )
     return FieldConflictError(
         f"cannot {request}: {owners}. Remove these fields from the manifest, or apply with force",
@@ -231,12 +232,8 @@ def _invalid_fields(status: ApiStatus) -> str:
     if not causes:
         return status.text
     limit = max(CAUSE_MIN, TEXT_MAX // min(len(causes), CAUSES_MAX))
-    return _enumerated([_one_line(f"{cause.field}: {cause.message}", limit) for cause in causes])
-
-
-def _enumerated(texts: list[str]) -> str:
-    more = f" and {len(texts) - CAUSES_MAX} more" if len(texts) > CAUSES_MAX else ""
-    return ", ".join(texts[:CAUSES_MAX]) + more
+    texts = [_one_line(f"{cause.field}: {cause.message}", limit) for cause in causes]
+    return enumerated(texts, CAUSES_MAX)
 
 
 def _one_line(text: str, limit: int = TEXT_MAX) -> str:

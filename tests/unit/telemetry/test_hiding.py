@@ -10,6 +10,7 @@ from natsctl.telemetry.hiding import (
     TEXT_MAX,
     Hider,
     Secrets,
+    enumerated,
     error_text,
     hidden,
     quoted,
@@ -127,6 +128,11 @@ def test_a_value_is_quoted_briefly_and_without_secrets() -> None:
 
 def test_a_secret_that_follows_another_without_a_space_is_hidden() -> None:
     assert hidden(f"{SEED}-{JWT}") == "***-***"
+
+
+def test_an_enumeration_counts_the_texts_that_it_leaves_out() -> None:
+    assert enumerated(["a", "b"], 2) == "a, b"
+    assert enumerated(["a", "b", "c", "d"], 2) == "a, b and 2 more"
 
 
 def test_a_short_text_is_not_shortened() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from natsctl.errors import WatchBrokenError
-from natsctl.jetstream.bucket.feed import HEARTBEAT_S, SILENCE, Feed
+from natsctl.jetstream.bucket.feed import BEGIN, HEARTBEAT_S, SILENCE, Feed
 from natsctl.testing.time import VirtualTimeLoop
 
 IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\n\r\n"
@@ -41,6 +41,13 @@ async def test_silence_fails_a_feed() -> None:
         await exhausted(feed)
     silent_s = asyncio.get_running_loop().time() - started
     assert (SILENCE - 1) * HEARTBEAT_S <= silent_s <= SILENCE * HEARTBEAT_S
+    feed.close()
+
+
+async def test_a_feed_waits_longer_for_the_first_heartbeat() -> None:
+    feed = Feed("$KV.b.", send_reply)
+    with pytest.raises(WatchBrokenError, match=f"nothing for {BEGIN * HEARTBEAT_S:g} s"):
+        await exhausted(feed)
     feed.close()
 
 
