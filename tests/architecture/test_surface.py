@@ -54,13 +54,13 @@ def test_no_other_name_is_public() -> None:
     assert public - set(natsctl.__all__) - modules == {"TYPE_CHECKING", "load_on_first_use"}  # type: ignore[attr-defined]
 
 
-def test_kv_stays_callable_after_an_import_of_the_jetstream_package() -> None:
-    code = "import natsctl.jetstream.stores, natsctl; from natsctl import kv; assert callable(kv)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
-def test_kube_stays_callable_after_an_import_of_the_kubernetes_package() -> None:
-    code = "import natsctl.kubernetes, natsctl; from natsctl import kube; assert callable(kube)"
+@pytest.mark.parametrize(
+    ("package", "name"), [("natsctl.jetstream.stores", "kv"), ("natsctl.kubernetes", "kube")]
+)
+def test_a_kind_function_stays_callable_after_an_import_of_its_package(
+    package: str, name: str
+) -> None:
+    code = f"import {package}, natsctl; from natsctl import {name}; assert callable({name})"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
