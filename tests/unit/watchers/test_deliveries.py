@@ -35,36 +35,40 @@ async def deliver_all(deliveries: Deliveries) -> None:
 
 
 @pytest.fixture
-def notes() -> RecordingWatcher:
+def recording() -> RecordingWatcher:
     return RecordingWatcher()
 
 
-def bounded(notes: RecordingWatcher, changes_max: int) -> Deliveries:
+def bounded(recording: RecordingWatcher, changes_max: int) -> Deliveries:
     deliveries = Deliveries(
         "sites", Policies(None, give_up_after(0), None), changes_max=changes_max
     )
-    deliveries.registrations = (Registration(notes),)
+    deliveries.registrations = (Registration(recording),)
     return deliveries
 
 
-async def test_changes_up_to_the_bound_are_delivered_one_by_one(notes: RecordingWatcher) -> None:
-    deliveries = bounded(notes, 3)
+async def test_changes_up_to_the_bound_are_delivered_one_by_one(
+    recording: RecordingWatcher,
+) -> None:
+    deliveries = bounded(recording, 3)
     enqueue(deliveries, "athens", None, "one")
     enqueue(deliveries, "athens", "one", "two")
     enqueue(deliveries, "athens", "two", "three")
     await deliver_all(deliveries)
-    assert notes.calls == ["add athens one", "update athens one two", "update athens two three"]
+    assert recording.calls == ["add athens one", "update athens one two", "update athens two three"]
 
 
-async def test_changes_of_an_object_beyond_the_bound_are_merged(notes: RecordingWatcher) -> None:
-    deliveries = bounded(notes, 2)
+async def test_changes_of_an_object_beyond_the_bound_are_merged(
+    recording: RecordingWatcher,
+) -> None:
+    deliveries = bounded(recording, 2)
     enqueue(deliveries, "athens", None, "one")
     enqueue(deliveries, "athens", "one", "two")
     for before, after in (("two", "three"), ("three", None), (None, "four"), ("four", "five")):
         enqueue(deliveries, "athens", before, after)
     enqueue(deliveries, "berlin", None, "one")
     await deliver_all(deliveries)
-    assert notes.calls == [
+    assert recording.calls == [
         "add athens one",
         "add berlin one",
         "delete athens three",
@@ -72,8 +76,8 @@ async def test_changes_of_an_object_beyond_the_bound_are_merged(notes: Recording
     ]
 
 
-async def test_delivered_changes_free_the_bound(notes: RecordingWatcher) -> None:
-    deliveries = bounded(notes, 2)
+async def test_delivered_changes_free_the_bound(recording: RecordingWatcher) -> None:
+    deliveries = bounded(recording, 2)
     task = asyncio.create_task(deliveries.loop("things", timeout_s=60).run(no_wait))
     for _ in range(3):
         enqueue(deliveries, "athens", None, "one")
@@ -82,21 +86,21 @@ async def test_delivered_changes_free_the_bound(notes: RecordingWatcher) -> None
         await asyncio.sleep(1)
     deliveries.queue.shut_down(drain=False)
     await task
-    assert notes.calls == ["add athens one", "update athens one three"] * 3
+    assert recording.calls == ["add athens one", "update athens one three"] * 3
 
 
-async def test_a_change_can_be_addressed_to_one_watcher(notes: RecordingWatcher) -> None:
-    deliveries = bounded(notes, 10)
+async def test_a_change_can_be_addressed_to_one_watcher(recording: RecordingWatcher) -> None:
+    deliveries = bounded(recording, 10)
     other = RecordingWatcher()
     registration = Registration(other)
     deliveries.registrations = (*deliveries.registrations, registration)
     enqueue(deliveries, "athens", None, "one", to=(registration,))  # type: ignore[arg-type]
     await deliver_all(deliveries)
-    assert (notes.calls, other.calls) == ([], ["add athens one"])
+    assert (recording.calls, other.calls) == ([], ["add athens one"])
 
 
-async def test_without_watchers_no_change_is_queued(notes: RecordingWatcher) -> None:
-    deliveries = bounded(notes, 10)
+async def test_without_watchers_no_change_is_queued(recording: RecordingWatcher) -> None:
+    deliveries = bounded(recording, 10)
     deliveries.registrations = ()
     enqueue(deliveries, "athens", None, "one")
     assert deliveries.queue.idle

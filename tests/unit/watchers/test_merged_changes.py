@@ -14,8 +14,8 @@ def stored(state: str | None) -> Stored | None:
     """Return a stored state: text before a dot is the spec, text after it the status."""
     if state is None:
         return None
-    wanted, _, status = state.partition(".")
-    return Stored("berlin", 1, site(wanted, status=status or None))
+    spec, _, status = state.partition(".")
+    return Stored("berlin", 1, site(spec, status=status or None))
 
 
 def change(before: str | None, after: str | None) -> ObjectChange:

@@ -69,10 +69,10 @@ class Stage:
 
     def __init__(self) -> None:
         self.store = MemoryStore(SITES)
-        self.notes = RecordingWatcher()
-        self.watcher = OpinionatedWatcher(SITES, sync_func=self.notes.sync)
-        self.watcher.add_func, self.watcher.update_func = self.notes.add, self.notes.update
-        self.watcher.delete_func = self.notes.delete
+        self.recording = RecordingWatcher()
+        self.watcher = OpinionatedWatcher(SITES, sync_func=self.recording.sync)
+        self.watcher.add_func, self.watcher.update_func = self.recording.add, self.recording.update
+        self.watcher.delete_func = self.recording.delete
 
     async def now(self) -> Snapshot[Any]:
         return Snapshot(SITES, await self.store.get("a"), self.store)
@@ -89,7 +89,7 @@ async def test_a_state_that_add_handled_causes_no_update() -> None:
     await stage.watcher.add(one)
     await stage.watcher.update(one, two)
     await stage.watcher.update(two, await stage.now())
-    assert stage.notes.calls == ["add a two"]
+    assert stage.recording.calls == ["add a two"]
 
 
 async def test_an_object_restored_before_its_deletion_is_shown_is_updated() -> None:
@@ -102,7 +102,7 @@ async def test_an_object_restored_before_its_deletion_is_shown_is_updated() -> N
     assert stage.store.keys() == []
     back = await stage.put("back", finalizers=[FINALIZER])
     await stage.watcher.update(marked, back)
-    assert stage.notes.calls == ["add a one", "delete a one", "update a one back"]
+    assert stage.recording.calls == ["add a one", "delete a one", "update a one back"]
 
 
 async def test_another_object_with_the_same_key_is_added() -> None:
@@ -112,7 +112,7 @@ async def test_another_object_with_the_same_key_is_added() -> None:
     held = await stage.now()
     two = await stage.put("two", uid="2")
     await stage.watcher.update(held, two)
-    assert stage.notes.calls == ["add a one", "add a two"]
+    assert stage.recording.calls == ["add a one", "add a two"]
 
 
 async def test_an_object_replaced_during_its_add_does_not_get_the_finalizer() -> None:
@@ -124,13 +124,13 @@ async def test_an_object_replaced_during_its_add_does_not_get_the_finalizer() ->
             if len(self.calls) == 1:
                 await stage.put("two", uid="2")
 
-    stage.watcher.add_func = Replacing(calls=stage.notes.calls).add
+    stage.watcher.add_func = Replacing(calls=stage.recording.calls).add
     one = await stage.put("one", uid="1")
     await stage.watcher.add(one)
     two = await stage.now()
     assert two.metadata.finalizers == ()
     await stage.watcher.update(one, two)
-    assert stage.notes.calls == ["add a one", "add a two"]
+    assert stage.recording.calls == ["add a one", "add a two"]
 
 
 async def test_an_object_of_a_recreated_store_is_handled_again() -> None:
@@ -141,6 +141,6 @@ async def test_an_object_of_a_recreated_store_is_handled_again() -> None:
     stage.store.recreate()
     two = await stage.put("two")
     await stage.watcher.update(one, two)
-    assert stage.notes.calls[0] == "add a one"
-    assert len(stage.notes.calls) == 2
+    assert stage.recording.calls[0] == "add a one"
+    assert len(stage.recording.calls) == 2
     assert (await stage.now()).metadata.finalizers == (FINALIZER,)

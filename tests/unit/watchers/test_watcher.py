@@ -21,23 +21,25 @@ def snapshot(value: bytes, kind: Kind[object] = SITES) -> Snapshot[object]:  # t
 
 
 async def test_each_action_calls_its_function() -> None:
-    notes = RecordingWatcher()
-    watcher = SimpleWatcher(add_func=notes.add, update_func=notes.update, delete_func=notes.delete)
+    recording = RecordingWatcher()
+    watcher = SimpleWatcher(
+        add_func=recording.add, update_func=recording.update, delete_func=recording.delete
+    )
     one, two = snapshot(site("one")), snapshot(site("two"))
     await watcher.add(one)
     await watcher.update(one, two)
     await watcher.delete(two)
-    assert notes.calls == ["add berlin one", "update berlin one two", "delete berlin two"]
+    assert recording.calls == ["add berlin one", "update berlin one two", "delete berlin two"]
 
 
 async def test_an_action_without_a_function_is_ignored() -> None:
-    notes = RecordingWatcher()
-    watcher = SimpleWatcher(update_func=notes.update)
+    recording = RecordingWatcher()
+    watcher = SimpleWatcher(update_func=recording.update)
     one = snapshot(site("one"))
     await watcher.add(one)
     await watcher.delete(one)
     await watcher.update(one, one)
-    assert notes.calls == ["update berlin one one"]
+    assert recording.calls == ["update berlin one one"]
 
 
 def test_a_snapshot_shows_an_object_at_one_revision() -> None:

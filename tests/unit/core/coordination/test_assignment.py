@@ -28,7 +28,7 @@ def held_keys(holdings: HeldAssignments) -> str:
     return "".join(key for key in "abcd" if holdings.has(key))
 
 
-def test_a_process_without_members_holds_every_key() -> None:
+def test_every_key_is_held_by_default() -> None:
     assert held_keys(HeldAssignments()) == "abcd"
 
 

@@ -165,7 +165,7 @@ async def test_a_renewal_without_a_reply_counts_from_the_one_before() -> None:
     assert (await one.renew(renewed)).sent == 3
 
 
-async def test_an_invalid_lease_is_waited_for(store: MemoryStore) -> None:
+async def test_an_invalid_lease_is_taken_after_a_time_to_live(store: MemoryStore) -> None:
     await store.create(NAME, b"nonsense")
     one = lease(store, "one")
     assert await one.acquire() is None

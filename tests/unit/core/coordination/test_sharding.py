@@ -331,7 +331,7 @@ async def test_the_state_of_a_member_names_the_owner_of_a_key(town: Town) -> Non
 
 
 @pytest.mark.parametrize("purge", [False, True])
-async def test_keys_of_a_record_deleted_by_hand_stay_with_its_member(
+async def test_keys_of_a_record_deleted_by_hand_stay_with_its_member_until_it_expires(
     town: Town, caplog: pytest.LogCaptureFixture, *, purge: bool
 ) -> None:
     one, two = town.join("one"), town.join("two")

@@ -69,13 +69,13 @@ class TestRewrite:
         result = await rewrite(store, "a", append, seen=seen)
         assert (result.stored.value, result.base) == (b"2x", newest.revision)
 
-    async def test_an_object_deleted_in_between_is_created(self, store: MemoryStore) -> None:
+    async def test_an_object_deleted_concurrently_is_created(self, store: MemoryStore) -> None:
         seen = await store.create("a", b"1")
         await store.delete("a")
         result = await rewrite(store, "a", append, seen=seen)
         assert (result.stored.value, result.base) == (b"x", 0)
 
-    async def test_an_object_created_in_between_is_changed(self, store: MemoryStore) -> None:
+    async def test_an_object_created_concurrently_is_changed(self, store: MemoryStore) -> None:
         created = await store.create("a", b"1")
         result = await rewrite(store, "a", append, seen=None)
         assert (result.stored.value, result.base) == (b"1x", created.revision)

@@ -243,7 +243,7 @@ class TestPut:
         assert await primary.put("a", thing("hi", "x")) == revision
         assert stage.store.writes == 1
 
-    async def test_fields_written_by_others_in_between_stay(
+    async def test_fields_written_concurrently_by_others_stay(
         self, stage: Stage, primary: Primary[Thing]
     ) -> None:
         stored = await stage.put("a", value("1"))
@@ -341,7 +341,7 @@ class TestUpdateStatus:
         assert await primary.update_status("a", status) == revision
         assert stage.store.writes == 2
 
-    async def test_changes_by_others_in_between_stay(
+    async def test_changes_made_concurrently_by_others_stay(
         self, stage: Stage, primary: Primary[Thing]
     ) -> None:
         stored = await stage.put("a", value("1"))
@@ -504,7 +504,7 @@ class TestApply:
         assert stage.store.writes == 1
         assert (sync.created, sync.updated) == (1, 0)
 
-    async def test_an_object_deleted_in_between_is_created_again(
+    async def test_an_object_deleted_concurrently_is_created_again(
         self, stage: Stage, secondary: Secondary[Thing]
     ) -> None:
         with Sync("shop"):
@@ -534,7 +534,7 @@ class TestApply:
             await secondary.apply("x", thing("mine"))
         assert (await stage.document("x"))["spec"]["text"] == "theirs"
 
-    async def test_an_object_that_got_another_owner_in_between_is_refused(
+    async def test_an_object_that_got_another_owner_concurrently_is_refused(
         self, stage: Stage, secondary: Secondary[Thing]
     ) -> None:
         with Sync("shop"):
@@ -653,7 +653,7 @@ class TestDeleteOwned:
             await secondary.delete("x")
         assert stage.store.keys() == ["x"]
 
-    async def test_an_object_changed_in_between_is_deleted(
+    async def test_an_object_changed_concurrently_is_deleted(
         self, stage: Stage, secondary: Secondary[Thing]
     ) -> None:
         with Sync("shop"):

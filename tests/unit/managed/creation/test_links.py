@@ -13,7 +13,7 @@ from tests.support.controllers.disk_reconciler import HELD, Cloud, CloudClient, 
 KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"
 
 
-async def replaced(play: Play, **spec: int) -> None:
+async def replace_object(play: Play, **spec: int) -> None:
     """Replace the whole object as `nats kv put` does, without any metadata."""
     stored = await play.store.get("a")
     value = json.dumps({"spec": spec}).encode()
@@ -34,7 +34,7 @@ class TestPlainPuts:
         play = Play()
         await play.put(size=1)
         await play.settle()
-        await replaced(play, size=2)
+        await replace_object(play, size=2)
         await play.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
         assert (await play.annotations())["external-name"] == "disk-1"
@@ -44,7 +44,7 @@ class TestPlainPuts:
         play = Play()
         await play.put(size=1)
         await play.settle()
-        await replaced(play, size=2)
+        await replace_object(play, size=2)
         another = Play(store=play.store, records=play.records, cloud=play.cloud)
         await another.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
@@ -53,7 +53,7 @@ class TestPlainPuts:
         play = Play()
         await play.put(size=1)
         await play.settle()
-        await replaced(play, size=2)
+        await replace_object(play, size=2)
         another = Play(store=play.store, cloud=play.cloud)
         await another.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
@@ -62,7 +62,7 @@ class TestPlainPuts:
         class Replacing(CloudClient):
             async def create(self, managed: Managed[Any]) -> None:
                 await super().create(managed)
-                await replaced(play, size=2)
+                await replace_object(play, size=2)
 
         play = Play(client=Replacing)
         await play.put(size=1)
@@ -76,7 +76,7 @@ class TestPlainPuts:
         await play.put(size=1)
         with pytest.raises(TimeoutError):
             await play.reconcile()
-        await replaced(play, size=2)
+        await replace_object(play, size=2)
         assert await play.reconcile() is None
         assert play.cloud.created == ["a"]
         assert "natsctl external resolve a" in await play.message()
@@ -86,7 +86,7 @@ class TestPlainPuts:
         play = Play()
         await play.put(size=1)
         await play.settle()
-        await replaced(play, size=2)
+        await replace_object(play, size=2)
         await play.store.delete("a")
         await play.settle()
         assert play.cloud.disks == {}
