@@ -50,7 +50,7 @@ async def daemon(natsctl: Natsctl) -> AsyncIterator[Callable[..., Awaitable[Runn
         async def start(*controllers: str, options: tuple[str, ...] = ()) -> Running:
             words = [word for path in controllers for word in ("--controller", path)]
             started = await stack.enter_async_context(natsctl.running("run", *words, *options))
-            await started.says("primaries listed, syncing", times=len(controllers))
+            await started.logged("primaries listed, syncing", times=len(controllers))
             return started
 
         yield start

@@ -41,7 +41,7 @@ async def test_audit_records_changes_of_a_bucket_and_of_a_cluster(
     natsctl: Natsctl, jetstream: JetStreamContext, kube_server: KubeCluster, kube_namespace: str
 ) -> None:
     async with natsctl.running("run", "--controller", "controllers.audit:Audit") as running:
-        await running.says("audit: ")
+        await running.logged("primaries listed, syncing  controller=audit")
         await natsctl.done("put", "shops", "a", "spec: {text: one}")
         config = {"metadata": {"name": "one"}, "data": {"a": "1"}}
         path = f"/api/v1/namespaces/{kube_namespace}/configmaps?fieldManager=ann"

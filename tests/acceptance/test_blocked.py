@@ -35,15 +35,15 @@ async def test_status_and_health_report_the_key_that_blocks_the_event_loop(
         client = await nats.connect(server.url)
         bucket = await client.jetstream().create_key_value(KeyValueConfig(bucket="jobs", history=5))
         async with natsctl.running("run", "-c", "frozen:Frozen", "--listen", listen) as running:
-            await running.says("primaries listed, syncing")
+            await running.logged("primaries listed, syncing")
             await bucket.put("shop", b"{}")
-            await running.says("event loop blocked  controller=")
-            await running.says("connected to", times=2)  # to report over NATS
+            await running.logged("event loop blocked  controller=")
+            await running.logged("connected to", times=2)  # to report over NATS
             [status] = (await natsctl("status", "-o", "json")).json
             health = await natsctl("health", "--listen", listen)
             (folder / "go").touch()
-            await running.says("done shop")
-            await running.says("event loop unblocked")
+            await running.logged("done shop")
+            await running.logged("event loop unblocked")
             [after] = (await natsctl("status", "-o", "json")).json
         await client.close()
     assert status["state"] == "blocked"

@@ -125,10 +125,10 @@ async def test_run_uses_the_settings_and_logs_no_secret(
     shops: Natsctl, jetstream: JetStreamContext
 ) -> None:
     async with shops.running("run", "-c", "shops:Shops") as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         bucket = await jetstream.key_value("shops")
         await bucket.put("leaky", b'{"spec": {}}')
-        await running.says('"attempt":2')
+        await running.logged('"attempt":2')
         assert await running.ends(signal.SIGTERM) == 0
     sign = json.loads((await (await jetstream.key_value("signs")).get("leaky")).value or b"")
     assert sign["spec"] == {"workers": 3}
@@ -150,7 +150,7 @@ async def test_gc_plan_finds_only_secondaries_with_labels_of_the_owner_domain(
 ) -> None:
     local = ("--local", "-c", "shops:Shops")
     async with shops.running("run", "-c", "shops:Shops") as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         bucket = await jetstream.key_value("shops")
         await bucket.put("a", b'{"spec": {}}')
         await bucket.put("b", b'{"spec": {}}')
@@ -171,7 +171,7 @@ async def test_gc_plan_finds_only_secondaries_with_labels_of_the_owner_domain(
 async def test_the_error_about_an_unreachable_server_has_no_password(shops: Natsctl) -> None:
     words = ("-s", "nats://ann:hush@127.0.0.1:1", "--log-level", "debug")
     async with shops.running("run", "-c", "shops:Shops", *words) as running:
-        await running.says("no connection to NATS yet")
+        await running.logged("no connection to NATS yet")
         assert await running.ends(signal.SIGTERM) == 0
     assert "hush" not in running.log
     result = await shops("get", "shops", "a", "-s", "nats://ann:hush@127.0.0.1:1")

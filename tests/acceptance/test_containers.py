@@ -1,4 +1,4 @@
-"""The stack of docker-compose.yml works for a user who has only Docker."""
+"""The stack of docker-compose.yml works on a machine with Docker only."""
 
 import json
 import re
@@ -76,9 +76,9 @@ def commands(*, about: str) -> list[str]:
 
 async def run(stack: Stack, command: str) -> str:
     """Run a command in a shell, check that it succeeds, and return its output."""
-    status, told = await stack.tried("sh", "-c", command)
-    assert status == 0, f"{command}: {told}"
-    return told
+    status, output_text = await stack.tried("sh", "-c", command)
+    assert status == 0, f"{command}: {output_text}"
+    return output_text
 
 
 async def payload(jetstream: JetStreamContext, key: str) -> str | None:
@@ -138,8 +138,8 @@ async def test_a_second_signal_ends_the_container_at_once(stack: Stack, slow: Pa
     words = ("run", "--detach", mounted, "natsctl", "run", "-c", "controllers.slow:Jobs")
     name = (await stack.compose(*words)).split()[-1]
     await eventually(lambda: _logged(name, "primaries listed, syncing"))
-    status, told = await stack.inside("natsctl", "put", "jobs", "one", '{"spec": {}}')
-    assert status == 0, told
+    status, output_text = await stack.inside("natsctl", "put", "jobs", "one", '{"spec": {}}')
+    assert status == 0, output_text
     await eventually(lambda: _logged(name, "begun"))
 
     await docker("kill", "--signal=TERM", name)
@@ -152,23 +152,23 @@ async def test_a_second_signal_ends_the_container_at_once(stack: Stack, slow: Pa
 async def test_the_container_has_a_user_without_root_and_a_read_only_file_system(
     image: str, stack: Stack
 ) -> None:
-    told = (await stack.inside("id", "-u"))[1].strip()
-    assert told == (await inspected(image))["Config"]["User"].partition(":")[0]
-    assert int(told) > 0
+    output_text = (await stack.inside("id", "-u"))[1].strip()
+    assert output_text == (await inspected(image))["Config"]["User"].partition(":")[0]
+    assert int(output_text) > 0
 
     folders = ("/", "/app", "/app/controllers", "/home/natsctl", "/opt/natsctl", "/var/tmp")
     for folder in folders:
-        status, told = await stack.inside("touch", f"{folder}/new")
+        status, output_text = await stack.inside("touch", f"{folder}/new")
         assert status != 0, folder
-        assert "Read-only file system" in told
+        assert "Read-only file system" in output_text
     assert await stack.inside("touch", "/tmp/new") == (0, "")
 
 
 async def test_docker_init_forwards_signals_to_natsctl(stack: Stack) -> None:
     read = "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline"
-    status, told = await stack.inside("sh", "-c", read)
-    assert status == 0, told
-    first, words = told.split("\n")
+    status, output_text = await stack.inside("sh", "-c", read)
+    assert status == 0, output_text
+    first, words = output_text.split("\n")
     assert first == "docker-init"
     assert words.startswith("/sbin/docker-init -- natsctl run ")
     await stack.compose("kill", "--signal=TERM", "natsctl")  # to the first process alone
@@ -198,8 +198,8 @@ async def test_every_profile_of_the_stack_is_valid(stack: Stack) -> None:
         ("monitoring", {"prometheus", "grafana"}),
         ("kubernetes", {"k3s", "kubeconfig", "webapps"}),
     ):
-        told = await stack.compose("--profile", profile, "config", "--services")
-        assert set(told.split()) == usual | more
+        output_text = await stack.compose("--profile", profile, "config", "--services")
+        assert set(output_text.split()) == usual | more
 
 
 async def test_orphaned_processes_are_reaped(stack: Stack) -> None:

@@ -137,8 +137,8 @@ async def test_a_daemon_converges_after_it_was_killed_and_restarted(
     expected = {f"g{n}": f"hi{n}!" for n in range(300) if n != 2} | {"g1": "changed meanwhile!"}
 
     async def converged() -> bool:
-        found = json.loads(await natsctl.done("list", "routes", "-o", "json"))
-        assert {item["key"]: item["spec"]["payload"] for item in found} == expected
+        listed_routes = json.loads(await natsctl.done("list", "routes", "-o", "json"))
+        assert {item["key"]: item["spec"]["payload"] for item in listed_routes} == expected
         return True
 
     await eventually(converged)
@@ -155,7 +155,7 @@ async def test_an_embedded_server_starts_and_stops_with_the_daemon(folder: Path)
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
     words = ("run", "--embedded", "--port", str(port), "-c", GREETINGS)
     async with Natsctl(folder).running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         assert f"hint='export NATSCTL_SERVER=nats://127.0.0.1:{port}'" in running.log
         await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
         started = descendants(running.process.pid)
@@ -171,13 +171,13 @@ async def test_an_embedded_server_ends_with_a_killed_daemon_and_keeps_its_data(
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
     words = ("run", "--embedded", "--port", str(port), "--store-dir", "data", "-c", GREETINGS)
     async with Natsctl(folder).running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
         started = descendants(running.process.pid)
         await running.ends(signal.SIGKILL)
         await eventually(lambda: not any(map(alive, started)))
     async with Natsctl(folder).running(*words) as running:
-        await running.says("primaries=1")
+        await running.logged("primaries=1")
         assert (await natsctl("list", "greetings")).rows[0][0] == "shop"
         assert await running.ends(signal.SIGTERM) == 0
 
@@ -185,7 +185,7 @@ async def test_an_embedded_server_ends_with_a_killed_daemon_and_keeps_its_data(
 async def test_the_daemon_ends_if_its_embedded_server_dies(folder: Path) -> None:
     natsctl = Natsctl(folder)
     async with natsctl.running("run", "--embedded", "--port", "0", "-c", GREETINGS) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         for pid in descendants(running.process.pid):
             if name(pid) == "nats-server":
                 os.kill(pid, signal.SIGKILL)
@@ -222,8 +222,8 @@ class Two(One):
     assert running.log.index(one) < running.log.index(two)
     await (await jetstream.key_value("one")).put("a", b"{}")
     await (await jetstream.key_value("two")).put("b", b"{}")
-    await running.says("one syncs a")
-    await running.says("two syncs b")
+    await running.logged("one syncs a")
+    await running.logged("two syncs b")
     assert await running.ends(signal.SIGTERM) == 0
     assert running.log.index("two ends") < running.log.index("one ends")
 
@@ -248,9 +248,9 @@ async def test_a_second_signal_ends_the_daemon_at_once(
     bucket = await jetstream.create_key_value(KeyValueConfig(bucket="jobs", history=5))
     await bucket.put("a", b"{}")
     running = await daemon("jobs:Jobs")
-    await running.says("begun")
+    await running.logged("begun")
     running.process.send_signal(signal.SIGTERM)
-    await running.says("stopping  signal=SIGTERM")
+    await running.logged("stopping  signal=SIGTERM")
     assert await running.ends(signal.SIGTERM) == -signal.SIGTERM
 
 
@@ -259,13 +259,13 @@ async def test_a_daemon_waits_for_a_server_that_starts_later(
 ) -> None:
     await nats_server.stop()
     async with natsctl.running("run", "-c", GREETINGS) as running:
-        await running.says("no connection to NATS yet")
+        await running.logged("no connection to NATS yet")
         await nats_server.start()
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         assert await running.ends(signal.SIGTERM) == 0
     await nats_server.stop()
     async with natsctl.running("run", "-c", GREETINGS) as running:
-        await running.says("no connection to NATS yet")
+        await running.logged("no connection to NATS yet")
         assert await running.ends(signal.SIGTERM) == 0
 
 
@@ -274,7 +274,7 @@ async def test_a_daemon_stops_after_it_lost_its_server(
 ) -> None:
     running = await daemon(GREETINGS)
     nats_server.kill()
-    await running.says("lost the connection")
+    await running.logged("lost the connection")
     assert await running.ends(signal.SIGTERM) == 0
 
 
@@ -284,7 +284,7 @@ async def test_resync_syncs_every_primary_at_that_interval(
     (folder / "counted.py").write_text(COUNTED)
     running = await daemon("counted:Jobs", options=("--resync", "0.5"))
     await natsctl.done("put", "counted", "shop", "spec: {}")
-    await running.says("visited shop", times=4)
+    await running.logged("visited shop", times=4)
     explained = (await natsctl("explain", "shop", "-o", "json")).json
     assert "resync" in {sync["operation"] for sync in explained[0]["syncs"]}
 
@@ -304,7 +304,7 @@ async def test_the_log_level_filters_log_lines_per_logger(
     (folder / "counted.py").write_text(COUNTED)
     await natsctl.done("put", "counted", "shop", "spec: {}", "--create-bucket")
     async with natsctl.running("run", "-c", "counted:Jobs", "--log-level", level) as running:
-        await running.says("visited shop")
+        await running.logged("visited shop")
         assert await running.ends(signal.SIGTERM) == 0
     assert {text for text in ("connected to", "looked at shop") if text in running.log} == expected
 

@@ -91,10 +91,10 @@ async def test_two_replicas_of_the_deployment_are_ready_and_one_leads(
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 await passes(port, container()[probe])
         leader, standby = running
-        await leader.says(SYNCING)
+        await leader.logged(SYNCING)
         assert SYNCING not in standby.log
         assert await leader.ends(signal.SIGTERM) == 0
-        await standby.says(SYNCING)
+        await standby.logged(SYNCING)
         assert await standby.ends(signal.SIGTERM) == 0
 
 

@@ -33,7 +33,7 @@ def write(folder: Path, source: str) -> None:
     (folder / "things.new").rename(folder / "things.py")
 
 
-async def made(url: str) -> str | None:
+async def copied_version(url: str) -> str | None:
     """Return the version in the copy of `a`, read by a plain NATS client."""
     client = await nats.connect(url)
     try:
@@ -55,26 +55,26 @@ async def test_an_edit_restarts_the_controllers_and_a_syntax_error_waits_for_the
     words = ("dev", "--controller", "things:Things", "--port", str(port))
 
     async def shows(version: int) -> bool:
-        assert await made(url) == f"by version {version}"
+        assert await copied_version(url) == f"by version {version}"
         return True
 
     async with natsctl.running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         await natsctl.done("put", "things", "a", "spec: {}")
         await eventually(lambda: shows(1))
         write(folder, SOURCE.replace("version 1", "version 2"))
         await eventually(lambda: shows(2))
         assert "restarting after a change  files=things.py" in running.log
         write(folder, SOURCE + "\nclass Broken(:\n")
-        await running.says("class Broken(:")
-        await running.says("save a change to start the controllers again")
+        await running.logged("class Broken(:")
+        await running.logged("save a change to start the controllers again")
         write(folder, SOURCE.replace("version 1", "version 3"))
         await eventually(lambda: shows(3))
         started = descendants(running.process.pid)
         assert await running.ends(signal.SIGINT) == 0
         assert not any(map(alive, started))
     async with natsctl.running(*words) as running:
-        await running.says("primaries=1")
+        await running.logged("primaries=1")
         assert (folder / ".natsctl").is_dir()
         assert await running.ends(signal.SIGTERM) == 0
 
@@ -83,10 +83,10 @@ async def test_an_import_error_at_the_start_waits_for_the_next_save(folder: Path
     natsctl = Natsctl(folder)
     write(folder, "import nonsense_that_nobody_has\n")
     async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
-        await running.says("No module named 'nonsense_that_nobody_has'")
-        await running.says("save a change to start the controllers again")
+        await running.logged("No module named 'nonsense_that_nobody_has'")
+        await running.logged("save a change to start the controllers again")
         write(folder, SOURCE)
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         assert await running.ends(signal.SIGTERM) == 0
 
 
@@ -100,7 +100,7 @@ async def test_dev_ignores_settings_of_another_server_and_uses_all_others(
     write(folder, SOURCE)
     words = ("dev", "-c", "things:Things", "--port", "0", "--workers", "2")
     async with natsctl.running(*words) as running:
-        await running.says("INFO    primaries listed, syncing  controller=things primaries=0")
+        await running.logged("INFO    primaries listed, syncing  controller=things primaries=0")
         assert await running.ends(signal.SIGTERM) == 0
     assert "DEBUG " in running.log
 
@@ -109,7 +109,7 @@ async def test_no_process_outlives_a_killed_dev(folder: Path) -> None:
     natsctl = Natsctl(folder)
     write(folder, SOURCE)
     async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         started = descendants(running.process.pid)
         assert len(started) >= 2
         await running.ends(signal.SIGKILL)

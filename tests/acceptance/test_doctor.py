@@ -590,7 +590,7 @@ async def test_doctor_reports_offline_replicas_and_buckets_with_one_replica(
     (folder / "many.py").write_text(MANY)
     natsctl = Natsctl(folder, nats_cluster.url)
     async with natsctl.running("run", "-c", "many:Things") as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         assert await running.ends(signal.SIGTERM) == 0
     findings = await examined(natsctl, "-c", "many:Things", status=0)
     assert problems(findings) == ["bucket one"]

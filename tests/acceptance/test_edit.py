@@ -17,19 +17,19 @@ BYE = {"replace": {"text: hi": "text: bye"}}
 
 @pytest.fixture
 def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
-    made = Editor(tmp_path / "editor")
+    created = Editor(tmp_path / "editor")
     monkeypatch.delenv("VISUAL", raising=False)
-    monkeypatch.setenv("EDITOR", made.command)
+    monkeypatch.setenv("EDITOR", created.command)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return made
+    return created
 
 
 @pytest.fixture
 async def natsctl(editor: Editor, folder: Path, nats_server: NatsServer) -> Natsctl:
-    made = Natsctl(folder, nats_server.url)
+    created = Natsctl(folder, nats_server.url)
     shop = {"metadata": {"labels": {"team": "a"}}, "spec": {"text": "hi", "replicas": 2}}
-    await made.done("put", "greetings", "shop", json.dumps(shop), "--create-bucket")
-    return made
+    await created.done("put", "greetings", "shop", json.dumps(shop), "--create-bucket")
+    return created
 
 
 async def stored(natsctl: Natsctl) -> dict[str, Any]:
@@ -55,7 +55,7 @@ async def test_edit_stores_the_change_and_keeps_hidden_fields(
     natsctl: Natsctl, editor: Editor, tmp_path: Path
 ) -> None:
     before = await stored(natsctl)
-    editor.plays(BYE)
+    editor.set_steps(BYE)
     assert (
         await natsctl.done("edit", "greetings", "shop")
         == "greetings/shop configured at revision 2\n"
@@ -80,7 +80,7 @@ async def test_edit_stores_the_change_and_keeps_hidden_fields(
 async def test_edit_without_a_change_stores_nothing(
     natsctl: Natsctl, editor: Editor, tmp_path: Path, step: dict[str, Any]
 ) -> None:
-    editor.plays(step)
+    editor.set_steps(step)
     ended = await natsctl("edit", "greetings", "shop")
     assert (ended.status, ended.out, ended.err) == (0, "", "nothing was changed\n")
     assert (await stored(natsctl))["revision"] == 1
@@ -89,7 +89,7 @@ async def test_edit_without_a_change_stores_nothing(
 
 async def test_edit_can_change_the_number_1_to_true(natsctl: Natsctl, editor: Editor) -> None:
     await natsctl.done("put", "greetings", "shop", '{"spec": {"open": 1}}')
-    editor.plays({"replace": {"open: 1": "open: true"}})
+    editor.set_steps({"replace": {"open: 1": "open: true"}})
     await natsctl.done("edit", "greetings", "shop")
     after = await stored(natsctl)
     assert after["spec"]["open"] is True
@@ -99,7 +99,7 @@ async def test_edit_can_change_the_number_1_to_true(natsctl: Natsctl, editor: Ed
 async def test_edit_deletes_fields_that_are_removed_from_the_text(
     natsctl: Natsctl, editor: Editor
 ) -> None:
-    editor.plays({"write": "spec:\n  text: hi\n"})
+    editor.set_steps({"write": "spec:\n  text: hi\n"})
     await natsctl.done("edit", "greetings", "shop")
     after = await stored(natsctl)
     assert after["spec"] == {"text": "hi"}
@@ -120,11 +120,11 @@ async def test_edit_deletes_fields_that_are_removed_from_the_text(
 async def test_an_invalid_edit_is_shown_again_with_the_reason(
     natsctl: Natsctl, editor: Editor, wrong: str, expected: str
 ) -> None:
-    editor.plays({"write": wrong}, {"write": "spec:\n  text: right\n"})
+    editor.set_steps({"write": wrong}, {"write": "spec:\n  text: right\n"})
     await natsctl.done("edit", "greetings", "shop")
-    _, again = editor.seen
-    assert again.startswith(expected)
-    assert again.endswith(wrong.strip() + "\n")
+    _, second_text = editor.seen
+    assert second_text.startswith(expected)
+    assert second_text.endswith(wrong.strip() + "\n")
     assert (await stored(natsctl))["spec"] == {"text": "right"}
 
 
@@ -132,7 +132,7 @@ async def test_an_invalid_edit_is_shown_again_with_the_reason(
 async def test_an_abandoned_invalid_edit_is_kept_in_a_file(
     natsctl: Natsctl, editor: Editor, second_step: dict[str, Any]
 ) -> None:
-    editor.plays({"write": "# mine\nspec: ["}, second_step)
+    editor.set_steps({"write": "# mine\nspec: ["}, second_step)
     ended = await natsctl("edit", "greetings", "shop")
     assert ended.status == 2
     assert "this is not valid YAML" in ended.err
@@ -143,7 +143,7 @@ async def test_an_abandoned_invalid_edit_is_kept_in_a_file(
 async def test_edit_checks_the_object_against_the_type_of_the_controller(
     natsctl: Natsctl, editor: Editor
 ) -> None:
-    editor.plays({"replace": {"replicas: 2": "replicas: many"}}, {"replace": {"many": "3"}})
+    editor.set_steps({"replace": {"replicas: 2": "replicas: many"}}, {"replace": {"many": "3"}})
     words = ("edit", "greetings", "shop", "--controller", "controllers.greetings:Greetings")
     await natsctl.done(*words)
     assert editor.seen[1].startswith("# not a valid Greeting: Expected `int`, got `str`")
@@ -153,8 +153,8 @@ async def test_edit_checks_the_object_against_the_type_of_the_controller(
 async def test_edit_keeps_concurrent_changes_of_other_fields(
     natsctl: Natsctl, editor: Editor
 ) -> None:
-    theirs = '{"metadata": {"labels": {"team": "b"}}, "spec": {"text": "hi", "replicas": 5}}'
-    editor.plays({**BYE, "meanwhile": ["put", "greetings", "shop", theirs]})
+    other_value = '{"metadata": {"labels": {"team": "b"}}, "spec": {"text": "hi", "replicas": 5}}'
+    editor.set_steps({**BYE, "meanwhile": ["put", "greetings", "shop", other_value]})
     await natsctl.done("edit", "greetings", "shop")
     after = await stored(natsctl)
     assert after["spec"] == {"text": "bye", "replicas": 5}
@@ -170,16 +170,16 @@ CLASH = {
 async def test_a_concurrent_change_of_the_same_field_is_shown_for_a_decision(
     natsctl: Natsctl, editor: Editor
 ) -> None:
-    editor.plays(CLASH, {"replace": {"# delete this line": "#"}})
+    editor.set_steps(CLASH, {"replace": {"# delete this line": "#"}})
     await natsctl.done("edit", "greetings", "shop")
-    _, again = editor.seen
-    assert '# other clients have changed these fields:\n#   spec.text is "ho"\n' in again
-    assert yaml.safe_load(again) == {"spec": {"text": "bye", "replicas": 5}}
+    _, second_text = editor.seen
+    assert '# other clients have changed these fields:\n#   spec.text is "ho"\n' in second_text
+    assert yaml.safe_load(second_text) == {"spec": {"text": "bye", "replicas": 5}}
     assert (await stored(natsctl))["spec"] == {"text": "bye", "replicas": 5}
 
 
 async def test_an_unresolved_conflict_stores_nothing(natsctl: Natsctl, editor: Editor) -> None:
-    editor.plays(CLASH, {})
+    editor.set_steps(CLASH, {})
     ended = await natsctl("edit", "greetings", "shop")
     assert ended.status == 4
     assert "shop was changed in the meantime, in spec.text: nothing was stored" in ended.err
@@ -190,7 +190,7 @@ async def test_an_unresolved_conflict_stores_nothing(natsctl: Natsctl, editor: E
 async def test_edit_does_not_recreate_a_key_that_was_deleted_concurrently(
     natsctl: Natsctl, editor: Editor
 ) -> None:
-    editor.plays({**BYE, "meanwhile": ["delete", "greetings", "shop"]})
+    editor.set_steps({**BYE, "meanwhile": ["delete", "greetings", "shop"]})
     ended = await natsctl("edit", "greetings", "shop")
     assert ended.status == 3
     assert "it was deleted" in ended.err
@@ -202,7 +202,7 @@ async def test_edit_of_a_text_value_shows_and_stores_the_text(
     natsctl: Natsctl, editor: Editor
 ) -> None:
     await natsctl.done("put", "greetings", "motd", "Closed on Sunday")
-    editor.plays({"replace": {"value: Closed on Sunday": "value: Open on Sunday"}})
+    editor.set_steps({"replace": {"value: Closed on Sunday": "value: Open on Sunday"}})
     await natsctl.done("edit", "greetings", "motd")
     assert await natsctl.done("get", "greetings", "motd", "-o", "value") == "Open on Sunday"
 
@@ -235,7 +235,7 @@ async def test_a_failed_editor_stores_nothing(
 async def test_text_that_a_failed_editor_saved_is_kept_in_a_file(
     natsctl: Natsctl, editor: Editor
 ) -> None:
-    editor.plays({**BYE, "exits": 3})
+    editor.set_steps({**BYE, "exits": 3})
     ended = await natsctl("edit", "greetings", "shop")
     assert (ended.status, "status 3" in ended.err) == (1, True), ended
     assert "text: bye" in kept(ended)
@@ -245,7 +245,7 @@ async def test_text_that_a_failed_editor_saved_is_kept_in_a_file(
 async def test_edit_of_a_missing_key_does_not_open_the_editor(
     natsctl: Natsctl, editor: Editor
 ) -> None:
-    editor.plays()
+    editor.set_steps()
     assert (await natsctl("edit", "greetings", "nothing")).status == 3
     assert (await natsctl("edit", "nowhere", "shop")).status == 3
     other = await natsctl("edit", "greetings", "shop", "-c", "controllers.webapps:WebApps")

@@ -67,8 +67,8 @@ async def put_interrupted(bucket: KeyValue, key: str, **more: str) -> None:
 
 async def annotations(bucket: KeyValue, key: str) -> dict[str, str]:
     document = json.loads((await bucket.get(key)).value or b"{}")
-    found: dict[str, str] = document["metadata"]["annotations"]
-    return found
+    stored: dict[str, str] = document["metadata"]["annotations"]
+    return stored
 
 
 async def test_list_without_links_prints_a_note(natsctl: Natsctl, disks: KeyValue) -> None:
@@ -92,8 +92,8 @@ async def test_list_shows_the_links_of_all_buckets(
         ["nets", "b", "net-1"],
     ]
     assert await natsctl.done("external", "list", "--bucket", "nets", "-o", "name") == "b\n"
-    found = (await natsctl("external", "list", "-o", "json")).json
-    assert found[0]["since"] == "2026-01-01T00:00:00+00:00"
+    links = (await natsctl("external", "list", "-o", "json")).json
+    assert links[0]["since"] == "2026-01-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize("outcome", ["created", "failed"])
@@ -142,7 +142,7 @@ async def test_a_daemon_continues_after_resolve(
     (folder / "storage.py").write_text(DISKS)
     running = await daemon("storage:Disks")
     await disks.put("a", b'{"spec": {}}')
-    await running.says("natsctl external resolve a")
+    await running.logged("natsctl external resolve a")
     await asyncio.to_thread((folder / "made").read_text)
     await natsctl.done("external", "resolve", "a", "--created", "--name", "disk-0")
 
@@ -171,7 +171,7 @@ async def test_put_keeps_the_link_and_creates_no_second_resource(
     running = await daemon("storage:Disks")
     for size in (1, 1, 2):
         await natsctl.done("put", "disks", "a", json.dumps({"spec": {"size": size}}))
-        await running.says("Successfully requested creation of external resource")
+        await running.logged("Successfully requested creation of external resource")
         assert (await annotations(disks, "a"))["natsctl.io/external-name"] == "disk-1"
     await disks.put("a", b'{"spec": {"size": 3}}')
 

@@ -96,7 +96,7 @@ async def test_no_command_prints_an_escape_from_the_response_of_a_daemon(
     await create_apps(jetstream, good=b'{"spec": {"text": "hi"}}')
     running = await daemon("shop:Apps")
     await natsctl.done("put", "apps", "evil", json.dumps(HOSTILE))
-    await running.says("sync failed  ")
+    await running.logged("sync failed  ")
 
     async def failing() -> bool:
         return "evil fails" in (await in_process("status")).err

@@ -184,14 +184,14 @@ async def test_a_standby_is_ready_and_its_metrics_show_that_it_does_not_lead(
         )
 
     async with natsctl.running(*words, *first.listen) as leader:
-        await leader.says("primaries listed, syncing")
+        await leader.logged("primaries listed, syncing")
         async with natsctl.running(*words, *second.listen) as standby:
             body = await second.comes_to("/readyz?verbose", 200)
             assert "[+]lease/greetings ok" in body
             assert (await leads(first), await leads(second)) == ((1, 1), (0, 0))
             assert ("natsctl_lease_epoch", "greetings") not in await second.numbers()
             assert await leader.ends(signal.SIGTERM) == 0
-            await standby.says("primaries listed, syncing")
+            await standby.logged("primaries listed, syncing")
             assert await leads(second) == (1, 1)
             assert (await second.numbers())["natsctl_lease_epoch", "greetings"] > 0
             assert (await second.numbers())["natsctl_cache_lag_revisions", "routes"] == 0

@@ -13,7 +13,7 @@ LOST = "1f0c9e77a2b34d58"
 async def id_of(natsctl: Natsctl) -> str:
     """Run a daemon, which creates an id if there is none, and return the id."""
     async with natsctl.running("run", "-c", GREETINGS) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
     installation_id: str = (await natsctl("installation", "show", "-o", "json")).json["id"]
     return installation_id
 
@@ -44,9 +44,9 @@ async def test_adopt_takes_over_a_lost_installation_after_confirmation(
     done = await natsctl("installation", "adopt", LOST, "--yes")
     assert done.out == f"installation {created}\nadopted      {LOST}\n"
     assert "restart them" in done.err
-    again = await natsctl("installation", "adopt", created, "--yes")
-    assert again.status == 2
-    assert "there is nothing to take over" in again.err
+    repeated = await natsctl("installation", "adopt", created, "--yes")
+    assert repeated.status == 2
+    assert "there is nothing to take over" in repeated.err
 
 
 async def test_set_continues_the_installation_that_a_new_system_replaces(natsctl: Natsctl) -> None:

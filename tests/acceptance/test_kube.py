@@ -42,7 +42,7 @@ async def test_a_web_app_is_created_repaired_and_deleted_with_its_object(
     operator = Natsctl(folder, kubeconfig=kube_server.kubeconfig())
     words = ("run", "--embedded", "--port", str(port), "--controller", WEBAPPS)
     async with operator.running(*words) as running:
-        await running.says(SYNCING)
+        await running.logged(SYNCING)
         await natsctl.done("put", "webapps", "shop", namespace.app(replicas=2, env={"A": "b"}))
         await eventually(lambda: namespace.has("shop"))
         data = (await namespace.read("configmaps", "shop"))["data"]
@@ -133,7 +133,7 @@ async def test_an_object_without_our_owner_labels_is_not_changed(
     running = await daemon(WEBAPPS)
     await natsctl.done("put", "webapps", "shop", namespace.app())
     quoted_key = f'"{namespace.name}/shop"'
-    await running.says(
+    await running.logged(
         f"Resource {quoted_key} already exists and is not managed by this controller"
     )
     assert (await namespace.read("configmaps", "shop"))["data"] == {"of": "theirs"}
@@ -152,9 +152,9 @@ async def test_a_daemon_waits_for_its_cluster_at_the_start_and_after_an_outage(
     await own_kube_server.stop()  # type: ignore[attr-defined]
     words = ("run", "-c", WEBAPPS, "--kubeconfig", str(kubeconfig))
     async with natsctl.running(*words) as running:
-        await running.says("cannot reach Kubernetes yet")
+        await running.logged("cannot reach Kubernetes yet")
         await own_kube_server.start()  # type: ignore[attr-defined]
-        await running.says(SYNCING)
+        await running.logged(SYNCING)
         await natsctl.done("put", "webapps", "shop", namespace.app())
         await eventually(lambda: namespace.has("shop"))
 
@@ -171,7 +171,7 @@ async def test_a_daemon_that_waits_for_a_cluster_ends_on_sigterm(
 ) -> None:
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=unreachable(folder))
     async with natsctl.running("run", "-c", WEBAPPS) as running:
-        await running.says("cannot reach Kubernetes yet")
+        await running.logged("cannot reach Kubernetes yet")
         assert await running.ends(signal.SIGTERM) == 0
 
 
@@ -180,7 +180,7 @@ async def test_a_controller_without_kubernetes_kinds_needs_no_cluster(
 ) -> None:
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=folder / "missing.yaml")
     async with natsctl.running("run", "-c", GREETINGS) as running:
-        await running.says(SYNCING)
+        await running.logged(SYNCING)
         assert await running.ends(signal.SIGTERM) == 0
     wanted = await natsctl("run", "-c", WEBAPPS)
     assert (wanted.status, wanted.err.count("missing.yaml")) == (2, 1)
@@ -199,7 +199,7 @@ async def test_dev_connects_to_the_cluster_of_its_kubeconfig_option(
     kubeconfig = str(kube_server.kubeconfig())
     words = ("dev", "-c", WEBAPPS, "--port", str(port), "--kubeconfig", kubeconfig)
     async with natsctl.running(*words) as running:
-        await running.says(SYNCING)
+        await running.logged(SYNCING)
         await natsctl.done("put", "webapps", "shop", namespace.app())
         await eventually(lambda: namespace.has("shop"))
         await natsctl.done("delete", "webapps", "shop")

@@ -97,7 +97,7 @@ async def test_the_printed_permissions_suffice_for_syncs_and_garbage_collection(
     role, binding = yaml.safe_load_all(text)
     async with cluster_roles(kube_server, role, {**binding, "subjects": GUEST}):
         async with natsctl.running("run", "-c", WEBAPPS) as running:
-            await running.says(SYNCING)
+            await running.logged(SYNCING)
             await natsctl.done("put", "webapps", "shop", namespace.app())
             await natsctl.done("put", "webapps", "pier", namespace.app())
             await eventually(lambda: namespace.has("pier", "shop"))
@@ -145,7 +145,7 @@ async def missing(
         yield running
         namespace.server.allow("guest", role["rules"], namespace=namespace.name)
         await eventually(lambda: namespace.has("shop"))
-        await running.says(SYNCING)
+        await running.logged(SYNCING)
         await natsctl.done("delete", "webapps", "shop")
         await eventually(namespace.has)
         assert await running.ends(signal.SIGTERM) == 0
@@ -154,7 +154,7 @@ async def missing(
 async def denied(running: Running, verb: str, resource: str, namespace: Namespace) -> None:
     """Wait until the log names the missing permission and gives advice."""
     expected = f"may not {verb} {resource}"
-    await running.says(expected)
+    await running.logged(expected)
     line = next(line for line in running.log.splitlines() if expected in line)
     line = line.replace("\\'", "'")  # the value of a field is quoted
     assert f"in namespace '{namespace.name}'" in line
@@ -221,7 +221,7 @@ async def test_a_repeated_event_needs_permission_to_patch_events(
     await namespace.create("services", "shop", spec={"ports": [{"port": 80}]})
     await put_app(jetstream, namespace)
     async with missing(natsctl, namespace, "patch", resource="events") as running:
-        await running.says(f"may not patch events in namespace '{namespace.name}'")
+        await running.logged(f"may not patch events in namespace '{namespace.name}'")
         await namespace.delete("services", "shop")
 
 
@@ -234,7 +234,7 @@ async def test_a_declared_object_name_limits_the_rules_to_that_object(
     assert rules[0]["resourceNames"] == ["board"]
     namespace.server.allow("guest", rules, namespace=namespace.name)
     async with natsctl.running("run", "-c", "named:Notes") as running:
-        await running.says(SYNCING)
+        await running.logged(SYNCING)
         await natsctl.done("put", "notes", "a", "spec: {text: hi}")
         await eventually(lambda: _written(namespace, "hi"))
         await natsctl.done("put", "notes", "a", "spec: {text: ho}")

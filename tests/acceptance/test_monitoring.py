@@ -23,8 +23,8 @@ async def test_grafana_shows_the_dashboard_without_login(stack: Stack) -> None:
     await stack.compose("--profile", "monitoring", "up", "--no-build", "--wait", "grafana")
     home = json.loads(await fetched(f"{stack.grafana}/api/dashboards/home"))
     assert home["dashboard"]["title"] == "natsctl"
-    found = json.loads(await fetched(f"{stack.grafana}/api/dashboards/uid/natsctl"))
-    assert (found["meta"]["provisioned"], found["meta"]["canSave"]) == (True, False)
+    dashboard = json.loads(await fetched(f"{stack.grafana}/api/dashboards/uid/natsctl"))
+    assert (dashboard["meta"]["provisioned"], dashboard["meta"]["canSave"]) == (True, False)
     await eventually(lambda: _scraped(stack, up=1))
     proxied = f"{stack.grafana}/api/datasources/proxy/uid/prometheus/api/v1/query"
     response = json.loads(await fetched(f"{proxied}?query=natsctl_build_info"))
@@ -36,8 +36,8 @@ async def _scraped(stack: Stack, *, up: int) -> bool:
     targets = json.loads(await fetched(f"{stack.prometheus}/api/v1/targets"))["data"][
         "activeTargets"
     ]
-    found = [(target["labels"]["service"], target["health"]) for target in targets]
-    assert found == [("natsctl", "up")] * up, targets
+    health = [(target["labels"]["service"], target["health"]) for target in targets]
+    assert health == [("natsctl", "up")] * up, targets
     return True
 
 

@@ -37,10 +37,10 @@ def passed(folder: Path, file: str) -> str:
 
 async def server_of(running: Running) -> str:
     """Return the URL of the server that a daemon started."""
-    await running.says(SYNCING)
-    found = re.search(r"private nats-server listens  url=(nats://[\d.:]+)", running.log)
-    assert found is not None, running.log
-    return found[1]
+    await running.logged(SYNCING)
+    match = re.search(r"private nats-server listens  url=(nats://[\d.:]+)", running.log)
+    assert match is not None, running.log
+    return match[1]
 
 
 async def test_a_generated_controller_passes_its_tests_and_syncs_its_manifest(
@@ -86,7 +86,7 @@ async def test_a_generated_kubernetes_controller_creates_its_object(
     (role,) = yaml.safe_load_all(await natsctl.done("rbac", "-c", "sites:Sites"))
     kube_server.allow("guest", role["rules"], namespace=role["metadata"]["namespace"])
     async with natsctl.running("run", "-c", "sites:Sites") as running:
-        await running.says(SYNCING)
+        await running.logged(SYNCING)
         await natsctl.done("apply", "-f", "site.yaml")
         await eventually(lambda: exists(namespace, "first"))
         assert (await namespace.read("configmaps", "first"))["data"] == {"text": "hello"}
@@ -111,5 +111,5 @@ async def test_doctor_finds_no_problem_with_a_generated_controller(
 ) -> None:
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
     await natsctl.done("new", "site", *(["--kube"] if kube else []))
-    found = json.loads(await natsctl.done("doctor", "-c", "sites:Sites", "-o", "json"))
-    assert {finding["result"] for finding in found} == {"ok"}
+    findings = json.loads(await natsctl.done("doctor", "-c", "sites:Sites", "-o", "json"))
+    assert {finding["result"] for finding in findings} == {"ok"}

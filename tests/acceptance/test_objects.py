@@ -49,18 +49,18 @@ async def test_apply_keeps_unknown_fields_of_other_clients(
     natsctl: Natsctl, greetings: JetStreamContext
 ) -> None:
     bucket = await greetings.key_value("greetings")
-    theirs = {
+    foreign = {
         "metadata": {"finalizers": ["x/y"], "generation": 4, "uid": "u", "labels": {"a": "b"}},
         "spec": {"text": "hi", "theirs": [1]},
         "status": {"ready": True},
         "other": {"deep": 1},
     }
-    await bucket.put("shop", json.dumps(theirs).encode())
+    await bucket.put("shop", json.dumps(foreign).encode())
     manifest = "{bucket: greetings, key: shop, metadata: {labels: {c: d}}, spec: {text: ho}}"
     await natsctl.done("apply", "-f", "-", stdin=manifest)
     assert json.loads((await bucket.get("shop")).value or b"") == {
-        **theirs,
-        "metadata": {**theirs["metadata"], "generation": 5, "labels": {"a": "b", "c": "d"}},  # type: ignore[dict-item]
+        **foreign,
+        "metadata": {**foreign["metadata"], "generation": 5, "labels": {"a": "b", "c": "d"}},  # type: ignore[dict-item]
         "spec": {"text": "ho"},
     }
 
@@ -110,8 +110,8 @@ async def test_only_put_raw_replaces_an_object_with_another_value(natsctl: Natsc
 @pytest.mark.usefixtures("greetings")
 async def test_a_failed_compare_and_set_ends_with_status_4(natsctl: Natsctl) -> None:
     await natsctl.done("put", "greetings", "shop", "spec: {a: 1}", "--create")
-    again = await natsctl("put", "greetings", "shop", "spec: {a: 2}", "--create")
-    assert (again.status, again.err) == (4, "natsctl: error: shop exists in greetings\n")
+    second = await natsctl("put", "greetings", "shop", "spec: {a: 2}", "--create")
+    assert (second.status, second.err) == (4, "natsctl: error: shop exists in greetings\n")
     await natsctl.done("put", "greetings", "shop", "spec: {a: 2}", "--revision", "1")
     late = await natsctl("put", "greetings", "shop", "spec: {a: 3}", "--revision", "1")
     assert (late.status, late.err) == (
@@ -231,7 +231,7 @@ async def test_finalizers_delay_a_deletion_until_they_are_removed(
     assert "shop of greetings not deleted within 0.1 s" in late.err
     assert (await natsctl("get", "greetings", "shop")).rows[0][3] == "Deleting"
     async with natsctl.running("delete", "greetings", "shop", "--wait") as waiting:
-        await waiting.says("held by x/y, z")
+        await waiting.logged("held by x/y, z")
         await bucket.delete("shop")
         assert await waiting.ends() == 0
 
@@ -256,19 +256,19 @@ async def test_a_watch_shows_existing_objects_and_every_change(
     bucket = await greetings.key_value("greetings")
     await bucket.put("a", b'{"spec": 1}')
     async with natsctl.running("watch", "greetings", "-o", "json") as watching:
-        await watching.says("\n", times=1)
+        await watching.logged("\n", times=1)
         await bucket.put("b", b"text")
         await bucket.put("a", b'{"spec": 2}')
         await bucket.delete("b")
-        await watching.says("\n", times=4)
-        told = [json.loads(line) for line in watching.log.splitlines()]
-    assert [(event["event"], event["key"], event["revision"]) for event in told] == [
+        await watching.logged("\n", times=4)
+        lines = [json.loads(line) for line in watching.log.splitlines()]
+    assert [(event["event"], event["key"], event["revision"]) for event in lines] == [
         ("added", "a", 1),
         ("added", "b", 2),
         ("updated", "a", 3),
         ("deleted", "b", 2),
     ]
-    assert told[2]["spec"] == 2
+    assert lines[2]["spec"] == 2
     once = await natsctl("watch", "greetings", "--once")
     assert once.out.splitlines()[0].split() == [
         "EVENT",
@@ -289,11 +289,11 @@ async def test_a_watch_shows_a_label_that_no_longer_matches_as_a_deletion(
     await bucket.put("a", b'{"metadata": {"labels": {"x": "1"}}}')
     await bucket.put("b", b'{"metadata": {"labels": {"x": "2"}}}')
     async with natsctl.running("watch", "greetings", "-l", "x=1", "-o", "json") as watching:
-        await watching.says("\n")
+        await watching.logged("\n")
         await bucket.put("a", b'{"metadata": {"labels": {"x": "2"}}}')
-        await watching.says("\n", times=2)
+        await watching.logged("\n", times=2)
         events = [
-            (told["event"], told["key"]) for told in map(json.loads, watching.log.splitlines())
+            (lines["event"], lines["key"]) for lines in map(json.loads, watching.log.splitlines())
         ]
     assert events == [("added", "a"), ("deleted", "a")]
 

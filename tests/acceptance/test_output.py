@@ -102,7 +102,7 @@ async def test_an_interrupt_of_a_command_gives_one_line_and_status_130(
 ) -> None:
     await jetstream.create_key_value(KeyValueConfig(bucket="apps"))
     async with natsctl.running("watch", "apps") as watching:
-        await watching.says("nothing in bucket apps matches so far")
+        await watching.logged("nothing in bucket apps matches so far")
         assert await watching.ends(signal.SIGINT) == 130
         assert watching.log.splitlines()[-1] == "natsctl: interrupted"
         assert "Traceback" not in watching.log

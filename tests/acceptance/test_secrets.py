@@ -68,7 +68,7 @@ async def test_no_output_of_a_daemon_contains_a_secret(
         natsctl, listen = Natsctl(folder, url), f"127.0.0.1:{free_port()}"
         words = ("run", "-c", "leaks:Leaks", "--log-format", style, "--listen", listen)
         async with natsctl.running(*words) as running, jetstream_at(url) as jetstream:
-            await running.says("primaries listed, syncing")
+            await running.logged("primaries listed, syncing")
             await natsctl.done("put", "things", "failing", "spec: {}")
             bucket = await jetstream.key_value("things")
             await bucket.put("bad", b'{"spec": {"invalid": true}}')

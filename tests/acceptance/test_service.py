@@ -174,8 +174,8 @@ async def test_the_daemon_plans_and_removes_garbage(
     done = await natsctl.done("gc", "apply", "--plan", "plan.json", "--yes")
     assert done == "Route.routes/stray deleted\n"
     assert await routes.keys() == ["shop"]
-    again = await natsctl("gc", "apply", "--plan", "plan.json", "--yes")
-    assert (again.status, again.out) == (4, "")
+    second_apply = await natsctl("gc", "apply", "--plan", "plan.json", "--yes")
+    assert (second_apply.status, second_apply.out) == (4, "")
     assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
 
 
@@ -248,7 +248,7 @@ async def test_status_shows_an_equal_message_of_two_daemons_once(
     await daemon(GREETINGS, options=elected)
     await natsctl.done("put", "greetings", "shop", "spec: {text: 5}")
     async with natsctl.running("run", "-c", GREETINGS, *elected) as second:
-        await second.says("standing by")
+        await second.logged("standing by")
 
         async def counted_once() -> bool:
             status = await natsctl("status")
@@ -281,8 +281,8 @@ async def test_two_daemons_without_leader_election_cause_warnings(
     first = await daemon(GREETINGS)
     warned = "every key is synced more than once  controller=greetings"
     async with natsctl.running("run", "-c", GREETINGS) as second:
-        await first.says(warned)
-        await second.says(warned)
+        await first.logged(warned)
+        await second.logged(warned)
         status = await natsctl("status")
         assert status.out.count("alone \N{MULTIPLICATION SIGN}2") == 2
         assert "greetings: every key is synced more than once because 2 daemons run" in status.err
@@ -298,7 +298,7 @@ async def test_status_and_doctor_report_another_application_with_the_same_name(
     await daemon(GREETINGS, options=("--leader-elect",))
     (folder / "other.py").write_text(OTHER)
     async with natsctl.running("run", "-c", "other:Greetings", "--leader-elect") as other:
-        await other.says("this process does not lead")
+        await other.logged("this process does not lead")
         status = await natsctl("status")
         assert "it works on Greeting.greetings" in status.err
         assert "this one on Site.sites" in status.err
@@ -314,10 +314,10 @@ async def test_watchers_are_explained_and_called_again_by_resync(
 ) -> None:
     (folder / "watching.py").write_text(WATCHING)
     async with natsctl.running("run", "-c", "watching:Sites") as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         for key in ("good", "bad"):
             await natsctl.done("put", "sites", key, "spec: {}")
-            await running.says(f"added {key}")
+            await running.logged(f"added {key}")
         explained = await natsctl.done("explain", "bad")
         assert "ValueError: no luck today" in explained
         assert "retried in" in explained
@@ -327,8 +327,8 @@ async def test_watchers_are_explained_and_called_again_by_resync(
         assert "sites: bad fails: ValueError: no luck today" in status.err
         assert (await natsctl.done("tree", "good")).splitlines()[1].startswith("Site.sites/good")
         assert (await natsctl.done("resync")).startswith("2 keys of sites queued in ")
-        await running.says("added good", times=2)
-        await running.says("added bad", times=2)
+        await running.logged("added good", times=2)
+        await running.logged("added bad", times=2)
         planned = await natsctl("gc", "plan")
         assert (planned.status, planned.err) == (
             2,
@@ -386,11 +386,11 @@ async def test_a_leader_waits_until_the_last_shard_member_ends(
     member = await daemon(GREETINGS, options=("--shard", "--lease-ttl", "5"))
     words = ("--controller", GREETINGS, "--leader-elect", "--lease-ttl", "5")
     async with natsctl.running("run", *words) as leader:
-        await leader.says("shares its keys: run all its processes with --leader-elect, or none")
+        await leader.logged("shares its keys: run all its processes with --leader-elect, or none")
         await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
         await eventually(lambda: synced(natsctl, "greetings", "shop"))
         assert await member.ends(signal.SIGTERM) == 0
-        await leader.says("leading  controller=greetings")
+        await leader.logged("leading  controller=greetings")
 
 
 async def test_a_large_amount_of_garbage_is_removed_in_several_plans(
@@ -484,8 +484,8 @@ async def test_commands_find_the_controller_that_has_the_key(
         both = await natsctl(command, "twin")
         assert both.status == 2
         assert "several controllers have twin: give --controller, one of roads, shops" in both.err
-        nobody = await natsctl(command, "nobody")
-        assert (nobody.status, nobody.err) == (
+        unknown_key = await natsctl(command, "nobody")
+        assert (unknown_key.status, unknown_key.err) == (
             3,
             "natsctl: error: no controller has nobody: there are roads, shops\n",
         )

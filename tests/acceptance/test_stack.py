@@ -79,9 +79,9 @@ def test_the_page_lists_every_variable_with_its_default() -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_mounted_file_exists(service: str) -> None:
-    ours = [path for path in mounts(service).values() if path.startswith((".", "/"))]
-    assert [path for path in ours if not (ROOT / path).exists()] == []
-    assert bool(ours) is (service in MONITORS)
+    own_files = [path for path in mounts(service).values() if path.startswith((".", "/"))]
+    assert [path for path in own_files if not (ROOT / path).exists()] == []
+    assert bool(own_files) is (service in MONITORS)
 
 
 def test_the_tests_use_the_images_of_the_stack() -> None:

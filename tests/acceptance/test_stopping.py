@@ -181,7 +181,7 @@ async def at_work(natsctl: Natsctl, hub: Hub, *options: str) -> AsyncIterator[Ru
     """Run the slow controller, and wait until its handler runs."""
     await hub.put("a")
     async with natsctl.running("run", "-c", "jobs:Jobs", *options) as running:
-        await running.says("begun a")
+        await running.logged("begun a")
         yield running
 
 
@@ -209,7 +209,7 @@ async def test_a_running_sync_finishes_and_no_new_sync_begins(
     async with at_work(natsctl, hub, *options, "--listen", f"127.0.0.1:{port}") as running:
         assert (await fetch(port, "/readyz"))[0] == 200
         running.process.send_signal(signal.SIGTERM)
-        await running.says("stopping  signal=SIGTERM")
+        await running.logged("stopping  signal=SIGTERM")
         status, body = await fetch(port, "/readyz")
         assert (status, body.splitlines()[0]) == (503, "[-]shutdown failed: stopping")
         assert await fetch(port, "/livez") == (200, "ok")
@@ -234,12 +234,12 @@ async def test_a_stopped_daemon_leaves_no_connection_consumer_or_lease(
 ) -> None:
     words = ("run", "-c", GREETINGS, *options)
     async with natsctl.running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         assert await running.ends(signal.SIGTERM) == 0
     before, subscriptions = await hub.held(), await hub.subscriptions()
     assert (before["consumers"], before["leases"]) == ([], [])
     async with natsctl.running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         during = await hub.held()
         assert during["consumers"]
         assert bool(during["leases"]) == bool(options)
@@ -265,7 +265,7 @@ async def test_a_sync_that_exceeds_the_stop_timeout_is_cancelled_and_repeated_by
     await eventually(lambda: hub.holds(before))
     async with at_work(natsctl, hub, *options) as running:
         (natsctl.folder / "go").touch()
-        await running.says("marked a")
+        await running.logged("marked a")
         assert await running.ends(signal.SIGTERM) == 0
 
 
@@ -287,7 +287,7 @@ async def test_a_handler_that_ignores_cancellation_ends_with_the_process_and_sta
             for name in lines
         }
         for running in started.values():
-            await running.says("begun a")
+            await running.logged("begun a")
         begun = clock()
         for running in started.values():
             running.process.send_signal(signal.SIGTERM)
@@ -306,7 +306,7 @@ async def test_a_second_signal_ends_the_process_at_once(
 ) -> None:
     async with at_work(natsctl, hub) as running:
         running.process.send_signal(first)
-        await running.says(f"stopping  signal={first.name}")
+        await running.logged(f"stopping  signal={first.name}")
         assert await running.ends(second) == -second
 
 
@@ -319,7 +319,7 @@ async def test_a_daemon_without_a_connection_ends_at_once(
     await hub.server.stop()
     words = ("run", "-c", "jobs:Jobs", *options, "--listen", f"127.0.0.1:{port}")
     async with natsctl.running(*words) as running:
-        await running.says("no connection to NATS yet")
+        await running.logged("no connection to NATS yet")
         assert (await fetch(port, "/readyz"))[0] == 503
         assert await running.ends(signal.SIGTERM) == 0
         assert is_free(port)
@@ -359,12 +359,12 @@ async def test_a_stopped_standby_does_not_disturb_the_leader(natsctl: Natsctl, h
     async with at_work(natsctl, hub, *ELECT) as leader:
         before = await hub.held_by_listeners()
         async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as standby:
-            await standby.says("standing by")
+            await standby.logged("standing by")
             assert await standby.ends(signal.SIGTERM) == 0
             assert "begun" not in standby.log
         await eventually(lambda: hub.holds(before))
         (natsctl.folder / "go").touch()
-        await leader.says("marked a")
+        await leader.logged("marked a")
         assert await leader.ends(signal.SIGTERM) == 0
     assert await hub.leases() == []
 
@@ -377,7 +377,7 @@ async def test_an_unreachable_lease_does_not_delay_the_stop(folder: Path, tmp_pa
     async with NatsServer(tmp_path / "nats", config=config) as server:
         natsctl = Natsctl(folder, server.url.replace("//", "//it:it@"))
         async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as running:
-            await running.says("record out of reach")
+            await running.logged("record out of reach")
             assert await running.ends(signal.SIGTERM) == 0
             assert "begun" not in running.log
 
@@ -388,7 +388,7 @@ async def test_a_lease_that_could_not_be_released_expires(natsctl: Natsctl, hub:
         assert await running.ends(signal.SIGTERM) == 0
         hub.server.resume()
     async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as running:
-        await running.says("begun a")
+        await running.logged("begun a")
 
 
 async def test_the_consumers_and_the_lease_of_a_killed_daemon_expire(
@@ -408,12 +408,12 @@ async def test_an_embedded_server_runs_until_the_last_sync_ends(folder: Path) ->
     natsctl = Natsctl(folder, f"nats://127.0.0.1:{port}")
     words = ("run", "--embedded", "--port", str(port), "-c", "jobs:Jobs")
     async with Natsctl(folder).running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         started = descendants(running.process.pid)
         await natsctl.done("put", "jobs", "a", "spec: {}")
-        await running.says("begun a")
+        await running.logged("begun a")
         running.process.send_signal(signal.SIGTERM)
-        await running.says("stopping  signal=SIGTERM")
+        await running.logged("stopping  signal=SIGTERM")
         (folder / "go").touch()
         assert await running.ends() == 0
     assert running.log.index("marked a") < running.log.index("cleaned")

@@ -70,7 +70,7 @@ async def test_a_put_is_traced_with_its_sync_and_its_writes(
 ) -> None:
     words = ("run", "-c", "shops:Shops", "--log-format", "json", "--otlp", collector.url)
     async with natsctl.running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         await natsctl.done("put", "shops", "a", "spec: {size: 1}")
         sync = await eventually(lambda: synced(collector, "a"))
         assert await running.ends(signal.SIGTERM) == 0
@@ -105,10 +105,10 @@ async def test_the_span_of_a_failed_sync_has_the_error_without_secrets(
     url = collector.url.replace("://", "://ann:hush@")
     words = ("run", "-c", "shops:Shops", "--otlp", url)
     async with natsctl.running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         await natsctl.done("put", "shops", "bad", "spec: {}")
         sync = await eventually(lambda: synced(collector, "bad"))
-        await running.says(f"trace_id={sync.trace} span_id={sync.id}")
+        await running.logged(f"trace_id={sync.trace} span_id={sync.id}")
         explained = await natsctl.done("explain", "bad", "-o", "json")
         status = await natsctl.done("status", "-o", "json")
         tree = await natsctl.done("tree", "bad", "-o", "json")
@@ -143,10 +143,10 @@ async def test_syncs_continue_without_a_collector(natsctl: Natsctl) -> None:
     port = free_port()
     words = ("run", "-c", "shops:Shops", "--otlp", f"http://127.0.0.1:{port}")
     async with natsctl.running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         await natsctl.done("put", "shops", "a", "spec: {}")
         await eventually(lambda: _has(natsctl, "doors", "a"))
-        await running.says("cannot send spans, syncing continues  url=http://127.0.0.1")
+        await running.logged("cannot send spans, syncing continues  url=http://127.0.0.1")
         await natsctl.done("put", "shops", "b", "spec: {}")
         await eventually(lambda: _has(natsctl, "doors", "b"))
         assert await running.ends(signal.SIGTERM) == 0
@@ -164,7 +164,7 @@ async def test_a_silent_collector_does_not_delay_the_stop(
     host, port = silent.sockets[0].getsockname()
     words = ("run", "-c", "shops:Shops", "--otlp", f"http://{host}:{port}")
     async with silent, natsctl.running(*words) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         await eventually(lambda: writers)
         assert await running.ends(signal.SIGTERM) == 0
         assert "cannot send the last spans in time" in running.log
@@ -178,9 +178,9 @@ async def test_a_collector_that_starts_later_receives_new_spans(
     port = free_port()
     words = ("run", "-c", "shops:Shops", "--otlp", f"http://127.0.0.1:{port}")
     async with natsctl.running(*words) as running:
-        await running.says("cannot send spans")
+        await running.logged("cannot send spans")
         async with collecting(port) as collector:
-            await running.says("again")
+            await running.logged("again")
             await natsctl.done("put", "shops", "a", "spec: {}")
             await eventually(lambda: synced(collector, "a"))
             assert await running.ends(signal.SIGTERM) == 0
@@ -197,7 +197,7 @@ async def test_the_sampler_of_the_environment_is_used(
     environ = {**SENT_SOON, "OTEL_TRACES_SAMPLER": "always_off"}
     natsctl = Natsctl(folder, nats_server.url, environ=environ)
     async with natsctl.running("run", "-c", "shops:Shops", "--otlp", collector.url) as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         await natsctl.done("put", "shops", "a", "spec: {}")
         await eventually(lambda: _has(natsctl, "doors", "a"))
         assert await running.ends(signal.SIGTERM) == 0
@@ -207,9 +207,9 @@ async def test_the_sampler_of_the_environment_is_used(
 
 async def test_without_otlp_no_span_is_recorded(natsctl: Natsctl) -> None:
     async with natsctl.running("run", "-c", "shops:Shops") as running:
-        await running.says("primaries listed, syncing")
+        await running.logged("primaries listed, syncing")
         await natsctl.done("put", "shops", "a", "spec: {}")
-        await running.says("syncing  controller=shops key=a")
+        await running.logged("syncing  controller=shops key=a")
         assert await running.ends(signal.SIGTERM) == 0
         assert "trace_id" not in running.log
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.clients.nats_admin import FAILURES
 from tests.support.controllers.copy_controller import COPIES, THINGS, copies_of
-from tests.support.faults.nats_test_bed import Play, delete_consumers, playing
+from tests.support.faults.nats_test_bed import NatsTestBed, delete_consumers, nats_test_bed
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
@@ -20,8 +20,8 @@ from tests.support.servers.tcp_proxy import CutProxy
 class Chaos:
     """Random faults of a server and of the network to it."""
 
-    def __init__(self, play: Play, server: NatsServer, proxy: CutProxy, seed: int) -> None:
-        self._play = play
+    def __init__(self, bed: NatsTestBed, server: NatsServer, proxy: CutProxy, seed: int) -> None:
+        self._play = bed
         self._server = server
         self._proxy = proxy
         self._random = random.Random(seed)
@@ -74,19 +74,19 @@ async def run_with_faults(
 ) -> None:
     """Cause this many faults, and check that the controller converges."""
     history = 1 + 4 * (seed % 2)
-    async with playing(
+    async with nats_test_bed(
         server.url,
         through=proxy.url,
-        of=copies_of(history=history),
+        copies=copies_of(history=history),
         seed=seed,
         keys=keys,
         verify_s=1.0,
-    ) as play:
-        chaos = Chaos(play, server, proxy, seed)
-        async with play.user.writing():
+    ) as bed:
+        chaos = Chaos(bed, server, proxy, seed)
+        async with bed.user.writing():
             for _ in range(faults):
                 await chaos.cause_fault()
-        await play.settled()
+        await bed.settled()
 
 
 @pytest.mark.parametrize("seed", [1, 2])

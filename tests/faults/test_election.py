@@ -13,35 +13,35 @@ from tests.support.clients.nats_admin import Admin
 from tests.support.controllers.sync_log import Book, Overlap, Record
 from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import no_consumers
-from tests.support.faults.process_group import Crew, crew_of
+from tests.support.faults.process_group import ProcessGroup, processes
 from tests.support.servers.nats_server import NatsServer
 
 
 async def test_a_killed_leader_is_replaced_within_the_lease_ttl(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with crew_of(2, nats_server, tmp_path, ttl_s=10) as crew:
-        one, two = crew.members
+    async with processes(2, nats_server, tmp_path, ttl_s=10) as group:
+        one, two = group.members
         await one.end(signal.SIGKILL)
         killed = time.monotonic()
         await eventually(lambda: "leading  controller=" in two.log)
-        assert time.monotonic() - killed <= crew.ttl_s
-        await crew.progress(two)
+        assert time.monotonic() - killed <= group.ttl_s
+        await group.progress(two)
 
 
 async def test_a_leader_paused_longer_than_the_ttl_begins_no_sync_when_it_resumes(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with crew_of(2, nats_server, tmp_path, ttl_s=2) as crew:
-        one, two = crew.members
+    async with processes(2, nats_server, tmp_path, ttl_s=2) as group:
+        one, two = group.members
         one.pause()
-        await crew.progress(two)
-        since = crew.recorded
+        await group.progress(two)
+        since = group.recorded
         one.resume()
         await eventually(lambda: "standing by" in one.log)
-        await crew.progress(two, syncs=100)
+        await group.progress(two, syncs=100)
         after_resume = {
-            record.what for record in crew.book.records()[since:] if record.pid == one.pid
+            record.what for record in group.book.records()[since:] if record.pid == one.pid
         }
         assert after_resume <= {"end"}
         assert "lost leadership" in one.log
@@ -51,33 +51,33 @@ async def test_a_leader_paused_longer_than_the_ttl_begins_no_sync_when_it_resume
 async def test_a_disconnected_leader_stops_before_a_standby_leads(
     nats_server: NatsServer, tmp_path: Path, fault: str
 ) -> None:
-    async with crew_of(2, nats_server, tmp_path, ttl_s=3) as crew:
-        one, two = crew.members
+    async with processes(2, nats_server, tmp_path, ttl_s=3) as group:
+        one, two = group.members
         if fault == "cut":
-            one.way.cut()
+            one.proxy.cut()
         else:
-            one.way.freeze()
-        await crew.progress(two)
+            one.proxy.freeze()
+        await group.progress(two)
         too_late = "reason='the lease could not be renewed in time'"
         await eventually(lambda: too_late in one.log)
-        since = crew.recorded
-        one.way.thaw()
-        await one.way.heal()
+        since = group.recorded
+        one.proxy.thaw()
+        await one.proxy.heal()
         await eventually(lambda: one.log.count("standing by") > 0)
-        await crew.progress(two, syncs=50)
+        await group.progress(two, syncs=50)
         assert one.begun(since) == 0
 
 
 async def test_a_disconnected_standby_does_not_disturb_the_leader(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with crew_of(2, nats_server, tmp_path, ttl_s=15) as crew:
-        one, two = crew.members
-        two.way.cut()
+    async with processes(2, nats_server, tmp_path, ttl_s=15) as group:
+        one, two = group.members
+        two.proxy.cut()
         await eventually(lambda: "record out of reach" in two.log)
-        await crew.progress(one, syncs=100)
-        await two.way.heal()
-        await crew.progress(one, syncs=100)
+        await group.progress(one, syncs=100)
+        await two.proxy.heal()
+        await group.progress(one, syncs=100)
         assert two.begun() == 0
         assert "lost leadership" not in one.log
 
@@ -85,11 +85,11 @@ async def test_a_disconnected_standby_does_not_disturb_the_leader(
 async def test_the_leader_keeps_its_lease_over_a_restart_of_the_server(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with crew_of(2, nats_server, tmp_path, ttl_s=15) as crew:
-        one, two = crew.members
+    async with processes(2, nats_server, tmp_path, ttl_s=15) as group:
+        one, two = group.members
         nats_server.kill()
         await nats_server.start()
-        await crew.progress(one, syncs=50)
+        await group.progress(one, syncs=50)
         assert two.begun() == 0
         assert "lost leadership" not in one.log
         assert one.log.count("leading  controller=") == 1
@@ -98,10 +98,13 @@ async def test_the_leader_keeps_its_lease_over_a_restart_of_the_server(
 async def test_a_stopped_leader_releases_its_lease_and_leaves_no_consumer(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with crew_of(2, nats_server, tmp_path, ttl_s=5) as crew, Admin(nats_server.url) as admin:
-        one, two = crew.members
+    async with (
+        processes(2, nats_server, tmp_path, ttl_s=5) as group,
+        Admin(nats_server.url) as admin,
+    ):
+        one, two = group.members
         assert await one.end(signal.SIGTERM) == 0
-        await crew.progress(two)
+        await group.progress(two)
         assert await two.end(signal.SIGTERM) == 0
         await eventually(lambda: no_consumers(admin))
         await eventually(lambda: no_lease(admin))
@@ -113,8 +116,11 @@ LEASES, LEASE = "natsctl_leases", "turns"
 async def test_manual_changes_of_the_lease_never_cause_two_leaders(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with crew_of(3, nats_server, tmp_path, ttl_s=6) as crew, Admin(nats_server.url) as admin:
-        one, two, _ = crew.members
+    async with (
+        processes(3, nats_server, tmp_path, ttl_s=6) as group,
+        Admin(nats_server.url) as admin,
+    ):
+        one, two, _ = group.members
         for fault in ("deleted", "purged", "no claim", "stream purged", "bucket deleted"):
             assert await two.end(signal.SIGTERM) == 0
             starting = asyncio.create_task(
@@ -122,9 +128,9 @@ async def test_manual_changes_of_the_lease_never_cause_two_leaders(
             )  # a new process without knowledge of the lease
             await change_lease(admin, fault)
             await starting
-            await crew.progress(one, syncs=20)
+            await group.progress(one, syncs=20)
         assert one.log.count("leading  controller=") == 1
-        assert all("leading" not in other.log for other in crew.members[1:])
+        assert all("leading" not in other.log for other in group.members[1:])
 
 
 async def change_lease(admin: Admin, fault: str) -> None:
@@ -146,8 +152,8 @@ async def change_lease(admin: Admin, fault: str) -> None:
 async def test_twenty_changes_of_leader_cause_no_overlap(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with crew_of(3, nats_server, tmp_path, ttl_s=2) as crew:
-        await change_leaders(crew, times=20)
+    async with processes(3, nats_server, tmp_path, ttl_s=2) as group:
+        await change_leaders(group, times=20)
 
 
 @pytest.mark.long
@@ -155,39 +161,39 @@ async def test_twenty_changes_of_leader_cause_no_overlap(
 async def test_a_hundred_changes_of_leader_cause_no_overlap(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    async with crew_of(3, nats_server, tmp_path, ttl_s=2) as crew:
-        await change_leaders(crew, times=100)
+    async with processes(3, nats_server, tmp_path, ttl_s=2) as group:
+        await change_leaders(group, times=100)
 
 
-async def change_leaders(crew: Crew, *, times: int) -> None:
-    """Stop or disconnect the leader repeatedly, each time in a random way."""
+async def change_leaders(group: ProcessGroup, *, times: int) -> None:
+    """Stop or disconnect the leader repeatedly, each time in a random proxy."""
     chance = random.Random(times)
     leaders = set()
     for _ in range(times):
-        leader = await crew.leader()
+        leader = await group.leader()
         leaders.add(leader)
         match chance.choice(("terminated", "killed", "cut", "frozen", "stopped")):
             case "terminated":
                 assert await leader.end(signal.SIGTERM) == 0
-                await crew.leader(other_than=leader)
+                await group.leader(other_than=leader)
                 await leader.start()
             case "killed":
                 await leader.end(signal.SIGKILL)
-                await crew.leader(other_than=leader)
+                await group.leader(other_than=leader)
                 await leader.start()
             case "cut":
-                leader.way.cut()
-                await crew.leader(other_than=leader)
-                await leader.way.heal()
+                leader.proxy.cut()
+                await group.leader(other_than=leader)
+                await leader.proxy.heal()
             case "frozen":
-                leader.way.freeze()
-                await crew.leader(other_than=leader)
-                leader.way.thaw()
+                leader.proxy.freeze()
+                await group.leader(other_than=leader)
+                leader.proxy.thaw()
             case _:
                 leader.pause()
-                await crew.leader(other_than=leader)
+                await group.leader(other_than=leader)
                 leader.resume()
-        crew.check()
+        group.check()
     assert len(leaders) > 1
 
 

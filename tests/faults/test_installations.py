@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.clients.nats_admin import Admin
 from tests.support.eventually import eventually
-from tests.support.faults.kube_test_bed import NAMESPACE, KubePlay, Maps, running
+from tests.support.faults.kube_test_bed import NAMESPACE, KubeTestBed, Maps, running
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
 
@@ -15,11 +15,11 @@ KEYS = tuple(f"k{number}" for number in range(8))
 
 
 @asynccontextmanager
-async def playing(server: NatsServer, cluster: KubeServer) -> AsyncIterator[KubePlay]:
+async def kube_bed(server: NatsServer, cluster: KubeServer) -> AsyncIterator[KubeTestBed]:
     async with Admin(server.url) as admin:
-        play = KubePlay(admin, cluster, Maps())
-        async with running(play.controller, server.url, cluster.kubeconfig(), 60.0):
-            yield play
+        bed = KubeTestBed(admin, cluster, Maps())
+        async with running(bed.controller, server.url, cluster.kubeconfig(), 60.0):
+            yield bed
 
 
 async def test_two_installations_leave_each_others_objects_alone(
@@ -28,8 +28,8 @@ async def test_two_installations_leave_each_others_objects_alone(
     await own_kube_server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     async with (
         NatsServer(tmp_path / "staging") as other,
-        playing(nats_server, own_kube_server) as production,
-        playing(other, own_kube_server) as staging,
+        kube_bed(nats_server, own_kube_server) as production,
+        kube_bed(other, own_kube_server) as staging,
     ):
         await production.put(*KEYS)
         await eventually(lambda: has_maps(production, *KEYS))
@@ -46,10 +46,10 @@ async def test_two_installations_leave_each_others_objects_alone(
         assert (await staging.runtime.garbage_plan(at_once=True)).orphans == ()
 
 
-async def has_maps(play: KubePlay, *names: str) -> bool:
-    return set(names) <= (await play.maps()).keys()
+async def has_maps(bed: KubeTestBed, *names: str) -> bool:
+    return set(names) <= (await bed.maps()).keys()
 
 
-def is_refused(play: KubePlay, key: str) -> bool:
-    explained = play.runtime.explain(key)
+def is_refused(bed: KubeTestBed, key: str) -> bool:
+    explained = bed.runtime.explain(key)
     return any("of installation" in sync.error for sync in explained.syncs)

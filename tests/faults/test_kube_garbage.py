@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from tests.support.clients.nats_admin import FAILURES
 from tests.support.eventually import eventually
-from tests.support.faults.kube_test_bed import EAGER, SITES, Maps, kube_playing, running
+from tests.support.faults.kube_test_bed import EAGER, SITES, Maps, kube_test_bed, running
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
@@ -24,53 +24,53 @@ async def test_owners_missing_from_a_stale_cache_keep_their_secondaries(
 ) -> None:
     async with (
         CutProxy(nats_server.url) as proxy,
-        kube_playing(
+        kube_test_bed(
             nats_server.url, own_kube_server, nats_through=proxy.url, keys=len(KEYS)
-        ) as play,
+        ) as bed,
     ):
         proxy.freeze()
-        await play.put("late")
-        planted = await play.plant("late", "late")
-        await eventually(lambda: play.controller.maps.get("maps/late") is not None)
+        await bed.put("late")
+        planted = await bed.plant("late", "late")
+        await eventually(lambda: bed.controller.maps.get("maps/late") is not None)
         await gc_cycles()
-        assert (await play.uids())["late"] == planted
+        assert (await bed.uids())["late"] == planted
         proxy.thaw()
         proxy.cut()
         await proxy.heal()
-        await play.settled()
-        assert (await play.uids())["late"] == planted
+        await bed.settled()
+        assert (await bed.uids())["late"] == planted
 
 
 async def test_an_owner_recreated_during_the_grace_period_keeps_its_secondary(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
-        before = await play.uids()
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        before = await bed.uids()
         mark = own_kube_server.mark()
         for key in KEYS[:5]:  # no delete marker remains, so only a GC cycle finds the orphans
-            await play.admin.purge(SITES, key)
+            await bed.admin.purge(SITES, key)
         await gc_cycles(1)
-        play.controller.go_on.clear()
-        await play.put(*KEYS[:5])
-        play.controller.go_on.set()
-        await play.settled()
+        bed.controller.go_on.clear()
+        await bed.put(*KEYS[:5])
+        bed.controller.go_on.set()
+        await bed.settled()
         await gc_cycles()
-        after = await play.uids()
+        after = await bed.uids()
         assert after.keys() == before.keys()
-        assert {key for key in after if after[key] != before[key]} <= play.deleted(mark)
-        assert play.deleted(mark) <= set(KEYS[:5])
+        assert {key for key in after if after[key] != before[key]} <= bed.deleted(mark)
+        assert bed.deleted(mark) <= set(KEYS[:5])
 
 
 async def test_owners_deleted_and_recreated_repeatedly_keep_their_secondaries(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
-        before = await play.uids()
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        before = await bed.uids()
         for _ in range(15):
-            await play.delete(*KEYS[::2])
-            await play.put(*KEYS[::2])
-        await play.settled()
-        after = await play.uids()
+            await bed.delete(*KEYS[::2])
+            await bed.put(*KEYS[::2])
+        await bed.settled()
+        after = await bed.uids()
         assert after.keys() == before.keys()
         assert {key: after[key] for key in KEYS[1::2]} == {key: before[key] for key in KEYS[1::2]}
 
@@ -78,48 +78,48 @@ async def test_owners_deleted_and_recreated_repeatedly_keep_their_secondaries(
 async def test_no_garbage_is_collected_while_nats_is_down(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
         mark = own_kube_server.mark()
         nats_server.kill()
-        await eventually(lambda: play.runtime.failure is not None)
-        planted = await play.plant("late", "nobody")
+        await eventually(lambda: bed.runtime.failure is not None)
+        planted = await bed.plant("late", "nobody")
         await gc_cycles()
-        assert play.deleted(mark) == set()
-        assert (await play.uids())["late"] == planted
+        assert bed.deleted(mark) == set()
+        assert (await bed.uids())["late"] == planted
         await nats_server.start()
-        await eventually(lambda: play.deleted(mark))
-        assert play.deleted(mark) == {"late"}
-        await play.settled()
+        await eventually(lambda: bed.deleted(mark))
+        assert bed.deleted(mark) == {"late"}
+        await bed.settled()
 
 
 async def test_a_recreated_primary_bucket_deletes_no_secondary(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
-        before, mark = await play.uids(), own_kube_server.mark()
-        cache = play.controller.sites.informer.cache
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        before, mark = await bed.uids(), own_kube_server.mark()
+        cache = bed.controller.sites.informer.cache
         incarnation = cache.incarnation
-        config = await play.admin.drop(SITES)
-        await play.admin.restore(config)
+        config = await bed.admin.drop(SITES)
+        await bed.admin.restore(config)
         await eventually(lambda: cache.incarnation != incarnation)
         await gc_cycles()
-        plan = await play.runtime.garbage_plan()
+        plan = await bed.runtime.garbage_plan()
         assert "recreated" in plan.refused
         assert len(plan.orphans) == len(KEYS)
-        assert play.deleted(mark) == set()
-        await play.put(*KEYS)
-        await play.settled()
-        assert await play.uids() == before
-        assert play.deleted(mark) == set()
+        assert bed.deleted(mark) == set()
+        await bed.put(*KEYS)
+        await bed.settled()
+        assert await bed.uids() == before
+        assert bed.deleted(mark) == set()
 
 
 async def test_a_bucket_recreated_while_no_controller_ran_deletes_no_secondary(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
-        before = await play.uids()
-        admin = play.admin
-        await eventually(lambda: is_recorded(play.admin.entry("natsctl", "gc.maps")))
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        before = await bed.uids()
+        admin = bed.admin
+        await eventually(lambda: is_recorded(bed.admin.entry("natsctl", "gc.maps")))
     mark = own_kube_server.mark()
     async with admin:
         config = await admin.drop(SITES)
@@ -127,41 +127,41 @@ async def test_a_bucket_recreated_while_no_controller_ran_deletes_no_secondary(
         async with running(Maps(), nats_server.url, own_kube_server.kubeconfig()) as runtime:
             await gc_cycles()
             assert "recreated" in (await runtime.garbage_plan()).refused
-        assert play.deleted(mark) == set()
-        assert await play.uids() == before
+        assert bed.deleted(mark) == set()
+        assert await bed.uids() == before
 
 
 async def test_an_outage_of_the_apiserver_only_delays_the_deletion_of_secondaries(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
-        before, mark = await play.uids(), own_kube_server.mark()
-        await play.delete(*KEYS[::2])
-        await eventually(lambda: play.deleted(mark))
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        before, mark = await bed.uids(), own_kube_server.mark()
+        await bed.delete(*KEYS[::2])
+        await eventually(lambda: bed.deleted(mark))
         own_kube_server.kill()
-        await play.put(KEYS[0])
-        await eventually(lambda: play.runtime.failure is not None)
+        await bed.put(KEYS[0])
+        await eventually(lambda: bed.runtime.failure is not None)
         await gc_cycles()
         await own_kube_server.start()
-        await play.settled()
-        assert play.deleted(mark) <= set(KEYS[::2])
-        after = await play.uids()
+        await bed.settled()
+        assert bed.deleted(mark) <= set(KEYS[::2])
+        after = await bed.uids()
         assert {key: after[key] for key in KEYS[1::2]} == {key: before[key] for key in KEYS[1::2]}
 
 
 async def test_secondaries_of_owners_purged_while_no_controller_ran_are_collected(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_playing(nats_server.url, own_kube_server, keys=len(KEYS)) as play:
-        await eventually(lambda: is_recorded(play.admin.entry("natsctl", "gc.maps")))
-    async with play.admin:
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+        await eventually(lambda: is_recorded(bed.admin.entry("natsctl", "gc.maps")))
+    async with bed.admin:
         for key in KEYS[:3]:
-            await play.admin.purge(SITES, key)
+            await bed.admin.purge(SITES, key)
         mark = own_kube_server.mark()
         async with running(Maps(), nats_server.url, own_kube_server.kubeconfig()):
-            await eventually(lambda: len(play.deleted(mark)) == 3)
-            assert await play.equal()
-        assert play.deleted(mark) == set(KEYS[:3])
+            await eventually(lambda: len(bed.deleted(mark)) == 3)
+            assert await bed.equal()
+        assert bed.deleted(mark) == set(KEYS[:3])
 
 
 async def is_recorded(entry: object) -> bool:

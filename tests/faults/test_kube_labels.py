@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.faults.kube_test_bed import KubePlay, Maps, Site, kube_playing
+from tests.support.faults.kube_test_bed import KubeTestBed, Maps, Site, kube_test_bed
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
 
@@ -34,13 +34,13 @@ async def test_changed_owner_labels_of_an_object_are_restored(
             await self.maps.apply({"metadata": {"name": key}, "data": {"text": site.spec.text}})
 
     monkeypatch.setattr(Maps, "sync_handler", sync_without_force)
-    async with kube_playing(nats_server.url, own_kube_server, keys=2) as play:
-        await play.edit("k0", {"metadata": metadata})
-        await eventually(lambda: has_owner_labels(play))
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=2) as bed:
+        await bed.edit("k0", {"metadata": metadata})
+        await eventually(lambda: has_owner_labels(bed))
 
 
-async def has_owner_labels(play: KubePlay) -> bool:
-    config_map = await play.cluster.call("GET", "/api/v1/namespaces/maps/configmaps/k0")
+async def has_owner_labels(bed: KubeTestBed) -> bool:
+    config_map = await bed.cluster.call("GET", "/api/v1/namespaces/maps/configmaps/k0")
     labels, annotations = (
         config_map["metadata"].get(name, {}) for name in ("labels", "annotations")
     )

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.eventually import eventually
-from tests.support.faults.kube_test_bed import SITES, KubePlay, Maps, kube_playing
+from tests.support.faults.kube_test_bed import SITES, KubeTestBed, Maps, kube_test_bed
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
 
@@ -13,14 +13,14 @@ RESYNC_S = 2.0
 ROUNDS = 3
 
 
-async def converged(play: KubePlay, count: int) -> list[str]:
+async def converged(bed: KubeTestBed, count: int) -> list[str]:
     keys = [f"many{number}" for number in range(count)]
     for key in keys:
-        await play.admin.publish(f"$KV.{SITES}.{key}", b'{"spec": {"text": "hi"}}')
-    await play.admin.flush()
-    cache = play.controller.maps.informer.cache
+        await bed.admin.publish(f"$KV.{SITES}.{key}", b'{"spec": {"text": "hi"}}')
+    await bed.admin.flush()
+    cache = bed.controller.maps.informer.cache
     await eventually(lambda: len(cache) >= count, within_s=280)
-    await eventually(lambda: play.runtime.idle, within_s=120)
+    await eventually(lambda: bed.runtime.idle, within_s=120)
     return keys
 
 
@@ -32,18 +32,18 @@ async def test_many_primaries_converge_and_resyncs_write_nothing(
     count: int,
 ) -> None:
     monkeypatch.setattr(Maps, "resync_s", RESYNC_S)
-    async with kube_playing(nats_server.url, own_kube_server, keys=1) as play:
-        keys = await converged(play, count)
-        documents = await play.documents()
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=1) as bed:
+        keys = await converged(bed, count)
+        documents = await bed.documents()
         assert documents.keys() >= set(keys)
         assert {
             document["data"]["text"] for name, document in documents.items() if name in keys
         } == {"hi"}
-        await eventually(lambda: play.runtime.idle)
+        await eventually(lambda: bed.runtime.idle)
 
-        mark, syncs = own_kube_server.mark(), play.controller.syncs
+        mark, syncs = own_kube_server.mark(), bed.controller.syncs
         goal = syncs + ROUNDS * (count + 1)  # about this many syncs of each key
-        await eventually(lambda: play.controller.syncs >= goal, within_s=200)
+        await eventually(lambda: bed.controller.syncs >= goal, within_s=200)
         assert writes_except_events(own_kube_server, mark) == []
 
 
@@ -51,8 +51,8 @@ async def test_many_primaries_converge_and_resyncs_write_nothing(
 async def test_an_idle_minute_has_no_write(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_playing(nats_server.url, own_kube_server, keys=1) as play:
-        await converged(play, 1000)
+    async with kube_test_bed(nats_server.url, own_kube_server, keys=1) as bed:
+        await converged(bed, 1000)
         await asyncio.sleep(60)  # events about the start are sent
         mark = own_kube_server.mark()
         await asyncio.sleep(60)

@@ -9,22 +9,22 @@ from tests.support.clients.nats_admin import Admin
 from tests.support.controllers.bulk_reader import PADDING, Readers, settled, taken_in, write
 from tests.support.controllers.copy_controller import THINGS, Thing, ThingSpec
 from tests.support.eventually import eventually
-from tests.support.faults.nats_test_bed import no_consumers, playing, running
+from tests.support.faults.nats_test_bed import nats_test_bed, no_consumers, running
 from tests.support.servers.nats_server import NatsServer
 
 
 async def test_a_controller_converges_after_kills_of_the_server_under_writes(
     nats_server: NatsServer,
 ) -> None:
-    async with playing(nats_server.url) as play:
-        async with play.user.writing():
+    async with nats_test_bed(nats_server.url) as bed:
+        async with bed.user.writing():
             for _ in range(2):
-                await play.user.progress()
+                await bed.user.progress()
                 nats_server.kill()
                 await asyncio.sleep(0.3)
                 await nats_server.start()
-            await play.user.progress()
-        await play.settled()
+            await bed.user.progress()
+        await bed.settled()
 
 
 async def test_a_controller_converges_after_kills_of_the_server_during_relists(
@@ -47,30 +47,30 @@ async def test_a_controller_converges_after_kills_of_the_server_during_relists(
 
 
 async def test_a_controller_converges_after_pauses_of_the_server(nats_server: NatsServer) -> None:
-    async with playing(nats_server.url) as play:
-        async with play.user.writing():
+    async with nats_test_bed(nats_server.url) as bed:
+        async with bed.user.writing():
             nats_server.pause()
-            await play.lost()
+            await bed.lost()
             nats_server.resume()
-            await play.user.progress()
+            await bed.user.progress()
             nats_server.pause()
             await asyncio.sleep(0.7)  # too short for some timeouts
             nats_server.resume()
-            await play.user.progress()
-        await play.settled()
+            await bed.user.progress()
+        await bed.settled()
 
 
 async def test_a_write_that_failed_during_an_outage_is_never_sent(
     nats_server: NatsServer,
 ) -> None:
-    async with playing(nats_server.url) as play:
+    async with nats_test_bed(nats_server.url) as bed:
         nats_server.kill()
         for number in range(
             50
         ):  # the first write may use a connection whose loss is not detected yet
             with pytest.raises(StoreError):
-                await play.controller.things.put(f"ghost{number}", Thing(spec=ThingSpec("boo")))
+                await bed.controller.things.put(f"ghost{number}", Thing(spec=ThingSpec("boo")))
         await nats_server.start()
-        await play.user.put_all()
-        await play.settled()
-        assert set(await play.admin.entries(THINGS)) == set(play.user.keys)
+        await bed.user.put_all()
+        await bed.settled()
+        assert set(await bed.admin.entries(THINGS)) == set(bed.user.keys)

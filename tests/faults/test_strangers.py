@@ -12,7 +12,7 @@ from tests.support.clients.nats_admin import Admin
 from tests.support.clients.raw_nats_client import stranger
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
 from tests.support.eventually import eventually
-from tests.support.faults.nats_test_bed import playing, running
+from tests.support.faults.nats_test_bed import nats_test_bed, running
 from tests.support.servers.nats_server import NatsServer
 
 STATUS = {"Status": "503", "Description": "I am no control message"}
@@ -32,33 +32,33 @@ async def inboxes(admin: Admin) -> list[str]:
 async def test_a_foreign_message_to_the_inbox_of_a_watch_restarts_the_watch(
     nats_server: NatsServer, payload: bytes
 ) -> None:
-    async with playing(nats_server.url) as play:
-        async with play.breaking(times=2):
-            for inbox in await inboxes(play.admin):
-                await play.admin.publish(inbox, payload)
-        await play.user.put_all()
-        await play.settled()
+    async with nats_test_bed(nats_server.url) as bed:
+        async with bed.breaking(times=2):
+            for inbox in await inboxes(bed.admin):
+                await bed.admin.publish(inbox, payload)
+        await bed.user.put_all()
+        await bed.settled()
 
 
 @pytest.mark.parametrize("key", ["odd", "k1"])
 async def test_a_value_with_the_headers_of_a_control_message_is_invalid(
     nats_server: NatsServer, key: str
 ) -> None:
-    async with playing(nats_server.url) as play:
-        await play.admin.request(f"$KV.{THINGS}.{key}", b"", STATUS)
-        await eventually(lambda: key in play.runtime.status().invalid)
-        await play.user.put_all()
-        await play.admin.delete(THINGS, "odd")
-        play.user.mortal.add("odd")
-        await play.settled()
-        assert play.restarts == 0
+    async with nats_test_bed(nats_server.url) as bed:
+        await bed.admin.request(f"$KV.{THINGS}.{key}", b"", STATUS)
+        await eventually(lambda: key in bed.runtime.status().invalid)
+        await bed.user.put_all()
+        await bed.admin.delete(THINGS, "odd")
+        bed.user.mortal.add("odd")
+        await bed.settled()
+        assert bed.restarts == 0
 
 
 async def test_illegal_keys_are_invalid_and_disturb_no_other_key(
     nats_server: NatsServer,
 ) -> None:
     names = {b"a\x0bb": r"a\x0bb", b"a\x0cb": r"a\x0cb", b"a\xffb": r"a\xffb", b"*": "*"}
-    async with playing(nats_server.url) as play, stranger(nats_server.url) as other:
+    async with nats_test_bed(nats_server.url) as bed, stranger(nats_server.url) as other:
         for bucket in (THINGS, COPIES):
             for name in names:
                 prefix = f"$KV.{bucket}.".encode()
@@ -66,12 +66,12 @@ async def test_illegal_keys_are_invalid_and_disturb_no_other_key(
                 other.publish(prefix + name, b"", headers=b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n")
                 other.publish(prefix + name, b'{"spec": {"text": "hi"}}')
         await other.flush()
-        await eventually(lambda: set(play.runtime.status().invalid) == set(names.values()))
-        await play.user.put_all()
-        entries = [(key, await play.admin.entry(THINGS, key)) for key in play.user.keys]
+        await eventually(lambda: set(bed.runtime.status().invalid) == set(names.values()))
+        await bed.user.put_all()
+        entries = [(key, await bed.admin.entry(THINGS, key)) for key in bed.user.keys]
         texts = {key: msgspec.json.decode(entry.value)["spec"]["text"] for key, entry in entries}
-        await eventually(lambda: play.sights.synced == texts)
-        assert (play.restarts, play.sights.gone) == (0, set())
+        await eventually(lambda: bed.sights.synced == texts)
+        assert (bed.restarts, bed.sights.gone) == (0, set())
         second = Copies()
         async with running(second, nats_server.url):
             await eventually(lambda: second.sights.synced == texts)
@@ -81,11 +81,11 @@ async def test_illegal_keys_are_invalid_and_disturb_no_other_key(
 
 async def test_a_flood_of_requests_does_not_delay_a_sync(nats_server: NatsServer) -> None:
     async with (
-        playing(nats_server.url) as play,
-        answering(play.connection, [play.runtime]),
+        nats_test_bed(nats_server.url) as bed,
+        answering(bed.connection, [bed.runtime]),
         stranger(nats_server.url) as other,
     ):
-        subject = Verb.STATUS.subject(play.controller.name)
+        subject = Verb.STATUS.subject(bed.controller.name)
         answered = 0
 
         async def count(_: Msg) -> None:
@@ -98,10 +98,10 @@ async def test_a_flood_of_requests_does_not_delay_a_sync(nats_server: NatsServer
             for _ in range(23_000):
                 other.publish(subject.encode(), b"", reply=b"replies")
             await other.flush()
-            await play.user.put("k1")
-            text = play.controller.things.get("k1")
-            await eventually(lambda: play.controller.things.get("k1") != text, every_s=0)
+            await bed.user.put("k1")
+            text = bed.controller.things.get("k1")
+            await eventually(lambda: bed.controller.things.get("k1") != text, every_s=0)
             answered_then = answered
             await eventually(lambda: answered > answered_then)
-        await play.settled()
-        assert play.restarts == 0
+        await bed.settled()
+        assert bed.restarts == 0

@@ -255,8 +255,8 @@ class TestExpiring:
             await listing(events)
             await put(store, "a")
             await take(events, 2)
-            again = await store.create("a", note("again"))
-            assert await take(events, 1) == [Applied(again)]
+            recreated = await store.create("a", note("again"))
+            assert await take(events, 1) == [Applied(recreated)]
 
     async def test_an_object_without_a_ttl_does_not_expire(self, nats: Nats) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b", storage="memory"))

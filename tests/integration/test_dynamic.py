@@ -47,7 +47,7 @@ def limit(key: str = "", selector: str = "") -> ObjectIdentifier:
     )
 
 
-class Play:
+class WatcherBed:
     """A running dynamic watcher and the bucket `limits`."""
 
     def __init__(self, nats: Nats, options: DynamicOptions) -> None:
@@ -80,7 +80,7 @@ class Play:
         info = await self.nats.connection.api("STREAM.INFO.KV_limits")
         return int(info["state"]["consumer_count"])
 
-    async def back(self) -> None:
+    async def reconnected(self) -> None:
         """Wait until the server responds to requests again."""
 
         async def responds() -> bool:
@@ -105,71 +105,71 @@ class Play:
 
 
 @asynccontextmanager
-async def playing(
+async def watching(
     server: NatsServer, options: DynamicOptions = QUIET, *, url: str = ""
-) -> AsyncIterator[Play]:
+) -> AsyncIterator[WatcherBed]:
     """Run a dynamic watcher, and check at the end that it leaves no consumer."""
     async with natsctl.connect(url or server.url) as nats:
         await nats.open(KIND)
-        play = Play(nats, options)
-        work = asyncio.create_task(play.watcher.start())
-        await play.watcher.started.wait()
+        bed = WatcherBed(nats, options)
+        work = asyncio.create_task(bed.watcher.start())
+        await bed.watcher.started.wait()
         try:
-            yield play
+            yield bed
         finally:
-            play.watcher.stop()
+            bed.watcher.stop()
             await work
-        await play.counted(0)
+        await bed.counted(0)
 
 
 async def test_a_watcher_is_called_for_its_objects_and_selections(nats_server: NatsServer) -> None:
-    async with playing(nats_server) as play:
-        await play.watcher.add_or_update_watcher(
+    async with watching(nats_server) as bed:
+        await bed.watcher.add_or_update_watcher(
             watcher_named("a"), limit("eu"), limit(selector="g=1")
         )
-        await play.watcher.add_watcher(watcher_named("b"), limit("eu"))
-        await play.counted(2)
-        await play.put("eu")
-        await play.called("a", "b")
-        await play.put("us", g="1")
-        await play.called("a")
-        await play.put("us", 2)
-        await play.called("a")
-        await (await play.nats.open(KIND)).delete("eu")
-        await play.called("a", "b")
-        assert play.watcher.get_from_cache(LIMITS, "", "eu") is None
-        await play.watcher.remove_watcher(watcher_named("a"))
-        await play.counted(1)
+        await bed.watcher.add_watcher(watcher_named("b"), limit("eu"))
+        await bed.counted(2)
+        await bed.put("eu")
+        await bed.called("a", "b")
+        await bed.put("us", g="1")
+        await bed.called("a")
+        await bed.put("us", 2)
+        await bed.called("a")
+        await (await bed.nats.open(KIND)).delete("eu")
+        await bed.called("a", "b")
+        assert bed.watcher.get_from_cache(LIMITS, "", "eu") is None
+        await bed.watcher.remove_watcher(watcher_named("a"))
+        await bed.counted(1)
 
 
 async def test_a_bucket_with_any_options_is_watched(nats_server: NatsServer) -> None:
-    async with playing(nats_server) as play:
-        await play.nats.open(kv(bytes, bucket="odd", history=17, ttl_s=999, storage="memory"))
+    async with watching(nats_server) as bed:
+        await bed.nats.open(kv(bytes, bucket="odd", history=17, ttl_s=999, storage="memory"))
         odd = ObjectIdentifier(group="nats", version="kv", kind="odd", name="x")
-        await play.watcher.add_watcher(watcher_named("a"), odd)
-        assert play.watcher.get_watch_count() == 1
+        await bed.watcher.add_watcher(watcher_named("a"), odd)
+        assert bed.watcher.get_watch_count() == 1
         missing = ObjectIdentifier(group="nats", version="kv", kind="missing", name="x")
         with pytest.raises(StoreMissingError, match="missing"):
-            await play.watcher.add_watcher(watcher_named("a"), missing)
-        assert play.watcher.get_watch_count() == 1
-        await play.watcher.remove_watcher(watcher_named("a"))
+            await bed.watcher.add_watcher(watcher_named("a"), missing)
+        assert bed.watcher.get_watch_count() == 1
+        await bed.watcher.remove_watcher(watcher_named("a"))
 
 
 async def test_a_thousand_watchers_over_two_hundred_objects(nats_server: NatsServer) -> None:
     watchers = [watcher_named(f"w{number}") for number in range(1000)]
     shared = [limit(f"s{number}") for number in range(200)]
-    async with playing(nats_server) as play:
-        watcher = play.watcher
+    async with watching(nats_server) as bed:
+        watcher = bed.watcher
         await asyncio.gather(
             *(
                 watcher.add_watcher(watcher_id, shared[n % 200])
                 for n, watcher_id in enumerate(watchers)
             )
         )
-        await play.counted(200)
+        await bed.counted(200)
         for number in (3, 77, 199):
-            await play.put(f"s{number}")
-            await play.called(*(f"w{n}" for n in range(number, 1000, 200)))
+            await bed.put(f"s{number}")
+            await bed.called(*(f"w{n}" for n in range(number, 1000, 200)))
 
         await asyncio.gather(
             *(
@@ -177,62 +177,62 @@ async def test_a_thousand_watchers_over_two_hundred_objects(nats_server: NatsSer
                 for n, watcher_id in enumerate(watchers)
             )
         )
-        await play.counted(101)
-        await play.put("s199")
-        await play.called(*(watcher_id.name for watcher_id in watchers))
-        await play.put("s150")
-        await play.put("s50")
-        await play.called(*(f"w{n}" for n in range(50, 1000, 100)))
+        await bed.counted(101)
+        await bed.put("s199")
+        await bed.called(*(watcher_id.name for watcher_id in watchers))
+        await bed.put("s150")
+        await bed.put("s50")
+        await bed.called(*(f"w{n}" for n in range(50, 1000, 100)))
 
         nats_server.kill()
         await nats_server.start()
-        await play.back()
-        await play.counted(101)
-        await play.put("s50")
-        await play.called(*(f"w{n}" for n in range(50, 1000, 100)))
+        await bed.reconnected()
+        await bed.counted(101)
+        await bed.put("s50")
+        await bed.called(*(f"w{n}" for n in range(50, 1000, 100)))
         await asyncio.gather(*(watcher.remove_watcher(watcher_id) for watcher_id in watchers[:999]))
-        await play.counted(2)
+        await bed.counted(2)
 
 
 async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
     nats_server: NatsServer,
 ) -> None:
-    async with playing(nats_server) as play:
+    async with watching(nats_server) as bed:
         for number in range(40):
-            await play.put(f"s{number}", number, g=str(number % 2))
+            await bed.put(f"s{number}", number, g=str(number % 2))
 
         async def read(name: str, numbers: range) -> list[int]:
             watcher_id = watcher_named(name)
-            async with play.watcher.query_batch(watcher_id):
+            async with bed.watcher.query_batch(watcher_id):
                 documents = await asyncio.gather(
-                    *(play.watcher.get(watcher_id, LIMITS, "", f"s{number}") for number in numbers)
+                    *(bed.watcher.get(watcher_id, LIMITS, "", f"s{number}") for number in numbers)
                 )
-                odd = await play.watcher.list(watcher_id, LIMITS, "", Selector.parse("g=1"))
+                odd = await bed.watcher.list(watcher_id, LIMITS, "", Selector.parse("g=1"))
             assert len(odd) == 20
             return [document["spec"]["most"] for document in documents if document is not None]  # type: ignore[index]
 
         assert await read("a", range(30)) == [*range(30)]
         assert await read("b", range(20, 40)) == [*range(20, 40)]
-        await play.counted(41)
+        await bed.counted(41)
         assert await read("a", range(5)) == [*range(5)]
-        await play.counted(26)
-        await play.put("s10", 10, g="0")
-        await play.put("s2", 2, g="0")
-        await play.called("a")
+        await bed.counted(26)
+        await bed.put("s10", 10, g="0")
+        await bed.put("s2", 2, g="0")
+        await bed.called("a")
 
 
 async def test_a_restart_of_the_server_loses_no_change(nats_server: NatsServer) -> None:
     kind = kv(bytes, bucket="kept")
     kept = kv_kind("kept")
-    async with playing(nats_server) as play:
-        store = await play.nats.open(kind)
+    async with watching(nats_server) as bed:
+        store = await bed.nats.open(kind)
         names = [f"k{number}" for number in range(30)]
         for name in names:
             identifier = ObjectIdentifier(
                 group=kept.group, version=kept.version, kind=kept.kind, name=name
             )
             await store.create(name, b'{"spec": 1}')
-            await play.watcher.add_watcher(watcher_named(name), identifier)
+            await bed.watcher.add_watcher(watcher_named(name), identifier)
         nats_server.kill()
         await asyncio.sleep(0.2)
         await nats_server.start()
@@ -244,10 +244,10 @@ async def test_a_restart_of_the_server_loses_no_change(nats_server: NatsServer) 
                 )
             for name in names[10:15]:
                 await other_store.delete(name)
-        await play.called(*names[:15])
+        await bed.called(*names[:15])
         for name in names:
-            await play.watcher.remove_watcher(watcher_named(name))
-        assert play.watcher.get_watch_count() == 0
+            await bed.watcher.remove_watcher(watcher_named(name))
+        assert bed.watcher.get_watch_count() == 0
 
 
 async def test_a_revoked_permission_ends_the_watch_until_it_is_granted_again(
@@ -258,29 +258,29 @@ async def test_a_revoked_permission_ends_the_watch_until_it_is_granted_again(
     await nats_server.start()
     url = nats_server.url.replace("nats://", "nats://u:p@")
     seen: list[object] = []
-    async with playing(nats_server, url=url) as play:
+    async with watching(nats_server, url=url) as bed:
 
         async def reconcile(watcher: ObjectIdentifier) -> None:
-            async with play.watcher.query_batch(watcher):
+            async with bed.watcher.query_batch(watcher):
                 try:
-                    limit_object = await play.watcher.get(watcher, LIMITS, "", "eu")
+                    limit_object = await bed.watcher.get(watcher, LIMITS, "", "eu")
                 except PermissionDeniedError:
                     seen.append("denied")
                     raise
                 seen.append(None if limit_object is None else limit_object["spec"]["most"])  # type: ignore[index]
 
-        play.reconcile = reconcile
-        await play.watcher.add_watcher(watcher_named("a"), limit("eu"))
-        await play.put("eu", 1)
+        bed.reconcile = reconcile
+        await bed.watcher.add_watcher(watcher_named("a"), limit("eu"))
+        await bed.put("eu", 1)
         await eventually(lambda: seen == [1])
         await restart(nats_server, CLOSED)
         await eventually(lambda: "denied" in seen)
-        await eventually(lambda: play.watcher.get_watch_count() == 0)
+        await eventually(lambda: bed.watcher.get_watch_count() == 0)
         await restart(nats_server, OPEN)
-        await play.back()
-        await play.put("eu", 2)
+        await bed.reconnected()
+        await bed.put("eu", 2)
         await eventually(lambda: seen[-1] == 2)
-        await play.counted(1)
+        await bed.counted(1)
 
 
 async def restart(server: NatsServer, config: str) -> None:

@@ -40,7 +40,7 @@ def watcher_named(name: str) -> ObjectIdentifier:
     return ObjectIdentifier(version="v1", kind="Pod", namespace="default", name=name)
 
 
-class Play:
+class WatcherBed:
     """A running dynamic watcher in its own namespace."""
 
     def __init__(self, kube: Kube, store: Store, namespace: str, options: DynamicOptions) -> None:
@@ -87,49 +87,49 @@ class Play:
 
 
 @asynccontextmanager
-async def playing(
+async def watching(
     server: KubeServer,
     namespace: str,
     *,
     user: str = "admin",
     options: DynamicOptions = QUIET,
     **options_of_kube: Any,
-) -> AsyncIterator[Play]:
+) -> AsyncIterator[WatcherBed]:
     """Run a dynamic watcher as this user. Objects are written as the admin."""
     async with cluster(server) as admin, cluster(server, user=user, **options_of_kube) as guest:
-        play = Play(guest, await admin.open(CONFIGS), namespace, options)
-        work = asyncio.create_task(play.watcher.start())
-        await play.watcher.started.wait()
+        bed = WatcherBed(guest, await admin.open(CONFIGS), namespace, options)
+        work = asyncio.create_task(bed.watcher.start())
+        await bed.watcher.started.wait()
         try:
-            yield play
+            yield bed
         finally:
-            play.watcher.stop()
+            bed.watcher.stop()
             await work
 
 
 async def test_a_watcher_is_called_for_its_objects_and_selections(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
-    async with playing(kube_server, kube_namespace) as play:
-        watcher = play.watcher
-        await play.put("one", "1")
+    async with watching(kube_server, kube_namespace) as bed:
+        watcher = bed.watcher
+        await bed.put("one", "1")
         await watcher.add_or_update_watcher(
-            watcher_named("a"), play.config("one"), play.config("", "g=1")
+            watcher_named("a"), bed.config("one"), bed.config("", "g=1")
         )
-        await watcher.add_watcher(watcher_named("b"), play.config("one"))
-        await watcher.add_watcher(watcher_named("c"), play.config("two"))
-        await play.put("one", "2")
-        await play.called("a", "b")
-        await play.put("three", g="1")
-        await play.called("a")
-        await play.put("three", "2")
-        await play.called("a")
-        await play.put("two")
-        await play.called("c")
-        await play.delete("one")
-        await play.called("a", "b")
-        await play.put("one", "3")
-        await play.called("a", "b")
+        await watcher.add_watcher(watcher_named("b"), bed.config("one"))
+        await watcher.add_watcher(watcher_named("c"), bed.config("two"))
+        await bed.put("one", "2")
+        await bed.called("a", "b")
+        await bed.put("three", g="1")
+        await bed.called("a")
+        await bed.put("three", "2")
+        await bed.called("a")
+        await bed.put("two")
+        await bed.called("c")
+        await bed.delete("one")
+        await bed.called("a", "b")
+        await bed.put("one", "3")
+        await bed.called("a", "b")
         config_map = watcher.get_from_cache(CONFIG, kube_namespace, "one")
         assert config_map is not None
         assert config_map["data"] == {"text": "3"}
@@ -140,12 +140,12 @@ async def test_a_watcher_is_called_for_its_objects_and_selections(
 async def test_a_watcher_is_called_without_a_cache(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
-    async with playing(kube_server, kube_namespace, options=DynamicOptions()) as play:
-        await play.put("one", "1")
-        await play.watcher.add_watcher(watcher_named("a"), play.config("one"))
-        await play.called("a")
-        await play.put("one", "2")
-        await play.called("a")
+    async with watching(kube_server, kube_namespace, options=DynamicOptions()) as bed:
+        await bed.put("one", "1")
+        await bed.watcher.add_watcher(watcher_named("a"), bed.config("one"))
+        await bed.called("a")
+        await bed.put("one", "2")
+        await bed.called("a")
 
 
 async def test_a_thousand_watchers_over_two_hundred_objects(
@@ -156,8 +156,8 @@ async def test_a_thousand_watchers_over_two_hundred_objects(
     async with cluster(kube_server) as admin, connect_kube(options) as kube:
         before = await watches(admin.transport, "configmaps")
 
-        async def counted(play: Play, count: int) -> None:
-            assert play.watcher.get_watch_count() == count
+        async def counted(bed: WatcherBed, count: int) -> None:
+            assert bed.watcher.get_watch_count() == count
 
             async def has_watches() -> bool:
                 assert await watches(admin.transport, "configmaps") - before == count
@@ -165,9 +165,9 @@ async def test_a_thousand_watchers_over_two_hundred_objects(
 
             await eventually(has_watches, every_s=0.2)
 
-        play = Play(kube, await admin.open(CONFIGS), kube_namespace, QUIET)
-        shared = [play.config(f"s{number}") for number in range(200)]
-        watcher = play.watcher
+        bed = WatcherBed(kube, await admin.open(CONFIGS), kube_namespace, QUIET)
+        shared = [bed.config(f"s{number}") for number in range(200)]
+        watcher = bed.watcher
         work = asyncio.create_task(watcher.start())
         await watcher.started.wait()
         await asyncio.gather(
@@ -176,10 +176,10 @@ async def test_a_thousand_watchers_over_two_hundred_objects(
                 for n, watcher_id in enumerate(watchers)
             )
         )
-        await counted(play, 200)
+        await counted(bed, 200)
         for number in (3, 77, 199):
-            await play.put(f"s{number}")
-            await play.called(*(f"w{n}" for n in range(number, 1000, 200)))
+            await bed.put(f"s{number}")
+            await bed.called(*(f"w{n}" for n in range(number, 1000, 200)))
         # calls still succeed while all watches are open
         await asyncio.wait_for((await kube.open(CONFIGS)).get(f"{kube_namespace}/s3"), 10)
         await asyncio.gather(
@@ -188,41 +188,41 @@ async def test_a_thousand_watchers_over_two_hundred_objects(
                 for n, watcher_id in enumerate(watchers)
             )
         )
-        await counted(play, 101)
-        await play.put("s199", "2")
-        await play.called(*(watcher_id.name for watcher_id in watchers))
+        await counted(bed, 101)
+        await bed.put("s199", "2")
+        await bed.called(*(watcher_id.name for watcher_id in watchers))
         await asyncio.gather(*(watcher.remove_watcher(watcher_id) for watcher_id in watchers[:999]))
-        await counted(play, 2)
+        await counted(bed, 2)
         watcher.stop()
         await work
-        await counted(play, 0)
+        await counted(bed, 0)
 
 
 async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
-    async with playing(kube_server, kube_namespace) as play:
+    async with watching(kube_server, kube_namespace) as bed:
         for number in range(10):
-            await play.put(f"s{number}", str(number), g=str(number % 2))
+            await bed.put(f"s{number}", str(number), g=str(number % 2))
 
         async def read(name: str, numbers: range) -> list[str]:
             watcher_id, namespace = watcher_named(name), kube_namespace
-            async with play.watcher.query_batch(watcher_id):
+            async with bed.watcher.query_batch(watcher_id):
                 documents = [
-                    await play.watcher.get(watcher_id, CONFIG, namespace, f"s{n}") for n in numbers
+                    await bed.watcher.get(watcher_id, CONFIG, namespace, f"s{n}") for n in numbers
                 ]
-                odd = await play.watcher.list(watcher_id, CONFIG, namespace, Selector.parse("g=1"))
+                odd = await bed.watcher.list(watcher_id, CONFIG, namespace, Selector.parse("g=1"))
             assert [document["data"]["text"] for document in odd] == ["1", "3", "5", "7", "9"]  # type: ignore[index]
             return [document["data"]["text"] for document in documents if document is not None]  # type: ignore[index]
 
         assert await read("a", range(7)) == [str(n) for n in range(7)]
         assert await read("b", range(5, 12)) == [str(n) for n in range(5, 10)]
-        assert play.watcher.get_watch_count() == 13
+        assert bed.watcher.get_watch_count() == 13
         assert await read("a", range(2)) == ["0", "1"]
-        assert play.watcher.get_watch_count() == 10
+        assert bed.watcher.get_watch_count() == 10
         for number in (4, 6, 0):
-            await play.put(f"s{number}", "other", g="0")
-        await play.called("a", "b")
+            await bed.put(f"s{number}", "other", g="0")
+        await bed.called("a", "b")
 
 
 async def test_one_object_is_watched_with_permission_for_this_object_only(
@@ -230,22 +230,22 @@ async def test_one_object_is_watched_with_permission_for_this_object_only(
 ) -> None:
     rule = {**READ, "resourceNames": ["one"]}
     await asyncio.to_thread(kube_server.allow, "guest", [rule], namespace=kube_namespace)
-    async with playing(kube_server, kube_namespace, user="guest") as play:
+    async with watching(kube_server, kube_namespace, user="guest") as bed:
 
         async def allowed() -> bool:
             try:
-                await play.watcher.add_watcher(watcher_named("a"), play.config("one"))
+                await bed.watcher.add_watcher(watcher_named("a"), bed.config("one"))
             except PermissionDeniedError:
                 return False
             return True
 
         await eventually(allowed)
         with pytest.raises(PermissionDeniedError):
-            await play.watcher.add_watcher(watcher_named("a"), play.config("two"))
-        await play.put("two")
-        await play.put("one")
-        await play.called("a")
-        assert play.watcher.get_watch_count() == 1
+            await bed.watcher.add_watcher(watcher_named("a"), bed.config("two"))
+        await bed.put("two")
+        await bed.put("one")
+        await bed.called("a")
+        assert bed.watcher.get_watch_count() == 1
 
 
 async def test_a_revoked_permission_ends_the_watch_until_it_is_granted_again(
@@ -253,36 +253,36 @@ async def test_a_revoked_permission_ends_the_watch_until_it_is_granted_again(
 ) -> None:
     await asyncio.to_thread(kube_server.allow, "other", [READ], namespace=kube_namespace)
     seen: list[object] = []
-    async with playing(kube_server, kube_namespace, user="other", watch_timeout_s=2.0) as play:
+    async with watching(kube_server, kube_namespace, user="other", watch_timeout_s=2.0) as bed:
 
         async def reconcile(watcher: ObjectIdentifier) -> None:
-            async with play.watcher.query_batch(watcher):
+            async with bed.watcher.query_batch(watcher):
                 try:
-                    config_map = await play.watcher.get(watcher, CONFIG, kube_namespace, "one")
+                    config_map = await bed.watcher.get(watcher, CONFIG, kube_namespace, "one")
                 except PermissionDeniedError:
                     seen.append("denied")
                     raise
                 seen.append(None if config_map is None else config_map["data"]["text"])  # type: ignore[index]
 
-        play.reconcile = reconcile
+        bed.reconcile = reconcile
 
         async def allowed() -> bool:
             try:
-                await play.watcher.add_watcher(watcher_named("a"), play.config("one"))
+                await bed.watcher.add_watcher(watcher_named("a"), bed.config("one"))
             except PermissionDeniedError:
                 return False
             return True
 
         await eventually(allowed)
-        await play.put("one", "1")
+        await bed.put("one", "1")
         await eventually(lambda: seen == ["1"])
         await revoke(kube_server, kube_namespace)
         await eventually(lambda: "denied" in seen)
-        await eventually(lambda: play.watcher.get_watch_count() == 0)
+        await eventually(lambda: bed.watcher.get_watch_count() == 0)
         await asyncio.to_thread(kube_server.allow, "other", [READ], namespace=kube_namespace)
-        await play.put("one", "2")
+        await bed.put("one", "2")
         await eventually(lambda: seen[-1] == "2")
-        assert play.watcher.get_watch_count() == 1
+        assert bed.watcher.get_watch_count() == 1
 
 
 async def revoke(server: KubeServer, namespace: str) -> None:
@@ -294,63 +294,63 @@ async def revoke(server: KubeServer, namespace: str) -> None:
 async def test_a_deleted_kind_ends_its_watch_and_calls_its_watchers(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
-    async with playing(kube_server, kube_namespace) as play, cluster(kube_server) as admin:
+    async with watching(kube_server, kube_namespace) as bed, cluster(kube_server) as admin:
         node = ObjectIdentifier(version="v1", kind="Node", namespace="passed-over", name="n1")
-        await play.watcher.add_watcher(watcher_named("a"), node)
+        await bed.watcher.add_watcher(watcher_named("a"), node)
         with pytest.raises(InvalidInputError, match="namespace"):
-            await play.watcher.add_watcher(
+            await bed.watcher.add_watcher(
                 watcher_named("a"), ObjectIdentifier(version="v1", kind="ConfigMap", name="x")
             )
         gadget = ObjectIdentifier(group="dynamic.test", version="v1", kind="Gadget", name="g")
         with pytest.raises(NoVersionedResourceError):
-            await play.watcher.add_watcher(watcher_named("a"), gadget)
+            await bed.watcher.add_watcher(watcher_named("a"), gadget)
         await define(admin.transport, "dynamic.test", "Gadget")
-        await play.watcher.add_watcher(watcher_named("a"), gadget)
-        served = await play.watcher.gvk_to_gvr(gadget.group_version_kind())
+        await bed.watcher.add_watcher(watcher_named("a"), gadget)
+        served = await bed.watcher.gvk_to_gvr(gadget.group_version_kind())
         assert (served.resource, served.namespaced) == ("gadgets", False)
         store = await admin.open(kube("dynamic.test/v1", "Gadget"))
         await store.create("g", b'{"spec": {}}')
-        await play.called("a")
+        await bed.called("a")
         definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         await kube_server.call("DELETE", f"{definitions}/gadgets.dynamic.test")
-        await eventually(lambda: play.watcher.get_watch_count() == 1)
-        await play.called("a")
+        await eventually(lambda: bed.watcher.get_watch_count() == 1)
+        await bed.called("a")
 
 
 async def test_a_kind_without_watch_is_an_error_and_leaves_no_watch(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:
-    async with playing(kube_server, kube_namespace) as play:
+    async with watching(kube_server, kube_namespace) as bed:
         review = ObjectIdentifier(
             group="authorization.k8s.io", version="v1", kind="SelfSubjectAccessReview", name="x"
         )
         with pytest.raises(StoreError, match="selfsubjectaccessreviews"):
-            await play.watcher.add_or_update_watcher(watcher_named("a"), play.config("one"), review)
-        assert play.watcher.get_watch_count() == 0
+            await bed.watcher.add_or_update_watcher(watcher_named("a"), bed.config("one"), review)
+        assert bed.watcher.get_watch_count() == 0
 
 
 async def test_a_restart_of_the_server_loses_no_watch_and_no_change(
     own_kube_server: KubeServer,
 ) -> None:
     namespace = await asyncio.to_thread(own_kube_server.new_namespace)
-    async with playing(own_kube_server, namespace) as play:
+    async with watching(own_kube_server, namespace) as bed:
         names = [f"s{number}" for number in range(50)]
         for name in names[:40]:
-            await play.put(name)
+            await bed.put(name)
         await asyncio.gather(
-            *(play.watcher.add_watcher(watcher_named(name), play.config(name)) for name in names)
+            *(bed.watcher.add_watcher(watcher_named(name), bed.config(name)) for name in names)
         )
         own_kube_server.kill()
         await asyncio.sleep(0.5)
         await own_kube_server.start()
         for name in names[:5]:
-            await play.put(name, "2")
+            await bed.put(name, "2")
         for name in names[5:10]:
-            await play.delete(name)
+            await bed.delete(name)
         for name in names[40:45]:
-            await play.put(name)
-        await play.called(*names[:10], *names[40:45])
-        assert play.watcher.get_watch_count() == 50
+            await bed.put(name)
+        await bed.called(*names[:10], *names[40:45])
+        assert bed.watcher.get_watch_count() == 50
 
 
 class App(Object, frozen=True):
@@ -381,7 +381,7 @@ async def test_a_controller_syncs_again_when_a_cluster_object_that_it_read_chang
     async with (
         natsctl.connect(nats_server.url) as nats,
         cluster(kube_server) as admin,
-        playing(kube_server, kube_namespace) as play,
+        watching(kube_server, kube_namespace) as bed,
     ):
         runtime = ControllerRuntime(controller, nats=nats, kube=admin)
         work = asyncio.create_task(runtime.run())
@@ -393,9 +393,9 @@ async def test_a_controller_syncs_again_when_a_cluster_object_that_it_read_chang
             return app is not None and "text" in app.status and app.status["text"] == text
 
         await eventually(lambda: controller.reads.watch_count == 1)
-        await play.put("one", "1")
+        await bed.put("one", "1")
         await eventually(lambda: has_text("1"))
-        await play.put("one", "2")
+        await bed.put("one", "2")
         await eventually(lambda: has_text("2"))
         await controller.apps.put("shop", App(spec={"config": "without-a-namespace"}))
         await eventually(lambda: has_text("no such key"))

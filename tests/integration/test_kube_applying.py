@@ -71,12 +71,12 @@ def controller_of(
 
     class Sites(Controller):
         sites = primary(SITES)
-        made = secondary(kind, on_immutable=on_immutable)
+        applied = secondary(kind, on_immutable=on_immutable)
 
         async def sync_handler(self, key: str) -> float | None:
             site = self.sites.get(key)
             if site is not None:
-                await self.made.apply({"metadata": {"name": key}, **site.spec})
+                await self.applied.apply({"metadata": {"name": key}, **site.spec})
             return None
 
     Sites.name = name
@@ -135,8 +135,8 @@ async def test_a_restart_writes_nothing(
     nats = MemoryStores()
     await put(nats, manifest)
     async with working(kube_server, controller_of(declared), nats) as runtime:
-        made = {declared.name: [f"{kube_namespace}/shop"]}
-        await eventually(lambda: runtime.idle and runtime.explain("shop").owned == made)
+        applied = {declared.name: [f"{kube_namespace}/shop"]}
+        await eventually(lambda: runtime.idle and runtime.explain("shop").owned == applied)
         assert runtime.status().failing == {}
     since = kube_server.mark()
     async with working(kube_server, controller_of(declared), nats) as runtime:
@@ -154,7 +154,7 @@ async def test_a_contested_field_is_applied_less_often_and_the_other_manager_is_
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]}]
     kube_server.allow("other", rules, namespace=kube_namespace)
     object_path = path("ConfigMap", kube_namespace)
-    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"text": "theirs"}}
+    foreign = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"text": "theirs"}}
 
     async def overwrite_repeatedly() -> None:
         while True:
@@ -163,7 +163,7 @@ async def test_a_contested_field_is_applied_less_often_and_the_other_manager_is_
                 query = "?fieldManager=gitops&force=true"
                 apply = "application/apply-patch+yaml"
                 await kube_server.call(
-                    "PATCH", object_path + query, theirs, user="other", content_type=apply
+                    "PATCH", object_path + query, foreign, user="other", content_type=apply
                 )
 
     nats = MemoryStores()
@@ -177,8 +177,8 @@ async def test_a_contested_field_is_applied_less_often_and_the_other_manager_is_
         assert f'ConfigMap {kube_namespace}/shop: "gitops" changed .data.text back' in text
         await asyncio.sleep(3)
         overwriting.cancel()
-        ours = [write for write in writes_of(kube_server, since) if write.user == "admin"]
-        assert len(ours) < 15
+        own_writes = [write for write in writes_of(kube_server, since) if write.user == "admin"]
+        assert len(own_writes) < 15
     assert any(event.reason == "FieldsContested" for event in nats.events.events)
 
 

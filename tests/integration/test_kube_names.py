@@ -21,12 +21,12 @@ def served(server: KubeCluster) -> Iterator[tuple[str, str, str, bool]]:
 
 def test_the_well_known_kinds_match_a_real_server(kube_server: KubeCluster) -> None:
     served_kinds = list(served(kube_server))
-    ours = {(version, kind): well_known(version, kind) for version, kind, *_ in served_kinds}
+    known_names = {(version, kind): well_known(version, kind) for version, kind, *_ in served_kinds}
     known = {
         version_and_kind: (name.plural, name.namespaced)
-        for version_and_kind, name in ours.items()
+        for version_and_kind, name in known_names.items()
         if name is not None
     }
-    theirs = {(version, kind): (plural, scoped) for version, kind, plural, scoped in served_kinds}
-    assert known == {version_and_kind: theirs[version_and_kind] for version_and_kind in known}
+    expected = {(version, kind): (plural, scoped) for version, kind, plural, scoped in served_kinds}
+    assert known == {version_and_kind: expected[version_and_kind] for version_and_kind in known}
     assert len(known) > 30

@@ -92,11 +92,11 @@ class TestListing:
     ) -> None:
         other = kube_server.new_namespace()
         store = await stores.open(CONFIGS)
-        mine, theirs = f"{kube_namespace}/a", f"{other}/a"
-        await put_all(store, (mine, theirs))
+        mine, foreign = f"{kube_namespace}/a", f"{other}/a"
+        await put_all(store, (mine, foreign))
         part = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
         assert list(await listed_objects(part)) == [mine]
-        assert {mine, theirs} <= set(await listed_objects(store))
+        assert {mine, foreign} <= set(await listed_objects(store))
 
     async def test_a_kind_with_a_name_watches_only_this_object(
         self, stores: Kube, kube_namespace: str
@@ -341,9 +341,9 @@ class TestFaults:
         begins = [index for index, event in enumerate(seen) if isinstance(event, Listing)]
         assert begins == [0, 501]
         del written[f"{namespace}/c0000"]
-        again = shown(seen[501:])
-        assert {key: again[key] for key in written} == written
-        assert f"{namespace}/c0000" not in again
+        relisted = shown(seen[501:])
+        assert {key: relisted[key] for key in written} == written
+        assert f"{namespace}/c0000" not in relisted
 
 
 class TestHealing:

@@ -52,7 +52,7 @@ class Shop:
             ("Synced", "True"),
         }
 
-    async def gone(self) -> bool:
+    async def is_deleted(self) -> bool:
         try:
             await self.store.get(self.key)
         except NotFoundError:
@@ -111,7 +111,7 @@ async def test_an_external_resource_follows_its_custom_resource(shop: Shop) -> N
     await shop.write(size=2)
     await eventually(lambda: shop.cloud.disks == {"disk-1": 2})
     await shop.store.delete(shop.key)
-    await eventually(shop.gone)
+    await eventually(shop.is_deleted)
     assert (shop.cloud.disks, shop.cloud.created) == ({}, [shop.key])
 
 

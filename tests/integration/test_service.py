@@ -255,11 +255,11 @@ async def test_requests_above_the_concurrency_limit_are_refused(
         await eventually(lambda: sum(task.done() for task in pending) == 3)
         refusals = [task.result() for task in pending if task.done()]
         assert {refusal.headers[ERROR_CODE] for refusal in refusals} == {"429"}  # type: ignore[index]
-        again = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
+        later = asyncio.create_task(ask(connection, "shops.wait", timeout_s=60))
         go.set()
         results = [message.data for message in await asyncio.gather(*pending)]
         assert results.count(b"done") == WORKING_MAX
-        assert await again == b"done"
+        assert await later == b"done"
 
 
 async def test_a_flood_of_requests_is_refused_while_the_process_continues(

@@ -51,12 +51,12 @@ def fetch(url: str) -> tuple[int, str]:
             return refused.code, refused.read().decode()
 
 
-async def block(controller: Frozen, meanwhile: Callable[[], None]) -> None:
+async def block(controller: Frozen, action: Callable[[], None]) -> None:
     """Let the handler block the loop until *meanwhile* has run in a thread."""
 
     def work() -> None:
         try:
-            meanwhile()
+            action()
         finally:
             controller.go.set()
 

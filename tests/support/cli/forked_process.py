@@ -39,21 +39,21 @@ class ForkServer:
         if self._control is None:
             self._control = self._started()
         request = {"arguments": arguments, "folder": str(folder), "environ": dict(environ)}
-        ours, theirs = socket.socketpair()
-        with theirs:
-            files = [stdin, stdout, stderr, theirs.fileno()]
+        own_end, other_end = socket.socketpair()
+        with other_end:
+            files = [stdin, stdout, stderr, other_end.fileno()]
             socket.send_fds(self._control, [json.dumps(request).encode()], files)
-        ours.setblocking(False)
-        reader, writer = await asyncio.open_connection(sock=ours)
+        own_end.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=own_end)
         pid = int(await reader.readline())
         return ForkedProcess(pid, reader, writer)
 
     def _started(self) -> socket.socket:
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        control, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other_end:
             server = subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, str(PROGRAM), str(other_end.fileno())],
+                pass_fds=(other_end.fileno(),),
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock

@@ -52,7 +52,7 @@ class Running:
         """Both outputs of the command so far."""
         return self._log.read_text()
 
-    async def says(self, text: str, *, times: int = 1) -> None:
+    async def logged(self, text: str, *, times: int = 1) -> None:
         """Wait until the command has written *text* so many times."""
 
         def has_written() -> bool:
@@ -109,8 +109,8 @@ class Natsctl:
     ) -> None:
         self.folder = folder
         self.fresh = fresh
-        theirs = ("NATS", "KUBE")
-        self._environ = {k: v for k, v in os.environ.items() if not k.startswith(theirs)}
+        prefixes = ("NATS", "KUBE")
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
         self._environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
         if url is not None:
             self._environ["NATSCTL_SERVER"] = url
@@ -213,22 +213,22 @@ class Natsctl:
 
     async def typed(self, answer: str, *words: str) -> int:
         """Run a command on a terminal, type an answer, and return the status."""
-        ours, theirs = pty.openpty()
+        own_end, other_end = pty.openpty()
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._program(*words),
                 cwd=self.folder,
                 env=self._environ,
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
+                stdin=other_end,
+                stdout=other_end,
+                stderr=other_end,
             )
-            os.write(ours, f"{answer}\n".encode())
+            os.write(own_end, f"{answer}\n".encode())
             async with asyncio.timeout(LIMIT_S):
                 return await process.wait()
         finally:
-            os.close(ours)
-            os.close(theirs)
+            os.close(own_end)
+            os.close(other_end)
 
     @staticmethod
     def _program(*words: str) -> tuple[str, ...]:

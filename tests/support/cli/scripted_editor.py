@@ -33,7 +33,7 @@ class Editor:
         """The content of the file at each start of the editor."""
         return [file.read_text() for file in sorted(self._folder.glob("seen-*"))]
 
-    def plays(self, *steps: Step) -> None:
+    def set_steps(self, *steps: Step) -> None:
         (self._folder / "steps").write_text(json.dumps(steps))
 
 

@@ -65,7 +65,7 @@ class Maps(Controller):
         return None
 
 
-class KubePlay:
+class KubeTestBed:
     """The controller and the clients of a test, which write without natsctl.
 
     Created by `kube_test_bed`.
@@ -161,7 +161,7 @@ class KubePlay:
 
 
 @asynccontextmanager
-async def kube_playing(
+async def kube_test_bed(
     nats_url: str,
     cluster: KubeServer,
     *,
@@ -169,7 +169,7 @@ async def kube_playing(
     nats_through: str | None = None,
     keys: int = 40,
     watch_timeout_s: float = 60.0,
-) -> AsyncIterator[KubePlay]:
+) -> AsyncIterator[KubeTestBed]:
     """Run the controller with this many sites, all of them synced.
 
     *through* is the kubeconfig and *nats_through* the URL of the controller, for example of a
@@ -179,12 +179,12 @@ async def kube_playing(
         await cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     controller = Maps()
     async with Admin(nats_url) as admin:
-        play = KubePlay(admin, cluster, controller)
+        bed = KubeTestBed(admin, cluster, controller)
         kubeconfig = through or cluster.kubeconfig()
         async with running(controller, nats_through or nats_url, kubeconfig, watch_timeout_s):
-            await play.put(*(f"k{number}" for number in range(keys)))
-            await play.settled()
-            yield play
+            await bed.put(*(f"k{number}" for number in range(keys)))
+            await bed.settled()
+            yield bed
 
 
 @asynccontextmanager
@@ -210,7 +210,7 @@ async def running(
 
 
 @asynccontextmanager
-async def meddling(play: KubePlay, keys: list[str], *, seed: int = 0) -> AsyncIterator[None]:
+async def meddling(bed: KubeTestBed, keys: list[str], *, seed: int = 0) -> AsyncIterator[None]:
     """Write sites and change their ConfigMaps at random during the context.
 
     Failed requests are ignored.
@@ -222,15 +222,15 @@ async def meddling(play: KubePlay, keys: list[str], *, seed: int = 0) -> AsyncIt
         key = chance.choice(keys)
         match chance.randrange(6):
             case 0:
-                await play.remove(key)
+                await bed.remove(key)
             case 1:
-                await play.edit(key, {"data": {"text": "spoilt"}})
+                await bed.edit(key, {"data": {"text": "spoilt"}})
             case 2:
-                await play.edit(key, {"metadata": {"labels": {"natsctl.io/owner-key": None}}})
+                await bed.edit(key, {"metadata": {"labels": {"natsctl.io/owner-key": None}}})
             case 3 if keys.index(key) % 2:
-                await play.delete(key)
+                await bed.delete(key)
             case _:
-                await play.put(key)
+                await bed.put(key)
 
     async def work() -> None:
         while not stopped.is_set():

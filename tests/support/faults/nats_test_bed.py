@@ -18,7 +18,7 @@ from tests.support.faults.random_writer import User
 SELDOM_S = 3600.0  # only watches detect changes, not comparisons of key sets
 
 
-class Play:
+class NatsTestBed:
     """The controller and the clients of a test. Created by `nats_test_bed`."""
 
     def __init__(
@@ -81,29 +81,29 @@ class Play:
 
 
 @asynccontextmanager
-async def playing(
+async def nats_test_bed(
     url: str,
     *,
     through: str | None = None,
-    of: type[Copies] = Copies,
+    copies: type[Copies] = Copies,
     seed: int = 0,
     keys: int = 60,
     verify_s: float = SELDOM_S,
-) -> AsyncIterator[Play]:
+) -> AsyncIterator[NatsTestBed]:
     """Run a controller with all *keys* written and synced.
 
     *through* is the URL of the controller, for example of a proxy. After a successful test, the
     controller stops and no consumer may be left.
     """
-    controller = of()
+    controller = copies()
     async with Admin(url) as admin:
         user = User(admin, seed=seed, keys=keys)
         async with running(controller, through or url, verify_s=verify_s) as connection:
-            play = Play(admin, user, controller, connection)
-            await play.checker.begin()
+            bed = NatsTestBed(admin, user, controller, connection)
+            await bed.checker.begin()
             await user.put_all()
-            await play.settled()
-            yield play
+            await bed.settled()
+            yield bed
         await eventually(lambda: no_consumers(admin))
 
 

@@ -19,12 +19,12 @@ KEYS = ("a", "b", "c", "d")
 class Member:
     """One `natsctl run` process with its own proxy to the server."""
 
-    def __init__(self, name: str, crew: "Crew", way: CutProxy) -> None:
+    def __init__(self, name: str, group: "ProcessGroup", proxy: CutProxy) -> None:
         self.name = name
-        self.way = way
-        self._crew = crew
+        self.proxy = proxy
+        self._group = group
         self._process: ForkedProcess | None = None
-        self._log = crew.folder / f"{name}.log"
+        self._log = group.folder / f"{name}.log"
 
     @property
     def pid(self) -> int:
@@ -38,12 +38,12 @@ class Member:
     async def start(self) -> None:
         """Start the process, and wait until it is a standby, the leader or a shard member."""
         before = len(self.log)
-        options = (*self._crew.how, "--lease-ttl", f"{self._crew.ttl_s:g}")
+        options = (*self._group.options, "--lease-ttl", f"{self._group.ttl_s:g}")
         with self._log.open("ab") as log:
             self._process = await forked(
                 *("run", "-c", "tests.support.controllers.sync_log:Turns"),
-                *(*options, "--server", self.way.url),
-                environ={RECORDS: str(self._crew.book.path), AGAIN: self._crew.again_s},
+                *(*options, "--server", self.proxy.url),
+                environ={RECORDS: str(self._group.book.path), AGAIN: self._group.again_s},
                 log=log,
             )
 
@@ -58,18 +58,18 @@ class Member:
 
         await eventually(ready)
 
-    async def end(self, how: signal.Signals) -> int:
+    async def end(self, signal_number: signal.Signals) -> int:
         """Send the signal if the process runs, and return its exit code."""
         assert self._process is not None
         if self._process.returncode is None:
-            self._process.send_signal(how)
-            if how == signal.SIGKILL:
-                self._crew.excused |= {self.pid}
+            self._process.send_signal(signal_number)
+            if signal_number == signal.SIGKILL:
+                self._group.excused |= {self.pid}
         return await self._process.wait()
 
     def pause(self) -> None:
         """Suspend the process."""
-        self._crew.excused |= {self.pid}
+        self._group.excused |= {self.pid}
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -81,22 +81,22 @@ class Member:
 
     def begun(self, since: int = 0) -> int:
         """Return the number of syncs that this process began after *since* records."""
-        return len(self.visits(since))
+        return len(self.synced_keys(since))
 
-    def visits(self, since: int = 0) -> list[str]:
+    def synced_keys(self, since: int = 0) -> list[str]:
         """Return the keys of the syncs that this process began after *since* records."""
-        records = self._crew.book.records()[since:]
+        records = self._group.book.records()[since:]
         return [
             record.key for record in records if record.pid == self.pid and record.what == "begin"
         ]
 
 
-class Crew:
+class ProcessGroup:
     """All processes, and the log of their syncs."""
 
-    def __init__(self, folder: Path, ttl_s: float, how: Sequence[str], again_s: float) -> None:
+    def __init__(self, folder: Path, ttl_s: float, options: Sequence[str], again_s: float) -> None:
         self.folder = folder
-        self.how = how
+        self.options = options
         self.again_s = str(again_s)
         self.ttl_s = ttl_s
         self.book = Book(folder / "records")
@@ -133,37 +133,37 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew_of(
+async def processes(
     size: int,
     server: NatsServer,
     folder: Path,
     *,
     ttl_s: float,
-    how: Sequence[str] = ("--leader-elect",),
+    options: Sequence[str] = ("--leader-elect",),
     keys: Sequence[str] = KEYS,
     again_s: float = PAUSE_S,
-) -> AsyncIterator[Crew]:
+) -> AsyncIterator[ProcessGroup]:
     """Start this many processes, one after another, and check the sync log at the end.
 
     The first process leads. Every key is synced again after *again_s* seconds.
     """
-    crew = Crew(folder, ttl_s, how, again_s)
+    group = ProcessGroup(folder, ttl_s, options, again_s)
     async with AsyncExitStack() as stack:
 
         async def join() -> Member:
-            way = await stack.enter_async_context(CutProxy(server.url))
-            member = Member(f"m{len(crew.members)}", crew, way)
-            crew.members.append(member)
+            proxy = await stack.enter_async_context(CutProxy(server.url))
+            member = Member(f"m{len(group.members)}", group, proxy)
+            group.members.append(member)
             stack.push_async_callback(member.end, signal.SIGKILL)
             await member.start()
             return member
 
-        crew.join = join
+        group.join = join
         for _ in range(size):
             await join()
         async with Admin(server.url) as admin:
             for key in keys:
                 await admin.put(TURNS, key, {"spec": {}})
-        await eventually(lambda: crew.members[0].begun() >= len(KEYS))
-        yield crew
-        crew.check()
+        await eventually(lambda: group.members[0].begun() >= len(KEYS))
+        yield group
+        group.check()

@@ -16,7 +16,7 @@ from tests.support.servers.docker import engine_answers
 class Need(NamedTuple):
     """A requirement of tests with a marker: whether it is met, and the text if it is not."""
 
-    there: Callable[[], bool]
+    is_met: Callable[[], bool]
     absent: str
 
 
@@ -32,7 +32,7 @@ NEEDS = {
 
 
 def pytest_report_header() -> list[str]:
-    return [need.absent for need in NEEDS.values() if not need.there()]
+    return [need.absent for need in NEEDS.values() if not need.is_met()]
 
 
 @pytest.hookimpl(trylast=True)
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     lacking = [
         item
         for item in items
-        if any(item.get_closest_marker(name) and not NEEDS[name].there() for name in NEEDS)
+        if any(item.get_closest_marker(name) and not NEEDS[name].is_met() for name in NEEDS)
     ]
     if lacking:
         config.hook.pytest_deselected(items=lacking)

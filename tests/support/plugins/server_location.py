@@ -32,11 +32,11 @@ def new_nats_server(folder: Path) -> NatsServer:
 def pytest_configure() -> None:
     """Reject an invalid value, and containers without a Docker engine."""
     for variable in (NATS, KUBE):
-        asked = os.environ.get(variable)
-        if asked not in {None, "", CONTAINER}:
-            raise pytest.UsageError(f"{variable} is {asked!r}: it is {CONTAINER!r}, or is not set")
-        if asked and not engine_answers():
-            raise pytest.UsageError(f"{variable} is {asked!r}, and no Docker engine answers")
+        place = os.environ.get(variable)
+        if place not in {None, "", CONTAINER}:
+            raise pytest.UsageError(f"{variable} is {place!r}: it is {CONTAINER!r}, or is not set")
+        if place and not engine_answers():
+            raise pytest.UsageError(f"{variable} is {place!r}, and no Docker engine answers")
 
 
 def pytest_report_header() -> list[str]:

@@ -45,7 +45,7 @@ class KubeCluster:
     """A running kube-apiserver, as a process or in a container.
 
     The users `admin` (who may do anything), `guest` and `other` (who may do nothing) each have a
-    token, and `admin` a client certificate. What the server needs to know of them is in `folder`.
+    token, and `admin` a client certificate. The files of the server about users are in `folder`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +75,7 @@ class KubeCluster:
 
     @property
     def admin_token(self) -> str:
-        """The token of the user `admin`, who has all permissions."""
+        """The token of `admin`, a user with all permissions."""
         return self.tokens["admin"]
 
     def certificate(self, user: str) -> tuple[Path, Path]:
@@ -98,9 +98,11 @@ class KubeCluster:
         assert status < http.HTTPStatus.MULTIPLE_CHOICES, f"{method} {path}: {status} {response!r}"
         return dict(json.loads(response))
 
-    async def call(self, method: str, path: str, body: object = None, **how: str) -> dict[str, Any]:
+    async def call(
+        self, method: str, path: str, body: object = None, **options: str
+    ) -> dict[str, Any]:
         """Send a request as `request` does, without blocking the event loop."""
-        return await asyncio.to_thread(self.request, method, path, body, **how)
+        return await asyncio.to_thread(self.request, method, path, body, **options)
 
     def lists_within_watches(self) -> bool:
         """Return whether the server lists within a watch instead of in pages."""
