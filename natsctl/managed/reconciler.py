@@ -19,7 +19,7 @@ import msgspec
 from natsctl.core.objects.primary import Primary
 from natsctl.core.sync.calls import awaitable, blocking
 from natsctl.core.sync.options import SECONDS, check_options
-from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
+from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.managed.calls import ExternalCalls, Reconciliation
 from natsctl.managed.creation.backoff import BACKOFF_S, CreationBackoff
 from natsctl.managed.creation.creation import Creation
@@ -45,7 +45,6 @@ from natsctl.managed.reports import KeyEventRecorder, Reports
 from natsctl.managed.situation import Action, Observed, Situation, decide
 from natsctl.managed.steps import Steps
 from natsctl.model.kinds import KvKind
-from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Stored
 from natsctl.telemetry.logger import EventLogger
 
@@ -122,7 +121,7 @@ class ManagedReconciler(Generic[T]):
         timeout_s: float = 60.0,
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        _check(managed)
+        managed.kind.require_writable()
         seconds = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
         check_options("ManagedReconciler", dict.fromkeys(seconds, SECONDS), seconds)
         store = managed.informer.store
@@ -320,10 +319,3 @@ def _links(managed: Primary[Any], names: AnnotationNames) -> Links | None:
     if managed.open_store is None or not isinstance(managed.kind, KvKind):
         return None
     return Links(managed.informer.store, managed.kind, names=names, open_records=managed.open_store)
-
-
-def _check(managed: Primary[T]) -> None:
-    kind = managed.kind
-    kind.require_metadata()
-    if isinstance(kind, KubeKind) and kind.metadata_only:
-        raise UsageError(f"{kind.name} is watched in part only, so it cannot be written back")

@@ -97,6 +97,10 @@ class Kind(Generic[T]):
                 f"make {self.type.__name__} a subclass of natsctl.Object"
             )
 
+    def require_writable(self) -> None:
+        """Raise `UsageError` if objects have no metadata, or only their metadata is watched."""
+        self.require_metadata()
+
     def overlay(self, current: bytes | None, obj: T) -> Document:
         """Return the current document with the fields of *obj* set and its labels added."""
         metadata = self.metadata_of(obj)

@@ -139,6 +139,12 @@ class KubeKind(Kind[T]):
             return msgspec.convert(obj.get("metadata", {}), KubeMetadata)
         raise UsageError(f"{self.name} holds {self.type.__name__}, not {type(obj).__name__}")
 
+    def require_writable(self) -> None:
+        """See `Kind.require_writable`."""
+        super().require_writable()
+        if self.metadata_only:
+            raise UsageError(f"{self.name} is watched in part only, so it cannot be written back")
+
     def overlay(self, current: bytes | None, obj: T) -> Document:
         """See `Kind.overlay`."""
         document: Document = {} if current is None else documents.parse(current)

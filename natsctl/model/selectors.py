@@ -202,8 +202,8 @@ class _Parser:
             raise self._error(or_else)
 
     def _take(self) -> str:
-        taken, self._next = self._next, next(self._tokens)
-        return taken.text
+        token, self._next = self._next, next(self._tokens)
+        return token.text
 
     def _error(self, expected: str, rule: str = "") -> UsageError:
         token = f"{self._next.text!r}" if self._next.text else "the end"

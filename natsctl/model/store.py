@@ -4,7 +4,7 @@ A backend implements `Store`; no module above this one depends on a backend. Val
 as bytes, so that a value is decoded only if it is read.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
@@ -172,6 +172,10 @@ class Store(Protocol):
         everything that the watch created at the server.
         """
         ...
+
+
+OpenStore: TypeAlias = Callable[[Kind[Any]], Awaitable[Store]]
+"""Returns the store of a kind, or of a part of it."""
 
 
 @runtime_checkable

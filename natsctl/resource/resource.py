@@ -10,6 +10,7 @@ from typing import Generic, Self, TypeVar
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.retry import always_retry
 from natsctl.core.sync.calls import blocking
+from natsctl.core.sync.loop import TURN_S
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError, StoppedError, UsageError
 from natsctl.model.kinds import Kind
@@ -20,8 +21,6 @@ from natsctl.resource.store import ResourceStore
 from natsctl.resource.subscription import Subscription
 
 T = TypeVar("T")
-
-TURN_S = 0.01  # the time after which a subscriber lets other tasks run
 
 
 class EventStream(Generic[T]):

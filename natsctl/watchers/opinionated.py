@@ -10,7 +10,7 @@ import msgspec
 from natsctl.core.objects.compare_and_set import rewrite
 from natsctl.core.objects.finalizers import release
 from natsctl.core.sync.calls import awaitable
-from natsctl.errors import NotFoundError, UsageError
+from natsctl.errors import NotFoundError
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
@@ -95,9 +95,7 @@ class OpinionatedWatcher:
         sync_func: OnSnapshot | None = None,
         finalizer_supplier: FinalizerSupplier = default_finalizer_supplier,
     ) -> None:
-        kind.require_metadata()
-        if isinstance(kind, KubeKind) and kind.metadata_only:
-            raise UsageError(f"{kind.name} is watched in part only, so it cannot be written back")
+        kind.require_writable()
         name = finalizer_supplier(kind)
         self.kind = kind
         self.finalizer = shortened(name)

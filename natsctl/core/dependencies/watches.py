@@ -4,7 +4,7 @@ A dependent is registered before it reads, so that every change after the read e
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
+from collections.abc import AsyncIterator, Callable, Collection, Hashable
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -26,8 +26,7 @@ from natsctl.errors import (
     StoreTimeoutError,
     WatchStoppingError,
 )
-from natsctl.model.kinds import Kind
-from natsctl.model.store import Change, Store, Stored
+from natsctl.model.store import Change, OpenStore, Stored
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -45,8 +44,6 @@ _PERMANENT = (  # errors that a retry does not change
     StoreDiffersError,
     StoreMissingError,
 )
-
-Open = Callable[[Kind[Any]], Awaitable[Store]]
 
 
 class Cause(Enum):
@@ -74,7 +71,7 @@ class DependencyWatch(Generic[W]):
     def __init__(
         self,
         dependency: Dependency[Any],
-        open_store: Open,
+        open_store: OpenStore,
         group: asyncio.TaskGroup,
         *,
         enqueue: Callable[[W, Cause], None],
@@ -118,7 +115,7 @@ class DependencyWatch(Generic[W]):
         selects = self.dependency.selects
         return [stored for stored in cached if stored is not None and selects(stored)]
 
-    async def _run(self, open_store: Open) -> None:
+    async def _run(self, open_store: OpenStore) -> None:
         try:
             store = await open_store(self.dependency.kind)
             informer = Informer(store, self.dependency.kind, on_listed=self._on_listed)
@@ -158,7 +155,7 @@ class DependencyWatches(Generic[W]):
     """
 
     def __init__(
-        self, open_store: Open, enqueue: Callable[[W, Cause], None], *, list_s: float = LIST_S
+        self, open_store: OpenStore, enqueue: Callable[[W, Cause], None], *, list_s: float = LIST_S
     ) -> None:
         self._open_store = open_store
         self._enqueue = enqueue

@@ -4,8 +4,8 @@ Reads come from the cache, and include the writes of the current sync. Writes ar
 the store.
 """
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -17,11 +17,9 @@ from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Store, Stored
+from natsctl.model.store import OpenStore, Stored
 
 T = TypeVar("T")
-
-OpenStore: TypeAlias = Callable[[Kind[Any]], Awaitable[Store]]
 
 
 class CacheReader(Generic[T]):

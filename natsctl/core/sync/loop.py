@@ -23,7 +23,7 @@ from natsctl.telemetry.logger import bind_log_context
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-TURN_S = 0.01  # for how long a worker runs before other tasks run
+TURN_S = 0.01  # for how long a worker or a subscriber runs before other tasks run
 
 SyncHandler = Callable[[str], Awaitable[float | None]]
 """Makes the world match the key's object; returns seconds until the next sync, or None."""

@@ -4,7 +4,7 @@ The annotations of an object hold its link as well, but a client that replaces t
 removes them. The record then prevents the creation of a second external resource.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -15,8 +15,8 @@ from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.managed.creation.creation import Creation, OtherCreationError
 from natsctl.managed.names import AnnotationNames
 from natsctl.model import documents
-from natsctl.model.kinds import Kind, KvKind, kv
-from natsctl.model.store import Store, Stored
+from natsctl.model.kinds import KvKind, kv
+from natsctl.model.store import OpenStore, Store, Stored
 
 PREFIX = "links"
 
@@ -121,7 +121,7 @@ class Links:
         kind: KvKind[Any],
         *,
         names: AnnotationNames,
-        open_records: Callable[[Kind[Any]], Awaitable[Store]],
+        open_records: OpenStore,
     ) -> None:
         self._objects = objects
         self._kind = kind
