@@ -147,7 +147,7 @@ async def test_a_daemon_converges_after_it_was_killed_and_restarted(
     async def no_consumer_is_left() -> bool:
         return await consumers(jetstream) == []
 
-    await eventually(no_consumer_is_left)  # the server removes idle consumers
+    await eventually(no_consumer_is_left)  # the server deletes consumers without subscribers
 
 
 async def test_an_embedded_server_starts_and_stops_with_the_daemon(folder: Path) -> None:

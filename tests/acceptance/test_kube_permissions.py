@@ -132,7 +132,7 @@ async def missing(
 ) -> AsyncIterator[Running]:
     """Run web apps of one namespace without one verb, and grant the verb at the end.
 
-    At the end, the daemon must converge with all permissions.
+    The daemon must converge after the grant.
     """
     (natsctl.folder / "local.py").write_text(LOCAL.format(namespace=namespace.name))
     printed = json.loads(await natsctl.done("rbac", "-c", LOCALS, "-o", "json", "--no-kube"))

@@ -166,7 +166,7 @@ async def test_a_hundred_changes_of_leader_cause_no_overlap(
 
 
 async def change_leaders(group: ProcessGroup, *, times: int) -> None:
-    """Stop or disconnect the leader repeatedly, each time in a random proxy."""
+    """Stop or disconnect the leader repeatedly, each time in a random way."""
     chance = random.Random(times)
     leaders = set()
     for _ in range(times):

@@ -56,7 +56,7 @@ async def create_bucket(nats: Nats, bucket: str, **options: Any) -> None:
     await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", stream_config)
 
 
-class TestMaking:
+class TestCreating:
     async def test_a_bucket_is_created_with_its_defaults(self, nats: Nats) -> None:
         await nats.open(natsctl.kv(bytes, bucket="b"))
         created = await config(nats, "b")
@@ -148,7 +148,7 @@ class TestExisting:
             assert (await config(nats, "b"))["num_replicas"] == 3
 
 
-class TestDiffering:
+class TestDifferentOptions:
     @pytest.mark.parametrize(
         ("declared", "expected"),
         [
@@ -186,7 +186,7 @@ class TestDiffering:
             await nats.open(natsctl.kv(bytes, bucket="b", history=5, create=False))
 
 
-class TestMissing:
+class TestMissingBuckets:
     async def test_a_missing_bucket_is_not_created_if_create_is_false(self, nats: Nats) -> None:
         with pytest.raises(StoreMissingError) as raised:
             await nats.open(natsctl.kv(bytes, bucket="b", create=False))

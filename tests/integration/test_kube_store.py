@@ -149,7 +149,7 @@ class TestKinds:
                 await store.locate({"metadata": wrong})
 
 
-class TestWhatIsMissing:
+class TestMissingResources:
     async def test_a_missing_kind_is_named(self, stores: Kube) -> None:
         store = await stores.open(kube("v1", "ConfigMop"))
         with pytest.raises(StoreMissingError, match="ConfigMap"):
@@ -256,7 +256,7 @@ class TestRequests:
             await store.update(created.key, read.value, revision=read.revision)
 
 
-class TestLostAnswers:
+class TestLostResponses:
     async def test_a_creation_that_took_effect_is_returned(
         self, stores: Kube, wire: WatchedWire, kube_namespace: str
     ) -> None:
@@ -317,7 +317,7 @@ class TestLostAnswers:
             await calls[method]()
 
 
-class TestServersThatTakeNoRevisionOfWhatIsNew:
+class TestServersThatRefuseARevisionOnCreate:
     @pytest.fixture
     def strict(self, stores: Kube) -> KubeStore:
         class Strict(WatchedWire):

@@ -52,7 +52,7 @@ def fetch(url: str) -> tuple[int, str]:
 
 
 async def block(controller: Frozen, action: Callable[[], None]) -> None:
-    """Let the handler block the loop until *meanwhile* has run in a thread."""
+    """Let the handler block the loop until *action* has run in a thread."""
 
     def work() -> None:
         try:

@@ -103,8 +103,8 @@ async def fetched(url: str) -> str:
 class Stack:
     """The stack of docker-compose.yml with its own project name and ports.
 
-    It is what a user has who says so in `environ`, the environment. Published are `url`, where
-    NATS listens, and `natsctl`, `prometheus` and `grafana`, where these can be asked.
+    A user gets this stack with the variables of `environ`. `url` is the URL of NATS, and `natsctl`,
+    `prometheus` and `grafana` are the URLs of their published HTTP ports.
     """
 
     def __init__(self) -> None:
