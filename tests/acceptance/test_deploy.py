@@ -169,14 +169,14 @@ async def passes(port: int, probe: Mapping[str, Any]) -> None:
     """Wait until a kubelet would count the probe as passed."""
     url = f"http://127.0.0.1:{port}{probe['httpGet']['path']}"
 
-    async def received() -> bool:
+    async def has_passed() -> bool:
         try:
             async with ClientSession() as session, session.get(url) as response:
                 return response.status == 200
         except ClientError:
             return False
 
-    await eventually(received)
+    await eventually(has_passed)
 
 
 async def served(cluster: KubeCluster, version: str) -> str:
