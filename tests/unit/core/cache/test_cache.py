@@ -423,7 +423,7 @@ class TestStoredObjects:
         assert cache.get("a") is unformatted
 
 
-class TestWaitingForDeletion:
+class TestWaitingForANewerState:
     async def test_a_deletion_ends_the_wait(self, cache: Cache[Thing]) -> None:
         cache.apply(applied("a", 1))
         cache.apply(applied("b", 7))
