@@ -28,9 +28,10 @@ test: setup  ## run all tests but the long ones
 	$(PYTEST) tests
 
 test-fast: setup  ## run the tests that need no server
-	$(PYTEST) -m 'not long and not server' $(FAST)
+	$(PYTEST) --numprocesses auto -m 'not long and not server' $(FAST)
 
 test-long: setup  ## run the tests that take too long for every change
+	$(PYTEST) --hypothesis-profile long tests/property
 	$(BIN)/python -m pytest -m long tests
 
 coverage: setup  ## run the fast tests, and measure which branches they take

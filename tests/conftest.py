@@ -22,10 +22,16 @@ pytest_plugins = [
     "tests.support.plugins.nats",
 ]
 
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")  # the speed of the machine decides nothing
+# No property test has a deadline: its result must not depend on the speed of the machine. Every
+# run tries 50 examples of each property, `make test-long` 200 (--hypothesis-profile=long).
+for profile, examples in {"short": 50, "long": 200}.items():
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("short")
 
 VIRTUAL = ("unit", "property", "scenarios")
 WITHOUT_SERVERS = (*VIRTUAL, "architecture", "typing")

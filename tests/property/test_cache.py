@@ -157,4 +157,4 @@ def in_group(thing: Thing, group: str) -> bool:
 
 
 TestCache = CacheMachine.TestCase
-TestCache.settings = settings(deadline=None, max_examples=150, stateful_step_count=40)
+TestCache.settings = settings(stateful_step_count=40)

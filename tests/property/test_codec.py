@@ -3,7 +3,7 @@
 import re
 import string
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.errors import InvalidKeyError
@@ -22,7 +22,6 @@ KEYS = (
 )
 
 
-@settings(deadline=None)
 @given(st.lists(TOKEN, min_size=6, max_size=6), NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 def test_a_position_is_read_from_every_form_of_the_reply(
     names: list[str], stream: int, consumer: int, stored_ns: int, pending: int
@@ -39,13 +38,11 @@ def test_a_position_is_read_from_every_form_of_the_reply(
         assert written_ns(form.encode()) == stored_ns
 
 
-@settings(deadline=None)
 @given(KEYS)
 def test_every_legal_key_is_returned(key: str) -> None:
     assert check_key(key) == key
 
 
-@settings(deadline=None)
 @given(st.text(max_size=12) | st.text(KEY_CHARACTERS + ". *>", max_size=12))
 def test_a_key_is_legal_if_and_only_if_its_tokens_are(key: str) -> None:
     tokens = key.split(".")
@@ -76,7 +73,6 @@ PATTERNS = st.lists(st.sampled_from(["*", "a", "b", "a-", "a="]), max_size=3).fl
 NEAR = st.lists(st.sampled_from(["a", "b", "a-", "a=", "aa"]), min_size=1, max_size=4)
 
 
-@settings(deadline=None)
 @given(PATTERNS, NEAR)
 def test_a_pattern_matches_the_keys_that_a_server_matches(
     pattern: list[str], key: list[str]
@@ -90,7 +86,6 @@ HEADERS = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(HEADERS)
 def test_headers_are_read_as_they_were_written_and_their_size_is_exact(
     headers: dict[str, str],
@@ -101,7 +96,6 @@ def test_headers_are_read_as_they_were_written_and_their_size_is_exact(
     assert header_size(headers) == len(block)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_any_header_block_can_be_parsed(block: bytes) -> None:
     for name, value in parse_headers(block).items():

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.core.objects.finalizers import with_finalizer
@@ -125,7 +125,6 @@ def read_again(document: object) -> Any:
     return msgspec.json.decode(msgspec.json.encode(document))
 
 
-@settings(deadline=None)
 @given(foreign(), WRITES)
 def test_every_write_keeps_unknown_fields(before: Document, writes: list[Any]) -> None:
     before = read_again(before)
@@ -138,7 +137,6 @@ def test_every_write_keeps_unknown_fields(before: Document, writes: list[Any]) -
         assert unknown(after[name]) == unknown(before[name])
 
 
-@settings(deadline=None)
 @given(foreign(), APP)
 def test_a_put_keeps_unknown_fields_of_nested_structs(before: Document, app: App) -> None:
     old: Any = read_again(before)
@@ -149,7 +147,6 @@ def test_a_put_keeps_unknown_fields_of_nested_structs(before: Document, app: App
         assert unknown(new["spec"]["parts"][name]) == unknown(old["spec"]["parts"][name])
 
 
-@settings(deadline=None)
 @given(foreign(), APP)
 def test_a_put_object_is_read_and_a_second_put_changes_nothing(before: Document, app: App) -> None:
     value = APPS.encode(documents.render(before), app)
@@ -157,7 +154,6 @@ def test_a_put_object_is_read_and_a_second_put_changes_nothing(before: Document,
     assert APPS.encode(value, app) == value
 
 
-@settings(deadline=None)
 @given(foreign(), APP, APP)
 def test_the_generation_grows_if_and_only_if_the_spec_changes(
     before: Document, one: App, two: App
@@ -168,7 +164,6 @@ def test_the_generation_grows_if_and_only_if_the_spec_changes(
     assert growth == (one.spec != two.spec)
 
 
-@settings(deadline=None)
 @given(foreign(), STATUSES, FINALIZERS)
 def test_status_and_finalizers_do_not_change_the_desired_state(
     before: Document, status: Document, name: str
@@ -179,7 +174,6 @@ def test_status_and_finalizers_do_not_change_the_desired_state(
     assert documents.desire_differs(value, Write.mark(value, None))
 
 
-@settings(deadline=None)
 @given(DOCUMENTS, DOCUMENTS)
 def test_a_merge_patch_changes_only_the_fields_that_it_names(
     document: Document, patch: Document
@@ -194,20 +188,17 @@ def test_a_merge_patch_changes_only_the_fields_that_it_names(
             assert merged[name] == patch[name]
 
 
-@settings(deadline=None)
 @given(DOCUMENTS, DOCUMENTS)
 def test_a_merge_patch_applied_twice_is_applied_once(document: Document, patch: Document) -> None:
     once = documents.merge_patch(document, patch)
     assert documents.merge_patch(once, patch) == once
 
 
-@settings(deadline=None)
 @given(DOCUMENTS)
 def test_an_empty_merge_patch_changes_nothing(document: Document) -> None:
     assert documents.merge_patch(document, {}) == document
 
 
-@settings(deadline=None)
 @given(DOCUMENTS, DOCUMENTS)
 def test_a_merge_patch_does_not_change_its_arguments(document: Document, patch: Document) -> None:
     before = copy.deepcopy((document, patch))
@@ -215,7 +206,6 @@ def test_a_merge_patch_does_not_change_its_arguments(document: Document, patch: 
     assert (document, patch) == before
 
 
-@settings(deadline=None)
 @given(DOCUMENTS, DOCUMENTS)
 def test_every_difference_can_be_written_as_a_merge_patch(one: Document, two: Document) -> None:
     def without_null(value: Any) -> Any:

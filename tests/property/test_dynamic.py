@@ -6,7 +6,7 @@ Every watcher is called for every change of an object that it watches, and for n
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl import NotFoundError, PermissionDeniedError
@@ -204,7 +204,6 @@ async def run_steps(steps: list[tuple[Any, ...]]) -> None:
     assert harness.watches == 0
 
 
-@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_watches_are_exact_and_every_change_calls_its_watchers(
     steps: list[tuple[Any, ...]],
@@ -213,7 +212,6 @@ def test_watches_are_exact_and_every_change_calls_its_watchers(
         runner.run(run_steps(steps))
 
 
-@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_watch_counts_are_exact_after_concurrent_calls(
     steps: list[tuple[Any, ...]],

@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.controller.slots.owners import KUMORI, Owner, OwnerNames, label_value
@@ -14,33 +14,28 @@ OWNERS = st.builds(Owner, TEXTS, TEXTS)
 NAMES = st.sampled_from([OwnerNames(), KUMORI, OwnerNames.of_domain("example.org")])
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_a_label_value_is_always_legal(text: str) -> None:
     assert LEGAL.fullmatch(label_value(text))
 
 
-@settings(deadline=None)
 @given(TEXTS, TEXTS)
 def test_label_values_are_equal_if_and_only_if_their_texts_are(one: str, two: str) -> None:
     assert (label_value(one) == label_value(two)) == (one == two)
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_a_label_value_is_unchanged_only_if_its_text_is(text: str) -> None:
     value = label_value(text)
     assert (value == text) == (label_value(value) == value)
 
 
-@settings(deadline=None)
 @given(NAMES, OWNERS)
 def test_an_owner_is_read_as_it_was_written(names: OwnerNames, owner: Owner) -> None:
     metadata = Metadata(labels=names.labels(owner), annotations=names.annotations(owner))
     assert names.owner(metadata) == owner
 
 
-@settings(deadline=None)
 @given(NAMES, OWNERS)
 def test_an_owner_read_from_labels_alone_is_correct_or_none(
     names: OwnerNames, owner: Owner

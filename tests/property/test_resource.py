@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl import NotFoundError, StoreTimeoutError
@@ -244,7 +244,6 @@ async def run_steps(steps: list[tuple[Any, ...]]) -> None:
     await model.stop()
 
 
-@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_every_subscriber_handles_the_newest_state_of_every_object_in_order(
     steps: list[tuple[Any, ...]],

@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl import NotFoundError, Operation, StoreTimeoutError
@@ -295,14 +295,12 @@ async def run_steps_with_losses(steps: list[tuple[Any, ...]]) -> None:
             assert stored.keys() >= model.lost[key]
 
 
-@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_secondaries_converge_to_the_desired_state(steps: list[tuple[Any, ...]]) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(run_steps(steps))
 
 
-@settings(max_examples=100, deadline=None)
 @given(LOSSY_STEPS)
 def test_secondaries_of_lost_primaries_are_kept_without_proof(steps: list[tuple[Any, ...]]) -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

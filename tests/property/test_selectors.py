@@ -2,7 +2,7 @@
 
 import string
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.errors import UsageError
@@ -27,20 +27,17 @@ SELECTORS = st.builds(Selector, st.lists(REQUIREMENTS, max_size=5).map(tuple))
 LABELS = st.dictionaries(KEYS, VALUES, max_size=5)
 
 
-@settings(deadline=None)
 @given(SELECTORS)
 def test_a_selector_is_parsed_from_its_text(selector: Selector) -> None:
     assert Selector.parse(str(selector)) == selector
     assert str(Selector.parse(str(selector))) == str(selector)
 
 
-@settings(deadline=None)
 @given(SELECTORS, SELECTORS)
 def test_selectors_are_equal_if_and_only_if_their_texts_are(one: Selector, two: Selector) -> None:
     assert (one == two) == (str(one) == str(two))
 
 
-@settings(deadline=None)
 @given(SELECTORS, st.data())
 def test_spaces_between_words_are_ignored(selector: Selector, data: st.DataObject) -> None:
     spaced = "".join(
@@ -52,7 +49,6 @@ def test_spaces_between_words_are_ignored(selector: Selector, data: st.DataObjec
     assert Selector.parse(spaced) == selector
 
 
-@settings(deadline=None)
 @given(st.lists(REQUIREMENTS, max_size=4), LABELS)
 def test_a_selector_matches_labels_that_fulfil_every_requirement(
     requirements: list[Requirement], labels: dict[str, str]
@@ -71,7 +67,6 @@ def test_a_selector_matches_labels_that_fulfil_every_requirement(
     assert Selector(tuple(requirements)).matches(labels) == all(map(fulfilled, requirements))
 
 
-@settings(deadline=None)
 @given(LABELS, LABELS)
 def test_a_selector_of_labels_matches_objects_that_have_them_all(
     wanted: dict[str, str], labels: dict[str, str]
@@ -80,7 +75,6 @@ def test_a_selector_of_labels_matches_objects_that_have_them_all(
     assert Selector.of(wanted).matches({**labels, **wanted})
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab=!(),<> in\t/-", max_size=12))
 def test_any_text_is_a_selector_or_an_error_with_a_caret(text: str) -> None:
     try:

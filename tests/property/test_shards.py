@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.testing.time import in_virtual_time
@@ -40,7 +40,6 @@ def in_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return in_virtual_time(test)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     size=st.integers(1, 3),
     steps=st.lists(st.tuples(events, pauses), max_size=15),

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsctl import ConflictError, NotFoundError, Retry, StoreTimeoutError
@@ -221,7 +221,6 @@ async def check_that_the_external_mirror_has_the_desired_state(steps: list[Step]
     assert model.external.violations == []
 
 
-@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_every_watcher_sees_the_newest_state_and_no_older_one_after_it(
     steps: list[Step],
@@ -230,7 +229,6 @@ def test_every_watcher_sees_the_newest_state_and_no_older_one_after_it(
         runner.run(check_that_every_watcher_has_the_newest_state(steps))
 
 
-@settings(max_examples=150, deadline=None)
 @given(PROTECTED_STEPS)
 @example([("put", "a", "one"), ("wait", 1.0), ("stop",), ("delete raw", "a")])
 @example([("put", "a", "one"), ("put plainly", "a", "one")])

@@ -310,9 +310,7 @@ class SharedWorkqueues(Workqueues):
 
 TestWorkqueue = Workqueues.TestCase
 TestSharedWorkqueue = SharedWorkqueues.TestCase
-TestWorkqueue.settings = TestSharedWorkqueue.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None
-)
+TestWorkqueue.settings = TestSharedWorkqueue.settings = settings(stateful_step_count=40)
 
 
 STEPS = st.lists(
@@ -321,7 +319,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(steps=STEPS, held_s=st.lists(st.integers(0, 3), min_size=1, max_size=5))
 def test_every_added_key_is_processed_afterwards(
     steps: list[tuple[str, int, Priority, int, str]], held_s: list[int]
@@ -371,7 +368,6 @@ def test_every_added_key_is_processed_afterwards(
     assert all(begun[key] >= added for key, added in wanted.items())
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     workers=st.integers(1, 5),
     steps=st.lists(

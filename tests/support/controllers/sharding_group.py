@@ -248,8 +248,8 @@ class Town:
         self,
         who: str,
         *,
-        pause_s: float = 0.1,
-        again_s: float | None = 0.1,
+        pause_s: float = 0.5,
+        again_s: float | None = 0.5,
         rate: float = 1.0,
         vacant: VacantByName = always_vacant,
     ) -> Member:
@@ -266,10 +266,11 @@ class Town:
 
     def shared(self, *members: Member) -> bool:
         """Return whether these members, and no others, hold all keys, each key once."""
+        if not all(member.members == len(members) for member in members):
+            return False
         held = [key for member in members for key in member.keys]
         everything = set(self.items.keys())
-        agreed = all(member.members == len(members) for member in members)
-        return agreed and len(held) == len(everything) and set(held) == everything
+        return len(held) == len(everything) and set(held) == everything
 
     def check(self) -> None:
         assert self.floor.overlaps == []

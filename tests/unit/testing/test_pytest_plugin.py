@@ -1,5 +1,6 @@
 """The pytest plugin runs async tests in virtual time, and offers memory stores as fixtures."""
 
+import os
 import re
 import subprocess
 import sys
@@ -24,42 +25,7 @@ class Things(Controller):
         self.runtime.event(key, "Normal", "Seen", "here it is")
 """
 
-
-def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in the folder with the natsctl plugin and without other async plugins."""
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
-    plugins = ("no:asyncio", "no:anyio", "no:cacheprovider", "no:natsctl")
-    return subprocess.run(
-        [
-            *(sys.executable, "-W", "error", "-m", "pytest", "-q", str(folder), *options),
-            *(word for plugin in plugins for word in ("-p", plugin)),
-            *("-p", "natsctl.testing.pytest_plugin"),
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
-def test_the_plugin_is_an_entry_point() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    plugins = project["entry-points"]["pytest11"]
-    assert plugins == {"natsctl": "natsctl.testing.pytest_plugin"}
-
-
-def test_the_test_of_the_readme_passes(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python[^\n]*\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "test_readme.py").write_text("\n".join(blocks))
-    result = run_pytest(tmp_path)
-    assert "1 passed" in result.stdout, result.stdout
-
-
-def test_an_async_test_runs_in_virtual_time_with_fixtures(tmp_path: Path) -> None:
-    (tmp_path / "test_hours.py").write_text(
-        CONTROLLER
-        + """
+HOURS = """
 import asyncio
 from natsctl.testing import running
 
@@ -80,14 +46,8 @@ class TestMethods:
     async def test_method(self, memory_stores):
         assert await memory_stores.api("STREAM.NAMES") == {"streams": [], "total": 0}
 """
-    )
-    result = run_pytest(tmp_path)
-    assert "2 passed" in result.stdout, result.stdout
 
-
-def test_a_marked_test_runs_in_real_time(tmp_path: Path) -> None:
-    (tmp_path / "test_real.py").write_text(
-        """
+REAL = """
 import asyncio
 import pytest
 from natsctl.testing import VirtualTimeLoop
@@ -105,22 +65,76 @@ async def test_virtual():
 def test_plain():
     pass
 """
+
+FAILING = "async def test_fails():\n    assert 1 == 2\n"
+MARKERS = ["asyncio", "anyio", "trio"]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report of one plain pytest, without the asyncio plugin, about all tests of this file."""
+    folder = tmp_path_factory.mktemp("tests")
+    markers = "".join(f"\n    {marker}: of another plugin" for marker in MARKERS)
+    (folder / "pytest.ini").write_text(
+        f"[pytest]\naddopts = --strict-markers\nmarkers ={markers}\n"
     )
-    result = run_pytest(tmp_path)
-    assert "3 passed" in result.stdout, result.stdout
-
-
-@pytest.mark.parametrize("marker", ["asyncio", "anyio", "trio"])
-def test_a_test_of_another_plugin_is_not_run(tmp_path: Path, marker: str) -> None:
-    (tmp_path / "test_other.py").write_text(
-        f"import pytest\n\n\n@pytest.mark.{marker}\nasync def test_other():\n    pass\n"
+    blocks = re.findall(r"```python[^\n]*\n(.*?)```", README, re.DOTALL)
+    (folder / "test_readme.py").write_text("\n".join(blocks))
+    (folder / "test_hours.py").write_text(CONTROLLER + HOURS)
+    (folder / "test_real.py").write_text(REAL)
+    (folder / "test_fails.py").write_text(FAILING)
+    for marker in MARKERS:
+        (folder / f"test_{marker}.py").write_text(
+            f"import pytest\n\n\n@pytest.mark.{marker}\nasync def test_other():\n    pass\n"
+        )
+    plugins = ("no:asyncio", "no:anyio", "no:cacheprovider", "no:natsctl")
+    result = subprocess.run(
+        [
+            *(sys.executable, "-W", "error", "-m", "pytest", "-v", "-rA", str(folder)),
+            *(word for plugin in plugins for word in ("-p", plugin)),
+            *("-p", "natsctl.testing.pytest_plugin"),
+        ],
+        cwd=folder,
+        env=os.environ | {"COLUMNS": "200"},  # the summary shows each error in full
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
-    result = run_pytest(tmp_path, "-o", f"markers={marker}: of another plugin")
-    assert "async def functions are not natively supported" in result.stdout, result.stdout
+    return result.stdout
 
 
-def test_a_failed_async_test_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "test_fails.py").write_text("async def test_fails():\n    assert 1 == 2\n")
-    result = run_pytest(tmp_path)
-    assert "1 failed" in result.stdout, result.stdout
-    assert "assert 1 == 2" in result.stdout
+def outcomes(report: str, file: str) -> list[str]:
+    """Return the outcomes of the tests in a file, from the summary of the report."""
+    return re.findall(rf"^([A-Z]+) {re.escape(file)}::", report, re.MULTILINE)
+
+
+def test_the_plugin_is_an_entry_point() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    plugins = project["entry-points"]["pytest11"]
+    assert plugins == {"natsctl": "natsctl.testing.pytest_plugin"}
+
+
+def test_the_test_of_the_readme_runs_as_printed(report: str) -> None:
+    assert outcomes(report, "test_readme.py") == ["PASSED"], report
+
+
+def test_an_async_test_runs_in_virtual_time_with_fixtures(report: str) -> None:
+    assert outcomes(report, "test_hours.py") == ["PASSED"] * 2, report
+
+
+def test_a_marked_test_runs_in_real_time(report: str) -> None:
+    assert outcomes(report, "test_real.py") == ["PASSED"] * 3, report
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_a_test_of_another_plugin_is_not_run(report: str, marker: str) -> None:
+    not_run = (
+        rf"FAILED test_{marker}\.py::test_other - .*async def functions are not natively supported"
+    )
+    assert re.search(not_run, report), report
+
+
+def test_a_failure_is_a_failure(report: str) -> None:
+    assert outcomes(report, "test_fails.py") == ["FAILED"], report
+    assert "assert 1 == 2" in report
