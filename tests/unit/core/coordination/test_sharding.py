@@ -104,7 +104,7 @@ async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
         "stopped sharing keys reason='the member record could not be renewed in time'"
         in caplog.text
     )
-    assert "record out of reach record='member record' error='the way is cut'" in caplog.text
+    assert "record out of reach record='member record' error='the connection is cut'" in caplog.text
     two.way.cut = False
     await eventually(lambda: town.shared(one, two))
 
