@@ -61,6 +61,10 @@ class Orphan(msgspec.Struct, frozen=True):
     former: str = ""
 
 
+UNMARKED = "it carries no installation: natsctl gc accept assigns it to this one"
+"""The reason why an orphan in a cluster is kept that has no installation; see `Orphan.held`."""
+
+
 class GarbagePlan(msgspec.Struct, frozen=True):
     """The orphans that a GC cycle would delete.
 

@@ -27,7 +27,7 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
-from natsctl.model.garbage import GarbageLimits, GarbagePlan, Kept, Orphan, Removed
+from natsctl.model.garbage import UNMARKED, GarbageLimits, GarbagePlan, Kept, Orphan, Removed
 from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
@@ -35,7 +35,6 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 READS_MAX = 16  # owners read at the leader at once
-UNMARKED = "it carries no installation: natsctl gc accept assigns it to this one"
 
 
 class _Suspect(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from natsctl.core.cache.cache import Invalid
 from natsctl.core.objects.read_your_writes import Sync
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.errors import ExistsError
-from natsctl.model.garbage import GarbagePlan
+from natsctl.model.garbage import UNMARKED, GarbagePlan
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.telemetry.logger import get_logger
@@ -105,7 +105,7 @@ class SyncReports:
         if plan.refused and plan.refused != self._refused:
             self._log_refused(plan)
         self._refused = plan.refused
-        unmarked = sum(bool(orphan.held) for orphan in plan.orphans)
+        unmarked = sum(orphan.held == UNMARKED for orphan in plan.orphans)
         if unmarked > self._unmarked:
             log.warning(
                 "keeping orphans that carry no installation: `natsctl gc plan` lists them, "
