@@ -1,4 +1,4 @@
-"""A sync reads no state older than the last write of its own key."""
+"""A sync reads no state that is older than the last write of the same key."""
 
 import asyncio
 
