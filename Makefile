@@ -44,12 +44,13 @@ mutants: setup  ## run mutation tests, for example: make mutants MODULES=natsctl
 	$(BIN)/python -m pip install --quiet --group mutants
 	nice $(BIN)/python tools/mutants.py $(MODULES)
 
-lint: setup  ## style, types, import contracts
+lint: setup  ## style, types, import contracts, plain English
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/architecture/test_prose.py
 
 bench: setup  ## measure speed and size beside nats-py, aiohttp and kopf, in one run
 	$(BIN)/python -m pip install --quiet --group bench

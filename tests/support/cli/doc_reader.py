@@ -46,7 +46,7 @@ class Terminal:
 
 
 class Reader:
-    """Saves files and runs commands, each daemon in a terminal of its own.
+    """Saves files and runs commands, each daemon in a separate terminal.
 
     If a daemon starts a private server, the next commands use that server. *ports* maps the ports
     of the page to free ports.
