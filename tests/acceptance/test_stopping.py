@@ -132,7 +132,10 @@ class Hub:
 
     async def _is_held(self, name: str) -> bool:
         claims = await self.client.jetstream().key_value("natsctl_leases")
-        claim = json.loads((await claims.get(name)).value or b"{}")
+        try:
+            claim = json.loads((await claims.get(name)).value or b"{}")
+        except KeyNotFoundError:  # it expired after the keys were listed
+            return False
         return not claim.get("released")
 
     async def keys(self, bucket: str) -> list[str]:

@@ -94,10 +94,11 @@ async def define(
 
     async def served() -> bool:
         try:
+            discovery = await transport.call("GET", f"/apis/{group}/v1")
             await transport.call("GET", f"/apis/{group}/v1/{plural}")
         except StoreMissingError:
             return False
-        return True
+        return f'"{kind}"'.encode() in discovery.body
 
     await eventually(served)
 
