@@ -157,7 +157,8 @@ class Admin:
         async def read() -> None:
             for subject in remaining:
                 key = subject.removeprefix(prefix)
-                entries[key] = await self.entry(bucket, key)
+                with suppress(NoMessage):  # the message expired after the names were listed
+                    entries[key] = await self.entry(bucket, key)
 
         reads = await asyncio.gather(*(read() for _ in range(READS)), return_exceptions=True)
         for failure in filter(None, reads):
