@@ -176,7 +176,7 @@ async def with_kopf(arguments: Arguments) -> Result:
     async with aiohttp.ClientSession() as session:
         applier = Applier(arguments, session)
 
-        @kopf.on.create(GROUP, VERSION, PLURAL, registry=registry)
+        @kopf.on.create(GROUP, VERSION, PLURAL, registry=registry)  # type: ignore[arg-type, unused-ignore]  # only if kopf is installed
         async def _create(name: str, spec: dict[str, str], **_: object) -> None:
             nonlocal handled
             watch.start()
