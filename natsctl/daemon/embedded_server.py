@@ -1,4 +1,4 @@
-"""Runs a private nats-server beside the controllers of one process."""
+"""Runs a private nats-server together with the controllers of one process."""
 
 import asyncio
 import socket

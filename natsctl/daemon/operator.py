@@ -39,7 +39,7 @@ class Runnable(Protocol):
     synced: asyncio.Event
 
     async def run(self) -> None:
-        """Work until `stop`; raises the error that ends the controller for good."""
+        """Work until `stop`; raises the error that ends the controller."""
         ...
 
     def stop(self) -> None:

@@ -405,7 +405,7 @@ async def test_doctor_warns_if_a_daemon_of_this_user_gets_no_requests(
 @pytest.mark.parametrize(
     ("more", "result", "expected"),
     [
-        ([], "ok", "not by this user: only natsctl status, resync and the like need it"),
+        ([], "ok", "not permitted to this user: only commands such as natsctl status need it"),
         ([DISCOVERY, *VERB_SUBJECTS], "ok", ", ".join(VERBS)),
         (
             [DISCOVERY, *VERB_SUBJECTS[:-1]],

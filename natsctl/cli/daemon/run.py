@@ -130,7 +130,7 @@ async def run(
 
 
 def _check_no_server(effective: Effective) -> None:
-    """Raise `UsageError` if a setting names a NATS server beside `--embedded`."""
+    """Raise `UsageError` if a setting names a NATS server in addition to `--embedded`."""
     for field in ("nats.servers", "nats.context"):
         source = effective.sources.get(field)
         if source is not None:

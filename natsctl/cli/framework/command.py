@@ -79,7 +79,7 @@ class App(typer.Typer):
 def connected(work: Work[P]) -> Callable[..., None]:
     """Make a command of a coroutine function whose first argument is the `NatsOptions`.
 
-    The command has the connection options beside the options of *work*.
+    The command has the connection options in addition to the options of *work*.
     """
     return connected_on(None)(work)
 

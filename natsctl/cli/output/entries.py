@@ -50,7 +50,7 @@ def labels_of(document: Document | None) -> dict[str, str]:
 def described(bucket: str, message: Message, event: str = "") -> dict[str, object]:
     """Return an entry as fields that `natsctl apply` reads.
 
-    The fields of an object stand beside `bucket`, `key` and `revision`. Another value is in the
+    The fields of an object are added to `bucket`, `key` and `revision`. Another value is in the
     field `value`: a JSON object or array as it is, and other text as a string. Bytes that are not
     text are in the field `base64`. A delete marker has no value.
     """

@@ -99,7 +99,7 @@ async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Findi
 
 
 def _time(date: str) -> datetime | None:
-    """Return the time of an HTTP `Date` header; None if it is no time in UTC."""
+    """Return the time of an HTTP `Date` header; None if it is not a time in UTC."""
     try:
         parsed = parsedate_to_datetime(date)
     except ValueError:

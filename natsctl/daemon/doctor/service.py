@@ -90,6 +90,8 @@ async def _requesting(probe: Probe, verbs: Verbs) -> Finding:
             f"for the requests that the user needs, {permit('publish', denied)}",
         )
     if cannot_find or not allowed:
-        return ok(ASKING, "not by this user: only natsctl status, resync and the like need it")
+        return ok(
+            ASKING, "not permitted to this user: only commands such as natsctl status need it"
+        )
     some = f"; not everything: {', '.join(denied)}" if denied else ""
     return ok(ASKING, ", ".join(allowed) + some)

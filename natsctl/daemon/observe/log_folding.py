@@ -4,7 +4,7 @@ If two thousand keys fail for the same reason, two thousand lines are logged at 
 errors of natsctl's own loggers (`natsctl.telemetry.logger`) are folded if they have the same
 logger, level and event, the same `controller`, `kind` and `bucket`, and the same traceback. The
 first line is written at once. Of the lines that follow within a second, the newest is written at
-the end of the second, and its field `repeated` is the number of lines that it stands for.
+the end of the second, and its field `repeated` is the number of lines that it represents.
 """
 
 import asyncio

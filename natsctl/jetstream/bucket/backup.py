@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -19,14 +20,14 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.jetstream.bucket.archive import VERSION, ArchiveWriter, Entry, Header
-from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.browse import BucketStore, repeated
 from natsctl.jetstream.bucket.bucket import Bucket, create_stream
 from natsctl.jetstream.bucket.codec import prefix_of, stream_of
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.keys import check_key
 from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Stored
 
-ATTEMPTS = 5
+ATTEMPTS = 5  # to write a key
 AT_ONCE = 64  # concurrent writes
 HELD_MAX_BYTES = 16 * 1024 * 1024  # size of the values in concurrent writes
 
@@ -77,12 +78,7 @@ async def back_up(bucket: Bucket, file: BinaryIO, step: Step) -> BackupResult:
     options = await options_of(bucket)
     header = Header(natsctl_backup=VERSION, bucket=bucket.name, created=created, options=options)
     archive = ArchiveWriter(file, header)
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await _back_up(bucket, archive, step)
-        except WatchBrokenError:
-            archive.restart()
-    return await _back_up(bucket, archive, step)
+    return await repeated(partial(_back_up, bucket, archive, step), archive.restart)
 
 
 async def _back_up(bucket: Bucket, archive: ArchiveWriter, step: Step) -> BackupResult:
@@ -188,12 +184,7 @@ async def verify(bucket: Bucket, written: dict[str, tuple[int, bytes]], step: St
     each key that the bucket has, or whose deletion it reports.
     """
     wrong: list[str] = []
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await _verify(bucket, written, wrong, step)
-        except WatchBrokenError:
-            continue
-    return await _verify(bucket, written, wrong, step)
+    return await repeated(partial(_verify, bucket, written, wrong, step))
 
 
 async def _verify(
@@ -254,8 +245,8 @@ async def _write(
             pass
         try:
             current = await store.get(key)
-        except NotFoundError as gone:
-            base, outcome = gone.deleted_at or 0, Outcome.CREATED
+        except NotFoundError as missing:
+            base, outcome = missing.deleted_at or 0, Outcome.CREATED
             continue
         if current.value == value:
             return Outcome.UNCHANGED, current.revision

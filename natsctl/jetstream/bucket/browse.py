@@ -4,7 +4,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket, Message
@@ -29,7 +29,9 @@ from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-ATTEMPTS = 5
+T = TypeVar("T")
+
+ATTEMPTS = 5  # watches that a listing tries
 LOGGED_MAX = 3  # illegal keys in a log line
 NAME_MAX = 200  # characters of their names
 
@@ -64,12 +66,7 @@ class BucketStore(KvStore):
 
     async def listing(self) -> list[Message]:
         """Return the newest value of every key, sorted by key."""
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return await self._listing()
-            except WatchBrokenError:
-                continue
-        return await self._listing()
+        return await repeated(self._listing)
 
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
@@ -123,6 +120,23 @@ class BucketStore(KvStore):
 
     def _feed(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> Feed:
         return _DatedFeed(prefix, answer, self._times, self._ttls)
+
+
+def _nothing() -> None:
+    """Do nothing before another attempt."""
+
+
+async def repeated(read: Callable[[], Awaitable[T]], restart: Callable[[], None] = _nothing) -> T:
+    """Return the result of *read*; if its watch breaks, call *restart* and read again.
+
+    Raises `WatchBrokenError` if `ATTEMPTS` watches break.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await read()
+        except WatchBrokenError:
+            restart()
+    return await read()
 
 
 def _first_names(illegal: Collection[str]) -> str:

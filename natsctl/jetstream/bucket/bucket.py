@@ -53,7 +53,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def deleted(self) -> Deleted:
-        """The deletion that the marker stands for."""
+        """The deletion that this delete marker reports."""
         return Deleted(self.key, self.revision, self.marker is Marker.PURGED)
 
 

@@ -82,10 +82,10 @@ class KvStore:
         if revision is None:
             try:
                 revision = (await self.get(key)).revision
-            except NotFoundError as gone:
-                if not purge or gone.deleted_at is None:
+            except NotFoundError as missing:
+                if not purge or missing.deleted_at is None:
                     raise
-                revision = gone.deleted_at
+                revision = missing.deleted_at
         headers = {OPERATION: "PURGE", ROLLUP: "sub"} if purge else {OPERATION: "DEL"}
         ttl_s = self._bucket.marker_ttl_s(purge=purge)
         if ttl_s is not None:

@@ -19,7 +19,9 @@ from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, Wa
 
 VERIFY_S = 60.0  # the interval of checks that the consumer has not stopped
 COUNTS = 6  # counts of the keys between two checks
-PASSES = 3  # passes over keys that change during a listing, before the rest is read
+PASSES = (
+    3  # passes over keys that change during a listing, before missing keys are read at the leader
+)
 
 
 class KvWatch:

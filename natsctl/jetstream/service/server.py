@@ -109,7 +109,7 @@ class Service:
                 try:
                     await self._connection.wait_connected()
                 except StoreError:
-                    return  # closed for good
+                    return  # this process closed the connection
                 try:
                     await self._subscribe(self._connection.client)
                 except (NatsError, StoreError) as error:
