@@ -1,9 +1,9 @@
 """Writes to a bucket over a bare socket, faster than any NATS client reads.
 
-    python -m tests.benchmarks.support.bulk_writer URL COUNT VERSION RATE
+    python -m tests.benchmarks.support.bulk_writer URL COUNT VERSION ROUNDS RATE
 
-updates COUNT keys once each, RATE per second (0: as fast as possible), and prints when each update
-was sent.
+updates COUNT keys ROUNDS times each, the last time to VERSION, as fast as possible if RATE is 0.
+Otherwise it updates each key once, RATE per second, and prints when each update was sent.
 """
 
 import socket
@@ -105,10 +105,11 @@ def _deletion(name: str) -> bytes:
     )
 
 
-def fill(url: str, count: int, version: int = 0) -> None:
-    """Write *count* keys."""
+def fill(url: str, count: int, *, version: int = 0, rounds: int = 1) -> None:
+    """Write *count* keys in each round; the last round writes *version*."""
     writer = Writer(url)
-    writer.put_all((key(number), value(number, version)) for number in range(count))
+    for written in range(version - rounds + 1, version + 1):
+        writer.put_all((key(number), value(number, written)) for number in range(count))
     writer.close()
 
 
@@ -127,12 +128,12 @@ def paced(url: str, count: int, version: int, rate: int) -> dict[str, float]:
     return sent
 
 
-def main(url: str, count: int, version: int, rate: int) -> None:
+def main(url: str, count: int, version: int, rounds: int, rate: int) -> None:
     sent: dict[str, float] = {}
     if rate:
         sent = paced(url, count, version, rate)
     else:
-        fill(url, count, version)
+        fill(url, count, version=version, rounds=rounds)
     sys.stdout.buffer.write(msgspec.json.encode(sent))
 
 

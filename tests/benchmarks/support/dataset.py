@@ -5,7 +5,7 @@ import msgspec
 from natsctl import Object, kv
 
 BUCKET = "bench"
-VALUE_BYTES = 312
+VALUE_BYTES = 352
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ def key(number: int) -> str:
 
 
 def value(number: int, version: int = 0) -> bytes:
-    """Return 312 bytes of JSON; another version has another spec."""
+    """Return `VALUE_BYTES` of JSON; another version has another spec."""
     name = f"shop-{number}"
     document = {
         "metadata": {"labels": {"app": name}, "generation": 1 + version, "uid": f"{number:036}"},

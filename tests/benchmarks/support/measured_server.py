@@ -26,7 +26,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 5
     keys: int = 100_000
     deleted: int = 360_000
-    live: int = 50_000
+    live: int = 200_000
+    live_keys: int = 20_000
     puts: int = 5_000
     puts_per_s: int = 1_000
     faults: int = 3
@@ -42,7 +43,8 @@ QUICK = Sizes(
     rounds=3,
     keys=20_000,
     deleted=40_000,
-    live=10_000,
+    live=20_000,
+    live_keys=4_000,
     puts=2_000,
     faults=1,
     configmaps=500,
@@ -81,12 +83,15 @@ class Observer:
 
 @asynccontextmanager
 async def observing(
-    side: str, server: NatsServer, sizes: Sizes, *, listed: int, then: int = 0
+    side: str, server: NatsServer, sizes: Sizes, *, listed: int, then: int = 0, version: int = 1
 ) -> AsyncIterator[Observer]:
-    """Start a process that lists the bucket; kill it at the end."""
+    """Start a process that handles the bucket; kill it at the end.
+
+    `Observer.end` returns when *version* of *then* keys is handled.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.benchmarks.support.watch_process"),
-        *(side, server.url, str(listed), str(then), sizes.loop),
+        *(side, server.url, str(listed), str(then), str(version), sizes.loop),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=LINE_MAX,
@@ -101,11 +106,16 @@ async def observing(
         await process.wait()
 
 
-async def write(server: NatsServer, count: int, *, version: int, rate: int = 0) -> dict[str, float]:
-    """Update *count* keys from another process; return when each was sent if *rate* is set."""
+async def write(
+    server: NatsServer, count: int, *, version: int, rounds: int = 1, rate: int = 0
+) -> dict[str, float]:
+    """Update *count* keys from another process; return when each was sent if *rate* is set.
+
+    Without a rate, each key is updated *rounds* times, the last time to *version*.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.benchmarks.support.bulk_writer"),
-        *(server.url, str(count), str(version), str(rate)),
+        *(server.url, str(count), str(version), str(rounds), str(rate)),
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )

@@ -5,8 +5,12 @@ from statistics import median
 
 import msgspec
 
-OURS, PEER = "natsctl", "nats-py"
+OURS, PEER = "natsctl", "naive"
 SIDES = (OURS, PEER)
+
+# Go is not run here: these are its rates as multiples of the naive loop's, with nats.go and the
+# work queue of client-go, four workers, on two cores of the machines that natsctl is measured on.
+GO_COLD, GO_LIVE = 3.1, 1.6
 
 
 class Samples(msgspec.Struct, frozen=True):
@@ -27,13 +31,18 @@ class Samples(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table; `ratio` has the ratio of ours to theirs for each round."""
+    """One line of the table; `ratio` has the ratio of ours to theirs for each round.
+
+    `go` is the ratio of Go to the peer, measured elsewhere. A row with a target is also in the
+    summary.
+    """
 
     what: str
     ours: Samples
     peer: str = ""
     theirs: Samples | None = None
     ratio: Samples | None = None
+    go: float | None = None
     target: str = ""
     met: bool | None = None
 
@@ -48,6 +57,7 @@ def compared(
     ours: Sequence[float],
     theirs: Sequence[float],
     *,
+    go: float | None = None,
     target: str = "",
     enough: Callable[[float], bool] | None = None,
 ) -> Row:
@@ -59,6 +69,7 @@ def compared(
         peer=PEER,
         theirs=samples(unit, theirs),
         ratio=ratio,
+        go=go,
         target=target,
         met=None if enough is None else enough(ratio.median),
     )
@@ -96,12 +107,31 @@ def shown(
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as text, one line each."""
-    cells = [("", "natsctl (spread)", "peer", "ratio (spread)", "target", "")]
+    header = ("", "natsctl (spread)", "peer", "ratio (spread)", "Go", "target", "")
+    return _aligned([header, *map(_cells, rows)])
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Return the rows with a target as text: the median, the ratio, the target and the verdict."""
+    cells = [("work", "natsctl", "peer", "ratio", "Go", "target", "")]
     for row in rows:
-        peer_cell = f"{row.peer} {row.theirs}" if row.theirs else ""
-        verdict = "" if row.met is None else "met" if row.met else "MISSED"
-        ratio = str(row.ratio) if row.ratio else ""
-        cells.append((row.what, str(row.ours), peer_cell, ratio, row.target, verdict))
+        if row.target:
+            ours = f"{_short(row.ours.median)} {row.ours.unit}"
+            peer = f"{_short(row.theirs.median)} {row.theirs.unit}" if row.theirs else ""
+            ratio = f"{_short(row.ratio.median)}x" if row.ratio else ""
+            cells.append((row.what.strip(), ours, peer, ratio, *_cells(row)[4:]))
+    return _aligned(cells)
+
+
+def _cells(row: Row) -> tuple[str, str, str, str, str, str, str]:
+    peer = f"{row.peer} {row.theirs}" if row.theirs else ""
+    ratio = str(row.ratio) if row.ratio else ""
+    go = "" if row.go is None else f"{row.go:g}x"
+    verdict = "" if row.met is None else "met" if row.met else "MISSED"
+    return row.what, str(row.ours), peer, ratio, go, row.target, verdict
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()

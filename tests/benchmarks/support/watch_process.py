@@ -1,9 +1,9 @@
-"""Watches the bucket with natsctl or with nats-py, and prints the times of the changes.
+"""Handles every object of the bucket with natsctl or with a naive loop, and prints the times.
 
-    python -m tests.benchmarks.support.watch_process SIDE URL LISTED THEN LOOP
+    python -m tests.benchmarks.support.watch_process SIDE URL LISTED THEN VERSION LOOP
 
-handles LISTED keys, prints a `Start`, receives THEN more changes, prints an `End`, and ends when
-its standard input is closed.
+handles LISTED keys, prints a `Start`, handles version VERSION of THEN keys, prints an `End`, and
+ends when its standard input is closed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.benchmarks.support.dataset import BUCKET, ITEMS, Item
 
 SETTLE_S = 0.5  # before memory is measured and changes begin
 
-Seen = Callable[[str], None]
+Seen = Callable[[str, Item | None], None]
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -34,14 +34,20 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The keys that changed after the start, each with its monotonic time."""
+    """The handled changes after the start.
+
+    `seen` has the keys whose last version was handled, each with its monotonic time. `handled`
+    counts all calls of the handler, the first of which was at `began`.
+    """
 
     seen: list[tuple[str, float]]
+    handled: int
+    began: float
     cpu_s: float
 
 
 class Items(Controller):
-    """Reports each key to `seen`."""
+    """Reports each key with its object to `seen`."""
 
     items = primary(ITEMS)
 
@@ -49,7 +55,7 @@ class Items(Controller):
         self._seen = seen
 
     async def sync_handler(self, key: str) -> float | None:
-        self._seen(key)
+        self._seen(key, self.items.get(key))
         return None
 
 
@@ -58,24 +64,30 @@ async def natsctl(url: str, seen: Seen) -> None:
         await ControllerRuntime(Items(seen), nats=connection).run()
 
 
-async def natspy(url: str, seen: Seen) -> None:
-    client = await nats.connect(url)
-    bucket = await client.jetstream().key_value(BUCKET)
-    async for entry in await bucket.watchall():
-        if entry is not None:
-            seen(entry.key)
+async def naive(url: str, seen: Seen) -> None:
+    """Decode each value and call an async handler, as a short program with nats-py does."""
 
+    async def handler(key: str, item: Item) -> None:
+        seen(key, item)
 
-async def natspy_holding(url: str, seen: Seen) -> None:
-    """Keep the decoded objects, as a program that acts on them does."""
     client = await nats.connect(url)
     bucket = await client.jetstream().key_value(BUCKET)
     decoder = msgspec.json.Decoder(Item)
-    cache: dict[str, tuple[int, Item]] = {}
     async for entry in await bucket.watchall():
-        if entry is not None:
-            cache[entry.key] = (entry.revision, decoder.decode(entry.value))
-            seen(entry.key)
+        if entry is not None and entry.value is not None:
+            await handler(entry.key, decoder.decode(entry.value))
+
+
+async def naive_holding(url: str, seen: Seen) -> None:
+    """Also keep the decoded objects, as a program that looks at other objects does."""
+    cache: dict[str, Item] = {}
+
+    def keep(key: str, item: Item | None) -> None:
+        if item is not None:
+            cache[key] = item
+        seen(key, item)
+
+    await naive(url, keep)
 
 
 async def nothing(_url: str, _seen: Seen) -> None:
@@ -85,36 +97,46 @@ async def nothing(_url: str, _seen: Seen) -> None:
 
 SIDES: dict[str, Callable[[str, Seen], Awaitable[None]]] = {
     "natsctl": natsctl,
-    "nats-py": natspy,
-    "nats-py, holding": natspy_holding,
+    "naive": naive,
+    "naive, holding": naive_holding,
     "nothing": nothing,
 }
 
 
 class Observation:
-    """Counts the keys of the listing, then records each change with its time."""
+    """Counts the keys of the listing, then records when the last version of a key is handled."""
 
-    def __init__(self, listed: int, then: int) -> None:
+    def __init__(self, listed: int, then: int, version: int) -> None:
         self._started = time.monotonic()
         self._cpu = time.process_time()
         self._remaining = listed
         self._then = then
-        self._changes: list[tuple[str, float]] = []
+        self._version = version
+        self._seen: list[tuple[str, float]] = []
+        self._handled = 0
+        self._began = 0.0
         self._listed = asyncio.Event()
         self._ended = asyncio.Event()
         self._times = (0.0, 0.0)
+        self._cpu_s = 0.0
         if not listed:
             self._reach()
 
-    def see(self, key: str) -> None:
-        """Count a key of the listing, or record a later change."""
-        self._remaining -= 1
-        if self._remaining < 0:
-            self._changes.append((key, time.monotonic()))
-            if len(self._changes) == self._then:
+    def see(self, key: str, item: Item | None) -> None:
+        """Count a key of the listing, or a later change."""
+        if self._remaining:
+            self._remaining -= 1
+            if not self._remaining:
+                self._reach()
+            return
+        if not self._handled:
+            self._began = time.monotonic()
+        self._handled += 1
+        if item is not None and item.spec.replicas == self._version:
+            self._seen.append((key, time.monotonic()))
+            if len(self._seen) == self._then:
+                self._cpu_s = time.process_time() - self._cpu
                 self._ended.set()
-        elif not self._remaining:
-            self._reach()
 
     def _reach(self) -> None:
         self._times = (time.monotonic() - self._started, time.process_time() - self._cpu)
@@ -129,7 +151,7 @@ class Observation:
 
     async def end(self) -> End:
         await self._ended.wait()
-        return End(self._changes, time.process_time() - self._cpu)
+        return End(self._seen, self._handled, self._began, self._cpu_s)
 
 
 def _memory(field: str) -> int:
@@ -143,8 +165,8 @@ def _print(result: msgspec.Struct) -> None:
     sys.stdout.buffer.flush()
 
 
-async def observe(side: str, url: str, listed: int, then: int) -> None:
-    observation = Observation(listed, then)
+async def observe(side: str, url: str, listed: int, then: int, version: int) -> None:
+    observation = Observation(listed, then, version)
     task = asyncio.ensure_future(SIDES[side](url, observation.see))
     _print(await observation.start())
     if then:
@@ -154,10 +176,11 @@ async def observe(side: str, url: str, listed: int, then: int) -> None:
     await asyncio.wait({task})
 
 
-def main(side: str, url: str, listed: str, then: str, loop: str) -> None:
+def main(side: str, url: str, *numbers: str, loop: str) -> None:
     run = uvloop.run if loop == "uvloop" else asyncio.run
-    run(observe(side, url, int(listed), int(then)))
+    listed, then, version = map(int, numbers)
+    run(observe(side, url, listed, then, version))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:-1], loop=sys.argv[-1])
