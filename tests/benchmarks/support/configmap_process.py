@@ -10,7 +10,8 @@ prints a `Result`. SIDE is one of:
 - `kopf`: the same applies in kopf's handlers of custom resources;
 - `caching`: a controller whose ConfigMaps exist already.
 
-Each side sends the same number of applies at a time.
+Each side sends the same requests, and the same number of them at a time: the bodies of the bare
+applies have the labels and annotations that natsctl adds.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from tests.benchmarks.support.dataset import ITEMS, key
+from tests.benchmarks.support.dataset import ITEMS, Item, key, value
 
 IN_FLIGHT = 10
 GROUP, VERSION, PLURAL = "bench.natsctl.io", "v1", "items"
@@ -73,6 +74,25 @@ def manifest(item: str, text: str) -> dict[str, object]:
         "metadata": {"name": name_of(item), "labels": {"app": "bench"}},
         "data": {"text": text},
     }
+
+
+def text_of(number: int) -> str:
+    """Return the text in the value of this key."""
+    return msgspec.json.decode(value(number), type=Item).spec.text
+
+
+def owned_manifest(item: str, text: str, namespace: str) -> dict[str, object]:
+    """Return the manifest with the metadata that natsctl adds at the creation of an object."""
+    owner = {"natsctl.io/owner-kind": ITEMS.name, "natsctl.io/owner-key": item}
+    marks = {"natsctl.io/applied": "0" * 32, "natsctl.io/installation": "0" * 36}
+    metadata = {
+        "name": name_of(item),
+        "namespace": namespace,
+        "labels": {"app": "bench", **owner},
+        "annotations": {**owner, **marks},
+        "resourceVersion": "1",
+    }
+    return {**manifest(item, text), "metadata": metadata}
 
 
 class Watch:
@@ -132,14 +152,15 @@ class Applier:
     """Applies over bare aiohttp."""
 
     def __init__(self, arguments: Arguments, session: aiohttp.ClientSession) -> None:
+        self._namespace = arguments.namespace
         self._path = f"{arguments.server}/api/v1/namespaces/{arguments.namespace}/configmaps/"
         self._headers = {"Authorization": f"Bearer {arguments.token}", "Content-Type": APPLY}
         self._session = session
 
     async def apply(self, item: str, text: str) -> None:
         async with self._session.patch(
-            f"{self._path}{name_of(item)}?fieldManager=bench",
-            data=msgspec.json.encode(manifest(item, text)),
+            f"{self._path}{name_of(item)}?fieldManager=bench&force=true",
+            data=msgspec.json.encode(owned_manifest(item, text, self._namespace)),
             headers=self._headers,
             ssl=False,
         ) as response:
@@ -152,7 +173,7 @@ async def with_aiohttp(arguments: Arguments) -> Result:
 
     async def work(applier: Applier) -> None:
         for number in items:
-            await applier.apply(key(number), "x" * 100)
+            await applier.apply(key(number), text_of(number))
 
     async with aiohttp.ClientSession() as session:
         applier = Applier(arguments, session)
@@ -177,10 +198,10 @@ async def with_kopf(arguments: Arguments) -> Result:
         applier = Applier(arguments, session)
 
         @kopf.on.create(GROUP, VERSION, PLURAL, registry=registry)  # type: ignore[arg-type, unused-ignore]  # only if kopf is installed
-        async def _create(name: str, spec: dict[str, str], **_: object) -> None:
+        async def _create(spec: dict[str, str], **_: object) -> None:
             nonlocal handled
             watch.start()
-            await applier.apply(name, spec["text"])
+            await applier.apply(spec["item"], spec["text"])
             handled += 1
             if handled == arguments.count:
                 stop.set()

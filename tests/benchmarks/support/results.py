@@ -11,6 +11,7 @@ SIDES = (OURS, PEER)
 # Go is not run here: these are its rates as multiples of the naive loop's, with nats.go and the
 # work queue of client-go, four workers, on two cores of the machines that natsctl is measured on.
 GO_COLD, GO_LIVE = 3.1, 1.6
+GO_KUBE = 1.3  # client-go's rate of server-side applies, as a multiple of bare aiohttp's
 
 
 class Samples(msgspec.Struct, frozen=True):
@@ -57,6 +58,7 @@ def compared(
     ours: Sequence[float],
     theirs: Sequence[float],
     *,
+    peer: str = PEER,
     go: float | None = None,
     target: str = "",
     enough: Callable[[float], bool] | None = None,
@@ -66,7 +68,7 @@ def compared(
     return Row(
         what=what,
         ours=samples(unit, ours),
-        peer=PEER,
+        peer=peer,
         theirs=samples(unit, theirs),
         ratio=ratio,
         go=go,
