@@ -16,7 +16,7 @@ from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import BURST, QUIET_S, EventType, Outbox, sending
+from natsctl.model.recorder import BURST, GATHER_S, QUIET_S, EventType, Outbox, sending
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
 
@@ -48,7 +48,9 @@ class StreamRecorder:
     def __init__(
         self, connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
     ) -> None:
-        self.outbox = Outbox(self._send, repeat_s=REPEAT_S, pause_s=PAUSE_S, quiet_s=QUIET_S)
+        self.outbox = Outbox(
+            self._send, repeat_s=REPEAT_S, pause_s=PAUSE_S, gather_s=GATHER_S, quiet_s=QUIET_S
+        )
         self._connection = connection
         self._controller = controller
         self._guard = guard

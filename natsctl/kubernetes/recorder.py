@@ -19,7 +19,7 @@ from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
 from natsctl.kubernetes.http.api_errors import RBAC
 from natsctl.kubernetes.http.wire import MERGE_PATCH, Wire
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import QUIET_S, EventType, Outbox, sending
+from natsctl.model.recorder import GATHER_S, QUIET_S, EventType, Outbox, sending
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
 
@@ -59,7 +59,9 @@ class KubeRecorder:
     """Sends a controller's Events in the background; a `Recorder`. `recording` makes it."""
 
     def __init__(self, wire: Wire, controller: str, guard: WriteGuard = UNGUARDED) -> None:
-        self.outbox = Outbox(self._send, repeat_s=SERIES_S, pause_s=PAUSE_S, quiet_s=QUIET_S)
+        self.outbox = Outbox(
+            self._send, repeat_s=SERIES_S, pause_s=PAUSE_S, gather_s=GATHER_S, quiet_s=QUIET_S
+        )
         self._wire = wire
         self._guard = guard
         name = re.sub(r"[^A-Za-z0-9_.-]", "-", controller)[:CONTROLLER_MAX].strip("_.-")

@@ -1,11 +1,13 @@
 """The seam for events, which are messages to people about a key, and their sending queue."""
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.model.manifests import Reference
@@ -22,6 +24,9 @@ PENDING_MAX = 10_000  # events that wait to be sent
 PAUSE_S = 1.0  # pause after an event that could not be sent
 DENIALS_MAX = 100  # distinct denials that are logged only once
 CLOSE_S = 2.0  # timeout for sending the pending events at the end
+GATHER_S = 1.0  # before a new event is sent; recorders use it as `gather_s`
+BUSY = 10  # new events within `gather_s` that show that many objects are being written
+LATE_S = 30.0  # the longest time that events wait for a busy controller
 QUIET_S = 5.0  # between an event and its repeats; recorders use it as `quiet_s`
 
 
@@ -69,15 +74,26 @@ class Budget:
         return allowed
 
 
+class _Pending(msgspec.Struct, Generic[E], frozen=True):
+    """An event about the object `about` that waits to be sent since the time `since`."""
+
+    about: str
+    event: E
+    since: float
+
+
 class Outbox(Generic[E]):
     """A bounded queue of events. Adding never blocks; events beyond a limit are dropped.
 
-    `sending` sends the events one at a time. Repeated events are counted and sent as one.
+    `sending` sends the events one at a time. Repeated events are counted and sent as one. Writes of
+    objects come first: many new events in a short time show that a controller writes many objects,
+    so events then wait until there are fewer new ones, but not longer than `LATE_S`.
 
     Args:
         send: sends an event, and returns it in the form from which its repeats are made.
         repeat_s: seconds within which an equal event is a repeat.
         pause_s: seconds between two events, which limits the load on the server.
+        gather_s: seconds before a new event is sent, within which repeats are collected.
         quiet_s: seconds after an event within which repeats are collected and sent as one.
     """
 
@@ -87,15 +103,19 @@ class Outbox(Generic[E]):
         *,
         repeat_s: float,
         pause_s: float = 0.0,
+        gather_s: float = 0.0,
         quiet_s: float = 0.0,
     ) -> None:
         self.dropped = 0
         self._send = send
         self._repeat_s = repeat_s
         self._pause_s = pause_s
+        self._gather_s = gather_s
         self._quiet_s = quiet_s
+        self._clock = asyncio.get_running_loop().time
+        self._added = deque[float](maxlen=BUSY)  # the times of the last new events
         self._budget = Budget()
-        self._pending: OrderedDict[Hashable, tuple[str, E]] = OrderedDict()  # object, event
+        self._pending: OrderedDict[Hashable, _Pending[E]] = OrderedDict()
         self._sent: OrderedDict[Hashable, tuple[E, float]] = OrderedDict()  # event, time
         self._delayed: dict[Hashable, str] = {}  # objects of repeats within the quiet time
         self._denials: set[str] = set()
@@ -110,8 +130,10 @@ class Outbox(Generic[E]):
         The event is *first*, or *again* of the recent event with the same *identity*. The event is
         dropped if the object has too many events or the queue is full; a repeat is counted anyway.
         """
-        if identity in self._pending:
-            self._pending[identity] = (about, again(self._pending[identity][1]))
+        pending = self._pending.get(identity)
+        if pending is not None:
+            repeated = again(pending.event)
+            self._pending[identity] = _Pending(about, repeated, pending.since)
             return
         recent = self._recent(identity)
         if recent is not None and self._delay(about, identity):
@@ -120,7 +142,9 @@ class Outbox(Generic[E]):
         event = first() if recent is None else again(recent)
         if len(self._pending) < PENDING_MAX and self._budget.take(about):
             self._sent.pop(identity, None)
-            self._pending[identity] = (about, event)
+            now = self._clock()
+            self._added.append(now)
+            self._pending[identity] = _Pending(about, event, now)
             self._wake.set()
             return
         self.dropped += 1
@@ -129,13 +153,12 @@ class Outbox(Generic[E]):
 
     def _delay(self, about: str, identity: Hashable) -> bool:
         """Return whether a repeat is within the quiet time, and schedule it for its end."""
-        loop = asyncio.get_running_loop()
         due = self._sent[identity][1] + self._quiet_s
-        if due <= loop.time() or self._closed.is_set():
+        if due <= self._clock() or self._closed.is_set():
             return False
         if identity not in self._delayed:
             self._delayed[identity] = about
-            loop.call_at(due, self._release, identity)
+            asyncio.get_running_loop().call_at(due, self._release, identity)
         return True
 
     def _release(self, identity: Hashable) -> None:
@@ -147,7 +170,7 @@ class Outbox(Generic[E]):
             self.dropped += 1
         else:
             event, _ = self._sent.pop(identity)
-            self._pending[identity] = (about, event)
+            self._pending[identity] = _Pending(about, event, self._clock())
             self._wake.set()
 
     async def run(self) -> None:
@@ -158,8 +181,9 @@ class Outbox(Generic[E]):
             self._wake.clear()
             closing = self._closed.is_set()
             while self._pending:
+                await self._let_writes_pass()
                 await self._send_next()
-                await self._pause()
+                await self._rest(self._pause_s)
 
     def close(self) -> None:
         """Make `run` return after it has sent the pending events."""
@@ -168,26 +192,47 @@ class Outbox(Generic[E]):
         self._closed.set()
         self._wake.set()
 
-    async def _pause(self) -> None:
-        """Wait before the next event, unless the outbox is closed."""
-        if self._pause_s:
+    def drop_pending(self) -> int:
+        """Drop the pending events, and return their number."""
+        pending = len(self._pending)
+        self._pending.clear()
+        self.dropped += pending
+        return pending
+
+    async def _let_writes_pass(self) -> None:
+        """Wait until the oldest event is due, and not many new events come; see `LATE_S`."""
+        while not self._closed.is_set():
+            since = next(iter(self._pending.values())).since
+            calm_at = self._added[0] + self._gather_s if len(self._added) == BUSY else 0.0
+            due = min(max(since + self._gather_s, calm_at), since + LATE_S)
+            if due <= self._clock():
+                return
+            await self._rest(due - self._clock())
+
+    async def _rest(self, wait_s: float) -> None:
+        """Wait, but not longer than until the outbox is closed."""
+        if wait_s > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_s):
+                async with asyncio.timeout(wait_s):
                     await self._closed.wait()
 
     def _recent(self, identity: Hashable) -> E | None:
         event, sent_at = self._sent.get(identity, (None, 0.0))
-        if event is None or asyncio.get_running_loop().time() - sent_at > self._repeat_s:
+        if event is None or self._clock() - sent_at > self._repeat_s:
             self._sent.pop(identity, None)
             return None
         return event
 
     async def _send_next(self) -> None:
         """Send the oldest event; drop it if that fails."""
-        identity, (about, event) = self._pending.popitem(last=False)
-        self._remember(identity, event)  # so that an event during the send is a repeat
+        identity, pending = self._pending.popitem(last=False)
+        about = pending.about
+        self._remember(identity, pending.event)  # so that an event during the send is a repeat
         try:
-            sent = await self._send(event)
+            sent = await self._send(pending.event)
+        except asyncio.CancelledError:
+            self._pending[identity] = pending  # its outcome is unknown
+            raise
         except StoreError as error:
             self.dropped += 1
             self._sent.pop(identity, None)
@@ -201,7 +246,7 @@ class Outbox(Generic[E]):
                 self._remember(identity, sent)
 
     def _remember(self, identity: Hashable, event: E) -> None:
-        self._sent[identity] = (event, asyncio.get_running_loop().time())
+        self._sent[identity] = (event, self._clock())
         if len(self._sent) > REMEMBERED_MAX:
             self._sent.popitem(last=False)
 
@@ -224,6 +269,6 @@ async def sending(outbox: Outbox[Any]) -> AsyncIterator[None]:
         outbox.close()
         _, late = await asyncio.wait((task,), timeout=CLOSE_S)
         if late:
-            log.warning("events were not sent in time")
             task.cancel()
             await asyncio.wait((task,))
+            log.warning("events were not sent in time", events=outbox.drop_pending())

@@ -199,7 +199,7 @@ class TestEnding:
                 cut_proxy.freeze()
                 recorder.event("shop", NORMAL, "Synced", "hi")
             cut_proxy.thaw()
-        assert "events were not sent in time" in caplog.messages
+        assert "events were not sent in time events=1" in caplog.messages
 
 
 class TestFailing:

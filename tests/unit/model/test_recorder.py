@@ -6,7 +6,18 @@ from collections.abc import AsyncIterator
 import pytest
 
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.model.recorder import BURST, CLOSE_S, PENDING_MAX, REFILL_S, Budget, Outbox, sending
+from natsctl.model.recorder import (
+    BURST,
+    BUSY,
+    CLOSE_S,
+    GATHER_S,
+    LATE_S,
+    PENDING_MAX,
+    REFILL_S,
+    Budget,
+    Outbox,
+    sending,
+)
 
 REPEAT_S = 10.0
 
@@ -139,6 +150,73 @@ class TestQuietTime:
         assert sender.sent == [("no", 1), ("no", 3)]
 
 
+class TestGathering:
+    """Events wait behind the writes that make them."""
+
+    @pytest.fixture
+    async def outbox(self, sender: Sender) -> AsyncIterator[Outbox[Event]]:
+        outbox = Outbox(sender, repeat_s=REPEAT_S, gather_s=GATHER_S)
+        async with sending(outbox):
+            yield outbox
+
+    async def test_repeats_within_the_first_second_are_one_event(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for _ in range(3):
+            add(outbox, "no")
+            await asyncio.sleep(0.3)
+        assert sender.sent == []
+        await asyncio.sleep(0.2)
+        assert sender.sent == [("no", 3)]
+
+    async def test_no_event_is_sent_while_many_new_ones_come(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for number in range(200):
+            add(outbox, "created", subject=str(number))
+            await asyncio.sleep(0.05)
+        assert sender.sent == []
+        await asyncio.sleep(GATHER_S)
+        assert len(sender.sent) == 200
+
+    async def test_a_late_event_is_sent_although_many_new_ones_come(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for number in range(400):
+            add(outbox, "created", subject=str(number))
+            await asyncio.sleep(0.1 * GATHER_S * 0.9)
+        assert len(sender.sent) == pytest.approx(400 - LATE_S / 0.09, abs=1)
+
+    async def test_a_few_new_events_do_not_delay_others(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for number in range(100):
+            add(outbox, "created", subject=str(number))
+            await asyncio.sleep(2 * GATHER_S / BUSY)
+        assert len(sender.sent) == 100 - BUSY / 2
+
+    async def test_gathered_events_are_sent_before_the_outbox_closes(self, sender: Sender) -> None:
+        outbox = Outbox(sender, repeat_s=REPEAT_S, gather_s=GATHER_S, pause_s=1.0)
+        clock = asyncio.get_running_loop().time
+        async with sending(outbox):
+            for number in range(100):
+                add(outbox, "created", subject=str(number))
+            await asyncio.sleep(0.1)
+            started = clock()
+        assert len(sender.sent) == 100
+        assert clock() == started
+
+    async def test_gathered_events_beyond_the_maximum_are_dropped(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for number in range(PENDING_MAX + 3):
+            add(outbox, "created", subject=str(number))
+            add(outbox, "created", subject="0")
+        await asyncio.sleep(GATHER_S + 0.1)
+        assert outbox.dropped == 3
+        assert len(sender.sent) == PENDING_MAX
+
+
 class TestLimiting:
     async def test_events_of_an_object_beyond_the_burst_are_dropped(
         self, outbox: Outbox[Event], sender: Sender
@@ -231,7 +309,16 @@ class TestClosing:
             add(outbox, "no")
             ended = clock()
         assert clock() - ended == pytest.approx(CLOSE_S)
-        assert "events were not sent in time" in caplog.messages
+        assert "events were not sent in time events=1" in caplog.messages
+
+    async def test_events_that_are_not_sent_in_time_count_as_dropped(self, sender: Sender) -> None:
+        sender.slow_s = CLOSE_S / 2
+        outbox = Outbox(sender, repeat_s=REPEAT_S)
+        async with sending(outbox):
+            for number in range(10):
+                add(outbox, str(number))
+        assert len(sender.sent) + outbox.dropped == 10
+        assert sender.sent
 
 
 class TestPauses:
