@@ -27,6 +27,7 @@ from tests.benchmarks import (
     bench_queue,
     bench_shards,
     bench_soak,
+    bench_stall,
 )
 from tests.benchmarks.support.measured_server import QUICK, Sizes
 from tests.benchmarks.support.results import Row, limited, shown, summary, table
@@ -65,6 +66,7 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "kube": bench_kube.run,
     "shards": bench_shards.run,
     "help": bench_help.run,
+    "stall": bench_stall.run,
     "soak": bench_soak.run,
 }
 ONLY_BY_NAME = {"soak"}  # takes long
@@ -91,6 +93,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--million", action="store_true", help="measure growth up to 1,000,000 keys"
     )
+    parser.add_argument("--stalled", type=int, help="number of keys of the stall benchmark")
     parser.add_argument("--minutes", type=float, help="duration of the soak")
     parser.add_argument("--per-minute", type=int, help="writes of the soak per minute")
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
@@ -108,6 +111,8 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         sizes = msgspec.structs.replace(sizes, rounds=options.rounds, faults=options.rounds)
     if options.million:
         sizes = msgspec.structs.replace(sizes, growth=(*sizes.growth, MILLION))
+    if options.stalled:
+        sizes = msgspec.structs.replace(sizes, stalled=options.stalled)
     if options.minutes:
         sizes = msgspec.structs.replace(sizes, soak_minutes=options.minutes)
     if options.per_minute:

@@ -1,9 +1,10 @@
 """Writes to a bucket over a bare socket, faster than any NATS client reads.
 
-    python -m tests.benchmarks.support.bulk_writer URL COUNT VERSION ROUNDS RATE
+    python -m tests.benchmarks.support.bulk_writer URL COUNT VERSION ROUNDS RATE [FIRST]
 
-updates COUNT keys ROUNDS times each, the last time to VERSION, as fast as possible if RATE is 0.
-Otherwise it updates each key once, RATE per second, and prints when each update was sent.
+updates COUNT keys, from number FIRST, ROUNDS times each, the last time to VERSION, as fast as
+possible if RATE is 0. Otherwise it updates each key once, RATE per second, and prints when each
+update was sent.
 """
 
 import socket
@@ -33,11 +34,11 @@ class Writer:
             b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\nSUB acks 1\r\n'
         )
 
-    def put_all(self, items: Iterable[tuple[str, bytes]]) -> None:
+    def put_all(self, items: Iterable[tuple[str, bytes]], bucket: str = BUCKET) -> None:
         """Write as fast as the server acknowledges."""
         frames: list[bytes] = []
         for name, content in items:
-            frames.append(_frame(name, content))
+            frames.append(_frame(name, content, bucket))
             if len(frames) == BATCH:
                 self._send(frames)
                 self._take_acks(WINDOW - BATCH)
@@ -85,9 +86,9 @@ class Writer:
                 self._socket.sendall(b"PONG\r\n")
 
 
-def _frame(name: str, content: bytes) -> bytes:
+def _frame(name: str, content: bytes, bucket: str = BUCKET) -> bytes:
     return b"PUB $KV.%b.%b acks %d\r\n%b\r\n" % (
-        BUCKET.encode(),
+        bucket.encode(),
         name.encode(),
         len(content),
         content,
@@ -105,18 +106,20 @@ def _deletion(name: str) -> bytes:
     )
 
 
-def fill(url: str, count: int, *, version: int = 0, rounds: int = 1) -> None:
-    """Write *count* keys in each round; the last round writes *version*."""
+def fill(url: str, count: int, *, version: int = 0, rounds: int = 1, first: int = 0) -> None:
+    """Write *count* keys from number *first* in each round; the last round writes *version*."""
+    numbers = range(first, first + count)
     writer = Writer(url)
     for written in range(version - rounds + 1, version + 1):
-        writer.put_all((key(number), value(number, written)) for number in range(count))
+        writer.put_all((key(number), value(number, written)) for number in numbers)
     writer.close()
 
 
-def paced(url: str, count: int, version: int, rate: int) -> dict[str, float]:
+def paced(url: str, count: int, version: int, rate: int, first: int = 0) -> dict[str, float]:
     """Update *count* keys, *rate* per second, and return when each update was sent."""
     writer = Writer(url)
-    frames = [(key(number), value(number, version)) for number in range(count)]
+    numbers = range(first, first + count)
+    frames = [(key(number), value(number, version)) for number in numbers]
     sent: dict[str, float] = {}
     started = time.monotonic()
     for number, (name, content) in enumerate(frames):
@@ -128,12 +131,12 @@ def paced(url: str, count: int, version: int, rate: int) -> dict[str, float]:
     return sent
 
 
-def main(url: str, count: int, version: int, rounds: int, rate: int) -> None:
+def main(url: str, count: int, version: int, rounds: int, rate: int, first: int = 0) -> None:
     sent: dict[str, float] = {}
     if rate:
-        sent = paced(url, count, version, rate)
+        sent = paced(url, count, version, rate, first)
     else:
-        fill(url, count, version=version, rounds=rounds)
+        fill(url, count, version=version, rounds=rounds, first=first)
     sys.stdout.buffer.write(msgspec.json.encode(sent))
 
 

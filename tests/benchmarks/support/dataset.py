@@ -19,6 +19,7 @@ class Item(Object, frozen=True):
 
 
 ITEMS = kv(Item, bucket=BUCKET, history=1)
+OWNED = kv(Item, bucket="owned", history=1)
 
 
 def key(number: int) -> str:
@@ -35,4 +36,14 @@ def value(number: int, version: int = 0) -> bytes:
     }
     padding = VALUE_BYTES - len(msgspec.json.encode(document))
     document["spec"]["text"] = "x" * padding  # type: ignore[index]
+    return msgspec.json.encode(document)
+
+
+def owned_value(number: int) -> bytes:
+    """Return an object that the key of this number owns."""
+    owner = {"natsctl.io/owner-kind": ITEMS.name, "natsctl.io/owner-key": key(number)}
+    document = {
+        "metadata": {"labels": owner, "annotations": owner, "uid": f"{number:036}"},
+        "spec": {"subject": f"hello.{number}", "replicas": 1, "text": ""},
+    }
     return msgspec.json.encode(document)

@@ -34,6 +34,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     configmaps: int = 5_000
     sharded: int = 4_000
     growth: tuple[int, ...] = (1_000, 10_000, 100_000)
+    stalled: int = 1_000_000
     soak_minutes: float = 10.0
     soak_per_minute: int = 100_000
     loop: str = "uvloop"
@@ -50,6 +51,7 @@ QUICK = Sizes(
     configmaps=500,
     sharded=1_000,
     growth=(1_000, 20_000),
+    stalled=50_000,
     soak_minutes=2.0,
 )
 
@@ -107,15 +109,21 @@ async def observing(
 
 
 async def write(
-    server: NatsServer, count: int, *, version: int, rounds: int = 1, rate: int = 0
+    server: NatsServer,
+    count: int,
+    *,
+    version: int,
+    rounds: int = 1,
+    rate: int = 0,
+    first: int = 0,
 ) -> dict[str, float]:
-    """Update *count* keys from another process; return when each was sent if *rate* is set.
+    """Update *count* keys from number *first*; return when each was sent if *rate* is set.
 
     Without a rate, each key is updated *rounds* times, the last time to *version*.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.benchmarks.support.bulk_writer"),
-        *(server.url, str(count), str(version), str(rounds), str(rate)),
+        *(server.url, str(count), str(version), str(rounds), str(rate), str(first)),
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
