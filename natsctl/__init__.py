@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from natsctl.controller.slots.owners import OwnerNames as OwnerNames
     from natsctl.controller.slots.reads import Reads as Reads
     from natsctl.controller.slots.secondary import Secondary as Secondary
-    from natsctl.core.cache.cache import Invalid as Invalid
+    from natsctl.core.cache.state import Invalid as Invalid
     from natsctl.core.insight.explain import Explanation as Explanation
     from natsctl.core.insight.explain import Status as Status
     from natsctl.core.objects.primary import Primary as Primary

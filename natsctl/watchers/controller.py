@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from natsctl.core.cache.cache import Invalid
+from natsctl.core.cache.state import Invalid
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.measures import Measures, measures_of

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from natsctl.core.cache.cache import Invalid
 from natsctl.core.cache.deletion_markers import deleted_keys
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import Invalid
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind

@@ -6,7 +6,6 @@ measured in processor time, which other processes of the machine do not lengthen
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

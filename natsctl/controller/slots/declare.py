@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar, get_args, overload
 from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.predicates import Predicate, WakeOn, predicate_of
 from natsctl.controller.slots.secondary import Secondary
-from natsctl.core.cache.cache import IndexFunc
+from natsctl.core.cache.index import IndexFunc
 from natsctl.core.objects.primary import CacheReader, Primary, Tertiary
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind, KvKind

@@ -13,8 +13,9 @@ from natsctl.controller.slots.owned import OWNER_INDEX
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.slots.predicates import filtered
 from natsctl.controller.slots.secondary import Secondary
-from natsctl.core.cache.cache import IndexFunc, Invalid
+from natsctl.core.cache.index import IndexFunc
 from natsctl.core.cache.informer import Informer, OnChange
+from natsctl.core.cache.state import Invalid
 from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import CacheReader, Primary, Tertiary

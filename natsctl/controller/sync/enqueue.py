@@ -10,7 +10,7 @@ from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.sync_run import SyncRuns
-from natsctl.core.cache.cache import Invalid
+from natsctl.core.cache.state import Invalid
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener

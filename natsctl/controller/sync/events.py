@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from natsctl.core.cache.cache import Invalid
+from natsctl.core.cache.state import Invalid
 from natsctl.core.objects.read_your_writes import Sync
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.errors import ExistsError

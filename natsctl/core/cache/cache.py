@@ -2,11 +2,11 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-import msgspec
-
+from natsctl.core.cache.index import Index, IndexFunc
+from natsctl.core.cache.state import Invalid, NextState, State, same
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import (
@@ -21,19 +21,6 @@ from natsctl.model.store import (
 )
 
 T = TypeVar("T")
-IndexFunc = Callable[[T], Iterable[str]]
-
-
-class Invalid(msgspec.Struct, frozen=True):
-    """A stored object that does not decode, the error, and the last valid state.
-
-    `illegal` marks a message of the store whose name is not a legal key.
-    """
-
-    stored: Stored
-    error: InvalidObjectError
-    last: Stored | None = None
-    illegal: bool = False
 
 
 def _ignore(_invalid: Invalid) -> None:
@@ -45,7 +32,8 @@ class Cache(Generic[T]):
 
     *Guarantees.* A listing takes effect at its end, all of it at once; until then, reads return the
     state before it. If an object does not decode, reads return its last valid state, `invalid` has
-    the object, and *on_invalid* is called once per revision.
+    the object, and *on_invalid* is called once per revision. An event takes little time, no matter
+    how many objects there are: the next state is built while the listing arrives.
     """
 
     def __init__(
@@ -59,57 +47,67 @@ class Cache(Generic[T]):
         self.incarnation = ""
         self.revision = 0  # the state includes every write up to this one
         self.since = 0  # the revision of the first listing in this incarnation
-        self.invalid: dict[str, Invalid] = {}
-        self._objects: dict[str, Stored] = {}
-        self._indexes = {name: _Index(name, func) for name, func in (indexes or {}).items()}
-        self._listing: _Listing | None = None
+        by_name = {name: Index(name, func) for name, func in (indexes or {}).items()}
+        self._state = State(kind, by_name)
+        self._listing: NextState[T] | None = None
         self._on_invalid = on_invalid
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._key_waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     def __len__(self) -> int:
-        return len(self._objects)
+        return len(self._state.objects)
 
     def __contains__(self, key: str) -> bool:
         """Return whether the object exists, valid or not."""
-        return key in self._objects or key in self.invalid
+        return key in self._state.objects or key in self._state.invalid
+
+    @property
+    def invalid(self) -> Mapping[str, Invalid]:
+        """The objects whose newest state is invalid, by key; a view until the next listing."""
+        return self._state.invalid
 
     def get(self, key: str) -> Stored | None:
         """Return the last valid state of the object, None if it has none."""
-        return self._objects.get(key)
+        return self._state.objects.get(key)
 
     def newest(self, key: str) -> Stored | None:
         """Return the newest state of the object, valid or not, None if it does not exist."""
-        invalid = self.invalid.get(key)
-        return self._objects.get(key) if invalid is None else invalid.stored
+        invalid = self._state.invalid.get(key)
+        return self._state.objects.get(key) if invalid is None else invalid.stored
 
     def keys(self) -> Collection[str]:
-        """Return the keys of all objects that have a valid state; a live view."""
-        return self._objects.keys()
+        """Return the keys of all objects that have a valid state; a view until the next listing."""
+        return self._state.objects.keys()
 
     def by_index(self, index: str, value: str) -> list[Stored]:
         """Return the objects with *value* in the named index, sorted by key."""
-        return [self._objects[key] for key in sorted(self._indexes[index].keys(value))]
+        objects = self._state.objects
+        return [objects[key] for key in sorted(self._state.indexes[index].keys(value))]
 
     def index_of(self, index: str, obj: T) -> Collection[str]:
         """Return the values of *obj* in the named index; *obj* need not be cached."""
-        return self._indexes[index].values_of(obj)
+        return self._state.indexes[index].values_of(obj)
 
     def index_values(self, index: str) -> Collection[str]:
-        """Return all values of the named index; a live view."""
-        return self._indexes[index].values()
+        """Return all values of the named index; a view until the next listing."""
+        return self._state.indexes[index].values()
 
     def indexed(self, index: str) -> int:
         """Return the number of objects with any value in the named index."""
-        return len(self._indexes[index])
+        return len(self._state.indexes[index])
 
     def unindexed(self, index: str) -> Iterator[str]:
         """Return the keys of the objects, valid or not, without a value in the named index."""
-        indexed = self._indexes[index]
-        return (key for key in [*self._objects, *self.invalid] if key not in indexed)
+        indexed = self._state.indexes[index]
+        return (key for key in [*self._state.objects, *self._state.invalid] if key not in indexed)
 
-    def apply(self, event: WatchEvent) -> Sequence[Change[T]]:
-        """Apply one event and return the changes that it makes."""
+    def apply(self, event: WatchEvent) -> Iterable[Change[T] | None]:
+        """Apply one event, and return the changes that it makes.
+
+        The event has taken effect when this returns. The changes of a listing are found one by one,
+        as the caller takes them, so that other tasks can run in between; None is a step without a
+        change. Take all changes before the next event.
+        """
         listing = self._listing
         match event:
             case Applied():
@@ -123,11 +121,11 @@ class Cache(Generic[T]):
             case IllegalKey():
                 if listing is None:
                     self._skip(event)
-                    self._reach(event.revision)
                 else:
-                    listing.illegal[event.key] = event
+                    listing.skip(event)
             case Listing():
-                self._listing = _Listing(event.incarnation)
+                self._listing = NextState(self._state, event.incarnation)
+                return () if listing is None else listing.after.drain()
             case Listed():
                 return self._end_listing(event.revision)
         return ()
@@ -152,89 +150,68 @@ class Cache(Generic[T]):
         newest = self.newest(key)
         return newest is not None and newest.revision <= revision
 
-    def _end_listing(self, revision: int) -> Sequence[Change[T]]:
-        """Take over the listing: objects that it does not contain were deleted."""
+    def _end_listing(self, revision: int) -> Iterable[Change[T] | None]:
+        """Take over the state that the listing shows."""
         listing, self._listing = self._listing, None
         if listing is None:
             return ()
         if listing.incarnation != self.incarnation:
             self.revision, self.since = 0, revision
-        last_revision = self.revision
-        for key in [key for key, invalid in self.invalid.items() if invalid.illegal]:
-            if key not in listing.illegal:
-                del self.invalid[key]
-        for event in listing.illegal.values():
-            self._skip(event)
-        folded = (self._fold(stored, initial=True) for stored in listing.objects.values())
-        changes = [change for change in folded if change is not None]
-        for key in [key for key in (*self._objects, *self.invalid) if key not in listing.objects]:
-            if key in self and key not in listing.illegal:
-                marker = listing.deleted.pop(key, None)
-                changes.append(self._drop(key, purged=marker is not None and marker.purged))
-        for key, deleted in listing.deleted.items():
-            if deleted.revision > last_revision:
-                purged = deleted.purged
-                changes.append(Change(self.kind, key, None, None, initial=True, purged=purged))
+        since, self._state = self.revision, listing.after
         self.incarnation = listing.incarnation
         self._reach(revision)
+        for key in list(self._key_waiters):
+            self._wake_key_waiters(key)
         self.synced.set()
-        return changes
+        return self._changes(listing, since)
 
-    def _put(self, stored: Stored) -> Sequence[Change[T]]:
+    def _changes(self, listing: NextState[T], since: int) -> Iterator[Change[T] | None]:
+        for invalid in listing.rejected():
+            if invalid is not None:
+                self._on_invalid(invalid)
+            yield None
+        yield from listing.changes(since=since)
+
+    def _put(self, stored: Stored) -> Iterable[Change[T]]:
         change = self._fold(stored)
         self._reach(stored.revision)
         return () if change is None else (change,)
 
-    def _remove(self, deleted: Deleted) -> Sequence[Change[T]]:
-        change = self._drop(deleted.key, purged=deleted.purged)
-        self._reach(deleted.revision)
-        return (change,)
-
-    def _fold(self, stored: Stored, *, initial: bool = False) -> Change[T] | None:
-        key = stored.key
-        old = self._objects.get(key)
-        if old is not None and _same(old, stored):
-            self.invalid.pop(key, None)
-            return None  # a relist repeats a cached state
+    def _fold(self, stored: Stored) -> Change[T] | None:
+        key, state = stored.key, self._state
+        old = state.objects.get(key)
+        if old is not None and same(old, stored):
+            state.invalid.pop(key, None)
+            return None  # the watch repeats a cached state
         try:
-            obj = self.kind.decode(stored.value)
-            indexed = [(index, index.values_of(obj)) for index in self._indexes.values()]
+            state.put(stored)
         except InvalidObjectError as error:
             self._reject(Invalid(stored, error, old))
             return None
-        self.invalid.pop(key, None)
-        self._objects[key] = stored
         self._wake_key_waiters(key)
-        for index, values in indexed:
-            index.put(key, values)
-        return Change(self.kind, key, old, stored, initial)
+        return Change(self.kind, key, old, stored)
 
-    def _drop(self, key: str, *, purged: bool = False) -> Change[T]:
-        self.invalid.pop(key, None)
-        old = self._objects.pop(key, None)
-        for index in self._indexes.values():
-            index.remove(key)
+    def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
+        key = deleted.key
+        old = self._state.drop(key)
         self._wake_key_waiters(key)
-        return Change(self.kind, key, old, None, purged=purged)
+        self._reach(deleted.revision)
+        return (Change(self.kind, key, old, None, purged=deleted.purged),)
 
     def _reject(self, invalid: Invalid) -> None:
-        previous = self.invalid.get(invalid.stored.key)
-        self.invalid[invalid.stored.key] = invalid
+        previous = self._state.invalid.get(invalid.stored.key)
+        self._state.invalid[invalid.stored.key] = invalid
         self._wake_key_waiters(invalid.stored.key)
-        if previous is None or not _same(previous.stored, invalid.stored):
+        if previous is None or not same(previous.stored, invalid.stored):
             self._on_invalid(invalid)
 
     def _skip(self, event: IllegalKey) -> None:
         """Record a message whose name is not a legal key, and report it the first time."""
-        if not event.exists:
-            self.invalid.pop(event.key, None)
-            return
-        reported = event.key in self.invalid
-        error = InvalidObjectError("its name is no legal key")
-        invalid = Invalid(Stored(event.key, event.revision, b""), error, illegal=True)
-        self.invalid[event.key] = invalid
-        if not reported:
-            self._on_invalid(invalid)
+        reported = event.key in self._state.invalid
+        self._state.skip(event)
+        if event.exists and not reported:
+            self._on_invalid(self._state.invalid[event.key])
+        self._reach(event.revision)
 
     def _reach(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
@@ -248,73 +225,6 @@ class Cache(Generic[T]):
                 _resolve(future)
 
 
-class _Listing:
-    """The events of a listing that has not ended."""
-
-    def __init__(self, incarnation: str) -> None:
-        self.incarnation = incarnation
-        self.objects: dict[str, Stored] = {}
-        self.deleted: dict[str, Deleted] = {}
-        self.illegal: dict[str, IllegalKey] = {}
-
-    def put(self, stored: Stored) -> None:
-        self.objects[stored.key] = stored
-        self.deleted.pop(stored.key, None)
-
-    def remove(self, deleted: Deleted) -> None:
-        self.objects.pop(deleted.key, None)
-        self.deleted[deleted.key] = deleted
-
-
-class _Index(Generic[T]):
-    """The keys of objects by the values that a function returns for them."""
-
-    def __init__(self, name: str, func: IndexFunc[T]) -> None:
-        self._name = name
-        self._func = func
-        self._keys: dict[str, set[str]] = {}
-        self._values: dict[str, tuple[str, ...]] = {}
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def keys(self, value: str) -> Collection[str]:
-        return self._keys.get(value, ())
-
-    def values(self) -> Collection[str]:
-        return self._keys.keys()
-
-    def values_of(self, obj: T) -> tuple[str, ...]:
-        """Return the object's values; raises `InvalidObjectError` if the function fails."""
-        try:
-            return tuple(dict.fromkeys(self._func(obj)))
-        except (Exception, SystemExit) as error:  # the function is a user's
-            raise InvalidObjectError(f"index {self._name} fails: {error!r}") from error
-
-    def put(self, key: str, values: tuple[str, ...]) -> None:
-        if values == self._values.get(key, ()):
-            return
-        self.remove(key)
-        if values:
-            self._values[key] = values
-        for value in values:
-            self._keys.setdefault(value, set()).add(key)
-
-    def remove(self, key: str) -> None:
-        for value in self._values.pop(key, ()):
-            keys = self._keys[value]
-            keys.discard(key)
-            if not keys:
-                del self._keys[value]
-
-
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _same(one: Stored, other: Stored) -> bool:
-    return one.revision == other.revision and one.value == other.value

@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Generic, TypeVar
 
-from natsctl.core.cache.cache import Cache, IndexFunc, Invalid
+from natsctl.core.cache.cache import Cache
+from natsctl.core.cache.index import IndexFunc
 from natsctl.core.cache.invalid_log import InvalidLog
+from natsctl.core.cache.state import Invalid
 from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Listed, Listing, Sequenced, Store, WatchEvent
+from natsctl.slices import Slices
 from natsctl.telemetry.logger import get_logger, unbind_sync
 from natsctl.telemetry.tracing import Span, watch_span
 
@@ -24,7 +27,6 @@ CATCH_UP_S = 5.0
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 5.0
-BATCH = 500  # changes after which other tasks may run
 ABSENT = "absent"  # the incarnation of a kind that does not exist in the store
 
 
@@ -95,7 +97,7 @@ class Informer(Generic[T]):
                         await self._follow(events, establishing)
             except StoreError as error:
                 if self.cache.kind.optional and isinstance(error, StoreMissingError):
-                    self._disappeared(error)
+                    await self._disappeared(error)
                 else:
                     self.failure = error
                     if is_final is not None and is_final(error):
@@ -108,7 +110,7 @@ class Informer(Generic[T]):
     def _span(self) -> Span:
         return watch_span(self.cache.kind.name, lambda: {"natsctl.watch.restarts": self.restarts})
 
-    def _disappeared(self, error: StoreMissingError) -> None:
+    async def _disappeared(self, error: StoreMissingError) -> None:
         """Empty the cache of an optional kind that does not exist in the store."""
         self.failure = None
         if self.absent:
@@ -116,8 +118,7 @@ class Informer(Generic[T]):
         self.absent = True
         log.info("optional kind does not exist yet", kind=self.cache.kind.name, error=error)
         for event in (Listing(ABSENT), Listed(0)):
-            for change in self.cache.apply(event):
-                self._notify(change, self._subscribers)
+            await self._apply(event, Slices())
 
     def _listed(self) -> None:
         if self._on_listed is not None:
@@ -129,20 +130,26 @@ class Informer(Generic[T]):
                 self._on_appeared()
 
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
-        notified = 0
+        slices = Slices()
         async for event in events:
             self.failure = None
-            subscribers = self._subscribers  # a later one is called for all cached objects
-            for change in self.cache.apply(event):
-                self._notify(change, subscribers)
-                notified += 1
-                if notified % BATCH == 0:
-                    self.notifying = True
-                    await asyncio.sleep(0)
-                    self.notifying = False
+            await self._apply(event, slices)
             if isinstance(event, Listed):
                 establishing.end()
                 self._listed()
+
+    async def _apply(self, event: WatchEvent, slices: Slices) -> None:
+        """Apply the event, and notify subscribers of its changes in slices."""
+        subscribers = self._subscribers  # a later one is called for all cached objects
+        for change in self.cache.apply(event):
+            if change is not None:
+                self._notify(change, subscribers)
+            if slices.over:
+                self.notifying = True
+                await slices.pause()
+                self.notifying = False
+        if slices.over:
+            await slices.pause()
 
     def _notify(self, change: Change[T], subscribers: Iterable[OnChange[T]]) -> None:
         for on_change in subscribers:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from natsctl.core.cache.cache import Invalid
+from natsctl.core.cache.state import Invalid
 from natsctl.model.kinds import Kind
 from natsctl.telemetry.logger import get_logger
 

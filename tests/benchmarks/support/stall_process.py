@@ -106,7 +106,7 @@ def _print(stretch: Stretch) -> None:
 
 
 async def _idle(runtime: ControllerRuntime) -> None:
-    while not runtime.idle:
+    while not runtime.idle:  # noqa: ASYNC110 - nothing announces it
         await asyncio.sleep(0.1)
 
 

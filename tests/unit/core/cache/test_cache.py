@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from natsctl.core.cache.cache import Cache, Invalid
+from natsctl.core.cache.cache import Cache
+from natsctl.core.cache.state import Invalid
 from natsctl.model.store import (
     Applied,
     Change,
@@ -25,7 +26,7 @@ def cache() -> Cache[Thing]:
 
 
 def fold(cache: Cache[Thing], *events: WatchEvent) -> list[Change[Thing]]:
-    return [change for event in events for change in cache.apply(event)]
+    return [change for event in events for change in cache.apply(event) if change is not None]
 
 
 def listed(

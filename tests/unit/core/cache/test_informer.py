@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from natsctl.core.cache.cache import Invalid
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import Invalid
 from natsctl.errors import PermissionDeniedError, StoreMissingError
 from natsctl.model.store import Change
 from natsctl.testing.memory import MemoryStore

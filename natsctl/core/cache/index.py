@@ -1,0 +1,79 @@
+"""Finds the keys of objects by the values that a function returns for them."""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Generic, TypeVar
+
+from natsctl.errors import InvalidObjectError
+
+T = TypeVar("T")
+IndexFunc = Callable[[T], Iterable[str]]
+
+
+class Index(Generic[T]):
+    """The keys of objects by their values. A value of one key takes no set, to save memory."""
+
+    def __init__(self, name: str, func: IndexFunc[T]) -> None:
+        self._name = name
+        self._func = func
+        self._keys: dict[str, str | set[str]] = {}  # one key, or several
+        self._values: dict[str, tuple[str, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def empty(self) -> "Index[T]":
+        """Return an index of the same name and function, without keys."""
+        return Index(self._name, self._func)
+
+    def keys(self, value: str) -> Collection[str]:
+        """Return the keys of the objects with this value."""
+        keys = self._keys.get(value, ())
+        return (keys,) if isinstance(keys, str) else keys
+
+    def values(self) -> Collection[str]:
+        """Return all values; a live view."""
+        return self._keys.keys()
+
+    def values_at(self, key: str) -> tuple[str, ...]:
+        """Return the values of the object at *key*."""
+        return self._values.get(key, ())
+
+    def values_of(self, obj: T) -> tuple[str, ...]:
+        """Return the object's values; raises `InvalidObjectError` if the function fails."""
+        try:
+            return tuple(dict.fromkeys(self._func(obj)))
+        except (Exception, SystemExit) as error:  # the function is a user's
+            raise InvalidObjectError(f"index {self._name} fails: {error!r}") from error
+
+    def put(self, key: str, values: tuple[str, ...]) -> None:
+        """Replace the values of the object at *key*."""
+        if values == self._values.get(key, ()):
+            return
+        self.remove(key)
+        if values:
+            self._values[key] = values
+        for value in values:
+            keys = self._keys.setdefault(value, key)
+            if isinstance(keys, set):
+                keys.add(key)
+            elif keys != key:
+                self._keys[value] = {keys, key}
+
+    def remove(self, key: str) -> None:
+        """Remove the values of the object at *key*."""
+        for value in self._values.pop(key, ()):
+            keys = self._keys[value]
+            if isinstance(keys, set) and len(keys) > 1:
+                keys.discard(key)
+            else:
+                del self._keys[value]
+
+    def drain(self) -> None:
+        """Remove one object or value of an index that nothing reads any more."""
+        if self._values:
+            self._values.popitem()
+        elif self._keys:
+            self._keys.popitem()

@@ -1,0 +1,108 @@
+"""Divides long work into slices, between which other tasks run.
+
+All sliced work of an event loop shares `TURN_S` seconds of each turn of the loop, in equal parts.
+So a timer, a message or a request waits for about `TURN_S`, no matter how many tasks are at work.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+TURN_S = 0.01  # of the sliced work of all tasks, in one turn of the event loop
+ITEMS_MAX = 500  # of one slice, so that other tasks run also if no time passes
+
+
+class Slices:
+    """The slices of one task.
+
+    Check `over` after each item of the work, and `pause` if it is true:
+
+        slices = Slices()
+        for item in items:
+            handle(item)
+            if slices.over:
+                await slices.pause()
+
+    *Guarantees.* Each slice does at least one item, and at most `ITEMS_MAX`. If the task waited for
+    something else, it has begun a new slice.
+
+    *Assumes.* One item takes far less time than a slice. Other tasks run in `pause`, so *items* is
+    a copy of any collection that they change.
+    """
+
+    __slots__ = ("_clock", "_ends_at", "_left", "_number", "_turns")
+
+    def __init__(self) -> None:
+        self._turns = _turns()
+        self._clock = self._turns.clock
+        self._begin()
+
+    @property
+    def over(self) -> bool:
+        """True if other tasks should run before the next item."""
+        if self._number != self._turns.number:
+            self._begin()
+            return False
+        self._left -= 1
+        return self._left <= 0 or self._clock() >= self._ends_at
+
+    async def pause(self) -> None:
+        """Let other tasks run, and begin the next slice."""
+        await asyncio.sleep(0)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._number, self._left = self._turns.number, ITEMS_MAX
+        self._ends_at = self._turns.begin_slice()
+
+
+async def in_slices(items: Iterable[T], work: Callable[[T], object]) -> None:
+    """Call *work* for each item, in slices; see `Slices`."""
+    slices = Slices()
+    for item in items:
+        work(item)
+        if slices.over:
+            await slices.pause()
+
+
+class _Turns:
+    """The turns of an event loop, and how many slices each has."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.clock: Callable[[], float] = loop.time
+        self.number = 0
+        self._slices = self._slices_before = 0
+        self._ends_at = 0.0
+
+    def begin_slice(self) -> float:
+        """Return the loop time at which a slice that begins now ends."""
+        now = self.clock()
+        if not self._slices:
+            self.loop.call_soon(self._next)
+            self._ends_at = now + TURN_S
+        self._slices += 1
+        return min(self._ends_at, now + TURN_S / max(self._slices, self._slices_before))
+
+    def _next(self) -> None:
+        self.number += 1
+        self._slices_before, self._slices = self._slices, 0
+
+
+class _Thread(threading.local):
+    """The turns of this thread's last event loop."""
+
+    turns: _Turns | None = None
+
+
+_thread = _Thread()
+
+
+def _turns() -> _Turns:
+    loop, turns = asyncio.get_running_loop(), _thread.turns
+    if turns is None or turns.loop is not loop:
+        turns = _thread.turns = _Turns(loop)
+    return turns

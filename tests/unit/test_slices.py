@@ -1,0 +1,91 @@
+"""Sliced work lets other tasks run often, however many tasks are at work."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from natsctl.slices import ITEMS_MAX, TURN_S, Slices, in_slices
+
+ITEM_S = TURN_S / 20
+
+
+class CountedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock moves only when a task works."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def work(self, _item: int) -> None:
+        """Work for `ITEM_S` seconds."""
+        self.now += ITEM_S
+
+
+def run(main: Callable[[CountedLoop], Coroutine[None, None, None]]) -> None:
+    loop = CountedLoop()
+    try:
+        loop.run_until_complete(main(loop))
+    finally:
+        loop.close()
+
+
+async def longest_stall(loop: CountedLoop, *tasks: Coroutine[None, None, None]) -> float:
+    """Run the tasks, and return the longest time between two turns of the loop."""
+    working = asyncio.gather(*tasks)
+    longest, before = 0.0, loop.now
+    while not working.done():
+        await asyncio.sleep(0)
+        longest, before = max(longest, loop.now - before), loop.now
+    await working
+    return longest
+
+
+@pytest.mark.parametrize("tasks", [1, 4, 20])
+def test_all_sliced_tasks_share_one_turn(tasks: int) -> None:
+    async def main(loop: CountedLoop) -> None:
+        works = [in_slices(range(400), loop.work) for _ in range(tasks)]
+        assert await longest_stall(loop, *works) <= TURN_S + tasks * ITEM_S
+
+    run(main)
+
+
+def test_a_slice_ends_also_if_no_time_passes() -> None:
+    async def main(_loop: CountedLoop) -> None:
+        done: list[int] = []
+        working = asyncio.create_task(in_slices(range(3 * ITEMS_MAX), done.append))
+        await asyncio.sleep(0)
+        assert 0 < len(done) <= ITEMS_MAX
+        await working
+        assert len(done) == 3 * ITEMS_MAX
+
+    run(main)
+
+
+def test_a_task_that_waited_begins_a_new_slice() -> None:
+    async def main(loop: CountedLoop) -> None:
+        slices = Slices()
+        loop.work(0)
+        other = asyncio.create_task(in_slices(range(100), loop.work))
+        await other
+        assert not slices.over
+
+    run(main)
+
+
+def test_a_slice_does_one_item_at_least() -> None:
+    async def main(loop: CountedLoop) -> None:
+        done: list[int] = []
+
+        def work(item: int) -> None:
+            loop.now += 10 * TURN_S
+            done.append(item)
+
+        working = asyncio.create_task(in_slices(range(3), work))
+        for count in (1, 2, 3):
+            await asyncio.sleep(0)
+            assert len(done) == count
+        await working
+
+    run(main)
