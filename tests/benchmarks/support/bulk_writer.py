@@ -131,7 +131,8 @@ def paced(url: str, count: int, version: int, rate: int, first: int = 0) -> dict
     return sent
 
 
-def main(url: str, count: int, version: int, rounds: int, rate: int, first: int = 0) -> None:
+def main(url: str, *numbers: int) -> None:
+    count, version, rounds, rate, first = (*numbers, 0)[:5]
     sent: dict[str, float] = {}
     if rate:
         sent = paced(url, count, version, rate, first)
