@@ -38,6 +38,8 @@ COMMANDS = {
     "rollback": ("objects.rollback", "Restore an earlier revision of an object."),
     "backup": ("objects.backup", "Write a bucket to a file."),
     "restore": ("objects.restore", "Restore a bucket from a file."),
+    "schema": ("schemas.schema", "Print the JSON Schemas of kinds."),
+    "explain-kind": ("schemas.explain_kind", "Explain the fields of a kind."),
     "status": ("operate.status", "Show the daemons, their controllers and the keys that fail."),
     "explain": ("operate.explain", "Explain the state of a key."),
     "tree": ("operate.tree", "Show a primary and the objects that were made for it."),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = {
     "name": TEXT,
+    "version": TEXT,
     "workers": COUNT,
     "resync_s": SECONDS,
     "sync_timeout_s": SECONDS,
@@ -61,6 +62,7 @@ class Controller:
     `sync_handler`. Class attributes are options:
 
     - `name`: the name in logs, events and subjects; by default the class's name in lower case.
+    - `version`: the version of the controller, such as `1.4.0`; published with its schemas.
     - `workers`: how many keys are synced at once.
     - `resync_s`: every primary is synced again once per so many seconds.
     - `sync_timeout_s`: a sync that takes longer fails.
@@ -73,6 +75,7 @@ class Controller:
     """
 
     name: str = ""
+    version: str = ""
     workers: int = 4
     resync_s: float = 600.0
     sync_timeout_s: float = 60.0

@@ -57,6 +57,11 @@ class Kind(Generic[T]):
     def __repr__(self) -> str:
         return f"<kind {self.name}>"
 
+    @property
+    def typed(self) -> bool:
+        """True if values are JSON that decodes to the kind's type."""
+        return not self._custom and self.type is not bytes
+
     def decode(self, value: bytes) -> T:
         """Return the object in *value*; raises `InvalidObjectError` that names the wrong field."""
         if self._decode is None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from controllers.greetings import Greetings
+from natsctl.cli.schemas.published import published_schemas
 from natsctl.core.task_group import together
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.service import answering
 from natsctl.daemon.operator import Operator
+from natsctl.daemon.schemas import publishing
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, PermissionDeniedError
 from natsctl.jetstream.bucket.browse import BucketStore
@@ -83,7 +85,11 @@ async def daemon(server: NatsServer) -> AsyncIterator[Operator]:
     async with user(server, "daemon") as nats:
         settings = ControllerSettings(stop_timeout_s=2)
         operator = Operator([Greetings()], nats=nats, settings=settings)
-        async with answering(nats.connection, operator.runtimes), together() as group:
+        async with (
+            publishing(nats, [Greetings()]),
+            answering(nats.connection, operator.runtimes),
+            together() as group,
+        ):
             running = group.create_task(operator.run())
             try:
                 yield operator
@@ -131,6 +137,7 @@ async def run_all_operations(server: NatsServer) -> None:
         assert (await as_operator.resync("greetings", ["shop"]))[0].queued == 1
         plan = await as_operator.plan("greetings")
         assert (await as_operator.apply(plan)).orphans == plan.orphans
+        await eventually(lambda: published_schemas(operator.connection, "greetings"))
         as_viewer = await find_daemons(viewer)
         assert await as_viewer.status("greetings")
         assert await as_viewer.explain("greetings", "shop")

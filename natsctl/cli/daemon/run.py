@@ -29,6 +29,7 @@ from natsctl.daemon.embedded_server import private_server, while_it_runs
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.operator import Operator, Runnable
+from natsctl.daemon.schemas import publishing
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.load import Effective
 from natsctl.daemon.settings.settings import ControllerSettings, HttpSettings, TraceSettings
@@ -177,7 +178,8 @@ async def _serve(
                 daemon=daemon,
             ):
                 with vitals.watchdog.standing_in(status_stand_in(options, daemon, names)):
-                    await operator.run()
+                    async with publishing(nats, controllers):
+                        await operator.run()
 
 
 def _election(

@@ -10,7 +10,8 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
 from natsctl.cli.objects.buckets import CreateOption, existing_bucket
 from natsctl.cli.output.terminal import write_line
-from natsctl.core.objects.compare_and_set import rewrite
+from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
+from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.errors import ConflictError, InvalidObjectError, TooLargeError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
@@ -43,12 +44,15 @@ async def apply(
         ),
     ],
     create_bucket: CreateOption = False,
+    validate: ValidateOption = Validate.STRICT,
 ) -> None:
     """Apply objects from files.
 
     Each document names a bucket and a key. Each field of the document, such as the spec, replaces
     the whole field of the object. Other fields stay, and labels and annotations are merged. An
-    object that would not change is not written. If any document is invalid, nothing is written.
+    object that would not change is not written. If any document is invalid, nothing is written. A
+    document is also invalid if it does not match the schema that a daemon has published for its
+    bucket; see --validate.
     """
     documents = read_documents(file)
     async with connect(options) as connection:
@@ -56,21 +60,40 @@ async def apply(
         buckets = {
             name: await existing_bucket(connection, name, create=create_bucket) for name in names
         }
-        statuses = [await _apply(buckets[document.bucket], document) for document in documents]
+        validators = {name: await Validator.of(connection, name, validate) for name in names}
+        exit_with([_check(validators[document.bucket], document) for document in documents])
+        statuses = [
+            await _apply(buckets[document.bucket], document, validators[document.bucket])
+            for document in documents
+        ]
     exit_with(statuses)
 
 
-async def _apply(bucket: Bucket, document: KeyDocument) -> int:
+def _check(validator: Validator, document: KeyDocument) -> int:
+    """Validate one document, and return the exit status of its error."""
+    try:
+        validator.check(document.key, document.new)
+    except InvalidObjectError as error:
+        report_error(f"{document.bucket}/{document.key}: {error}")
+        return exit_status(error)
+    return 0
+
+
+async def _apply(bucket: Bucket, document: KeyDocument, validator: Validator) -> int:
     """Apply one document, and return its exit status."""
     name = f"{document.bucket}/{document.key}"
     ignored: list[str] = []
 
     def change(current: Stored | None) -> bytes:
+        if current is None:
+            validator.check_new(document.key, document.new)
         ignored[:] = values.ignored_fields(current, document.new)
         return values.apply(current, document.new)
 
     try:
-        rewritten = await rewrite(BucketStore(bucket), document.key, change)
+        store = BucketStore(bucket)
+        seen = await read(store, document.key)
+        rewritten = await rewrite(store, document.key, change, seen=seen)
     except _DOCUMENT_ERRORS as error:
         report_error(f"{name}: {error}")
         return exit_status(error)

@@ -1,5 +1,7 @@
 """`natsctl edit`: opens an object in the user's editor, and stores the result."""
 
+import msgspec
+
 from natsctl.cli.documents.draft import Draft, editor_text, with_comments, without_comments
 from natsctl.cli.documents.editor import EditedFile, edited_file, editor_command
 from natsctl.cli.documents.three_way_merge import Clash, merged
@@ -8,6 +10,7 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
 from natsctl.cli.output.terminal import write_line, write_notice
+from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -40,34 +43,43 @@ async def edit(
     bucket: BucketArgument,
     key: KeyArgument,
     controller: KindsOption = None,
+    validate: ValidateOption = Validate.STRICT,
 ) -> None:
     """Edit an object in an editor.
 
     The editor is the command in VISUAL or EDITOR, else vi. It shows the object as YAML, without
-    status and bookkeeping. If the object cannot be stored, the editor opens again with the reason.
+    status and bookkeeping. If the object cannot be stored, the editor opens again with the reason;
+    an object that does not match its published schema cannot be stored, see --validate.
     Changes that other clients make in the meantime are merged; if they change the same fields, the
     editor opens again and lists them. An empty or unchanged file changes nothing.
     """
     check_key(key)
-    kinds = load_kinds(controller, bucket)
+    target = _Target(options, bucket, load_kinds(controller, bucket), validate)
     async with open_bucket(options, bucket) as source:
         draft = Draft.of(await BucketStore(source).get(key))
     with edited_file(editor_command(), prefix=f"natsctl-{bucket}-{key}") as file:
-        rewritten = await _edit(options, bucket, draft, file, kinds)
+        rewritten = await _edit(target, draft, file)
     if rewritten is None or rewritten.base is None:
         write_notice("nothing was changed")
     else:
         write_line(f"{bucket}/{key} {outcome(rewritten)}")
 
 
-async def _edit(
-    options: NatsOptions, bucket: str, draft: Draft, file: EditedFile, kinds: Kinds
-) -> Rewritten | None:
+class _Target(msgspec.Struct, frozen=True):
+    """The bucket of the object, and the checks of its new value."""
+
+    options: NatsOptions
+    bucket: str
+    kinds: Kinds
+    validate: Validate
+
+
+async def _edit(target: _Target, draft: Draft, file: EditedFile) -> Rewritten | None:
     """Open the editor until the object is stored; return None if the user changes nothing.
 
     Raises the last error, and keeps the file, if the user does not correct an error.
     """
-    text, rejected = editor_text(bucket, draft), ""
+    text, rejected = editor_text(target.bucket, draft), ""
     last_error: NatsctlError | None = None
     while True:
         edited = await file.edit(text)
@@ -79,10 +91,10 @@ async def _edit(
         if draft.unchanged(edited):
             return None
         try:
-            return await _store(options, bucket, draft.edited(edited), kinds)
+            return await _store(target, draft.edited(edited))
         except ClashError as error:
             draft, last_error, rejected = error.draft, error, ""
-            text = editor_text(bucket, draft, *error.notes)
+            text = editor_text(target.bucket, draft, *error.notes)
         except _CORRECTABLE as error:
             last_error, rejected = error, without_comments(edited)
             text = with_comments(str(error).splitlines(), rejected)
@@ -109,9 +121,12 @@ class ClashError(ConflictError):
         )
 
 
-async def _store(options: NatsOptions, bucket: str, draft: Draft, kinds: Kinds) -> Rewritten:
-    """Merge the draft into the stored object, and store it; raises `ClashError`."""
-    key = draft.base.key
+async def _store(target: _Target, draft: Draft) -> Rewritten:
+    """Merge the draft into the stored object, and store it.
+
+    Raises `ClashError`, and `InvalidObjectError` if the draft does not match its schema.
+    """
+    key, bucket = draft.base.key, target.bucket
 
     def change(current: Stored | None) -> bytes:
         if current is None:
@@ -122,10 +137,13 @@ async def _store(options: NatsOptions, bucket: str, draft: Draft, kinds: Kinds) 
         if merge.clashes:
             raise ClashError(key, new, merge.clashes)
         value = replace(current, new.new_value())
-        for kind in kinds:
+        for kind in target.kinds:
             kind.decode(value)
         return value
 
-    async with open_bucket(options, bucket) as source:
+    async with open_bucket(target.options, bucket) as source:
+        validator = await Validator.of(source.connection, bucket, target.validate)
+        validator.check(key, draft.new_value())
+        validator.check_new(key, draft.new_value())
         store = BucketStore(source)
         return await rewrite(store, key, change, seen=await store.get(key))

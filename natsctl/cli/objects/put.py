@@ -18,6 +18,7 @@ from natsctl.cli.documents.values import (
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument, open_bucket
 from natsctl.cli.output.terminal import write_line
+from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
@@ -66,13 +67,17 @@ async def put(
         typer.Option("--drop-reserved", help="Drop reserved annotations that VALUE does not have"),
     ] = False,
     create_bucket: CreateOption = False,
+    validate: ValidateOption = Validate.STRICT,
 ) -> None:
     """Store a whole object.
 
     VALUE replaces the desired state. natsctl maintains generation, uid, finalizers and status; a
     notice names the fields of VALUE that are not stored for that reason. A value that is not an
     object (JSON or YAML with a spec or metadata) is stored exactly as it is given. --raw does the
-    same with any value.
+    same with any value, and does not validate it.
+
+    If a daemon has published a schema for the bucket, a value that does not match is refused, and
+    unknown fields cause a warning; see --validate.
 
     Reserved annotations stay, unless VALUE has them: all of natsctl.io, and the name of an external
     resource with the results of its creation. An annotation with the value null is removed.
@@ -91,6 +96,10 @@ async def put(
 
     async with open_bucket(options, bucket, create=create_bucket) as target:
         store = BucketStore(target)
+        if not isinstance(new, bytes):
+            validator = await Validator.of(target.connection, bucket, validate)
+            validator.check(key, new)
+            validator.check_new(key, new)
         if create:
             rewritten = Rewritten(await store.create(key, change(None)), 0)
         elif revision is not None:

@@ -1,0 +1,1 @@
+"""The types of objects, as daemons publish them or controllers declare them."""

@@ -1,0 +1,136 @@
+"""Publishes the schemas of a daemon's kinds, so that commands know the types without the code."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from natsctl.controller.controller import Controller
+from natsctl.controller.slots.declare import slots
+from natsctl.controller.slots.secondary import Secondary
+from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.objects.primary import Primary, Tertiary
+from natsctl.core.queue.retry import backoff
+from natsctl.daemon.operator import Guest, Runnable
+from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError, UsageError
+from natsctl.managed import ManagedController
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.schemas import SCHEMAS, KindSchema, Role, has_schema
+from natsctl.model.store import Store, Stored, Stores
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
+
+RETRY_S = 1.0
+RETRY_MAX_S = 60.0
+
+_ROLES: dict[type, Role] = {Primary: "primary", Secondary: "secondary", Tertiary: "tertiary"}
+
+
+def schemas_of(controllers: Iterable[Controller | Runnable]) -> list[KindSchema]:
+    """Return the schemas of the kinds in NATS whose values are JSON of a known type.
+
+    Each kind occurs once, in its most important role. A type that has no JSON Schema is left out.
+    """
+    schemas: dict[str, KindSchema] = {}
+    for controller in controllers:
+        for kind, role in _kinds_of(controller):
+            schema = _schema(controller, kind, role)
+            known = None if schema is None else schemas.get(schema.kind)
+            if schema is not None and (known is None or schema.replaces(known)):
+                schemas[schema.kind] = schema
+    return list(schemas.values())
+
+
+@asynccontextmanager
+async def publishing(
+    stores: Stores, controllers: Iterable[Controller | Runnable]
+) -> AsyncIterator[None]:
+    """Publish the schemas of the controllers' kinds once, while the context lasts.
+
+    A failure never ends the context: without permission it is logged, and other failures are
+    retried.
+    """
+    task = asyncio.create_task(_publish(stores, schemas_of(controllers)), name="schemas")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def publish(store: Store, schema: KindSchema) -> bool:
+    """Store the schema unless a newer one is published; return whether it was written.
+
+    *store* is the store of `SCHEMAS`. A stored schema that cannot be read is replaced.
+    """
+
+    def change(current: Stored | None) -> bytes:
+        published = None if current is None else _published(current.value)
+        if current is not None and published is not None and not schema.replaces(published):
+            return current.value
+        return msgspec.json.encode(schema)
+
+    rewritten = await rewrite(store, schema.key, change, seen=await read(store, schema.key))
+    return rewritten.base is not None
+
+
+async def _publish(stores: Stores, schemas: list[KindSchema]) -> None:
+    failures = 0
+    while schemas:
+        try:
+            await _publish_once(stores, schemas)
+        except PermissionDeniedError as error:
+            log.warning(
+                "cannot publish schemas, commands do not validate objects of this daemon's kinds",
+                error=error,
+            )
+            return
+        except StoreError as error:
+            failures += 1
+            log.debug("cannot publish schemas yet", error=error)
+            await asyncio.sleep(backoff(failures, base_s=RETRY_S, limit_s=RETRY_MAX_S))
+        else:
+            return
+
+
+async def _publish_once(stores: Stores, schemas: list[KindSchema]) -> None:
+    store = await stores.open(SCHEMAS)
+    for schema in schemas:
+        if await publish(store, schema):
+            log.info("published a schema", kind=schema.kind, version=schema.version)
+    log.debug("all schemas are published", schemas=len(schemas))
+
+
+def _published(value: bytes) -> KindSchema | None:
+    try:
+        return msgspec.json.decode(value, type=KindSchema)
+    except DECODE_ERRORS:
+        return None
+
+
+def _kinds_of(controller: Controller | Runnable) -> Iterator[tuple[Kind[Any], Role]]:
+    if isinstance(controller, Controller):
+        for slot in slots(type(controller)):
+            if slot.role in _ROLES:
+                yield slot.kind, _ROLES[slot.role]
+    elif isinstance(controller, Guest):
+        role: Role = "primary" if isinstance(controller, ManagedController) else "tertiary"
+        for kind in controller.kinds:
+            yield kind, role
+
+
+def _schema(controller: Controller | Runnable, kind: Kind[Any], role: Role) -> KindSchema | None:
+    if not isinstance(kind, KvKind) or not has_schema(kind):
+        return None
+    version = getattr(controller, "version", "")
+    try:
+        return KindSchema.of(
+            kind, controller=controller.name, controller_version=version, role=role
+        )
+    except UsageError as error:
+        log.warning("a kind has no schema", kind=kind.name, error=error)
+        return None

@@ -1,0 +1,172 @@
+"""The published schema of a kind: its fields, its columns, and the controller that declares it.
+
+A daemon publishes the schemas of its kinds in the bucket `natsctl`, so that commands know the types
+without the code. Of several daemons, the one that knows the newest types decides.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Literal, Self
+
+import msgspec
+
+from natsctl.errors import UsageError
+from natsctl.model.documents import Document
+from natsctl.model.keys import legal, matches
+from natsctl.model.kinds import Kind, KvKind, kv
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+PREFIX: Final = "schema"
+
+Role = Literal["primary", "secondary", "tertiary"]
+"""The use of a kind by the controller; an earlier role outranks a later one."""
+
+_RANKS: dict[Role, int] = {"primary": 2, "secondary": 1, "tertiary": 0}
+_ATTRIBUTES = re.compile(r"^(Attributes|Args):\n((?:[ \t]+.*\n?|\n)+)", re.MULTILINE)
+_ATTRIBUTE = re.compile(r"^(\w+)(?: \(.*\))?:\s+(.*)", re.DOTALL)
+
+
+class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """The schema of a kind, as one controller declares it.
+
+    Attributes:
+        kind: the name of the kind, such as `Shop.shops`.
+        bucket: the bucket of its objects.
+        keys: the pattern of their keys.
+        version: the number of the newest version of the type; the first is 1.
+        controller: the name of the controller.
+        controller_version: the `version` of the controller; empty if it has none.
+        role: how the controller uses the kind.
+        columns: the paths of the columns of tables, by heading.
+        schema: the JSON Schema (2020-12) of an object.
+    """
+
+    kind: str
+    bucket: str
+    keys: str = ">"
+    version: int = 1
+    controller: str
+    controller_version: str = ""
+    role: Role = "primary"
+    columns: dict[str, str] = {}
+    schema: Document
+
+    @classmethod
+    def of(
+        cls, kind: KvKind[Any], *, controller: str, controller_version: str = "", role: Role
+    ) -> Self:
+        """Return the schema of *kind*; raises `UsageError` if its type has no JSON Schema."""
+        return cls(
+            kind=kind.name,
+            bucket=kind.bucket,
+            keys=kind.keys,
+            controller=controller,
+            controller_version=controller_version,
+            role=role,
+            schema=json_schema(kind),
+        )
+
+    @property
+    def key(self) -> str:
+        """The key of the record in the bucket `natsctl`."""
+        return f"{PREFIX}.{self.kind}"
+
+    @property
+    def source(self) -> str:
+        """The controller that declares the kind, with its version, for messages."""
+        version = f" {self.controller_version}" if self.controller_version else ""
+        return f"controller {self.controller}{version}"
+
+    def describes(self, key: str) -> bool:
+        """Return whether *key* may belong to an object of the kind."""
+        return matches(self.keys, key)
+
+    def replaces(self, published: "KindSchema") -> bool:
+        """Return whether a daemon with this schema overwrites the *published* one.
+
+        The controller whose primary it is decides, then the newer version of the type, then the
+        newer version of the controller. Of equal ones, the same controller overwrites its own.
+        """
+        if self == published or published.outranks(self):
+            return False
+        return self.outranks(published) or self.controller == published.controller
+
+    def outranks(self, other: "KindSchema") -> bool:
+        """Return whether this schema counts more than the other."""
+        return self.rank > other.rank
+
+    @property
+    def rank(self) -> tuple[int, int, list[tuple[int, int, str]]]:
+        """The role, the version of the type and the version of the controller, to compare."""
+        return _RANKS[self.role], self.version, _parts(self.controller_version)
+
+
+SCHEMAS: KvKind[KindSchema] = kv(
+    KindSchema, bucket="natsctl", keys=f"{PREFIX}.>", history=1, replicas=None
+)
+"""The key `schema.KIND` has the schema of the kind KIND."""
+
+
+def has_schema(kind: Kind[Any]) -> bool:
+    """Return whether the values of *kind* are JSON of a known type, and its name is a legal key."""
+    return isinstance(kind, KvKind) and kind.typed and legal(f"{PREFIX}.{kind.name}")
+
+
+def json_schema(kind: KvKind[Any]) -> Document:
+    """Return the JSON Schema of the values of *kind*; a type that is unknown permits any value.
+
+    Docstrings are descriptions; a section `Attributes` describes the fields. Raises `UsageError`
+    if the type has no JSON Schema.
+    """
+    try:
+        schema = msgspec.json.schema(kind.type, schema_hook=_any_value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{kind.name} has no JSON Schema: {error}") from error
+    for definition in schema.get("$defs", {}).values():
+        _describe(definition)
+        for field in definition.get("properties", {}).values():
+            if field.get("uniqueItems") and "default" in field:  # a set has a random order
+                field["default"] = sorted(field["default"], key=msgspec.json.encode)
+    return msgspec.json.decode(msgspec.json.encode({"$schema": DIALECT, **schema}), type=Document)
+
+
+def _any_value(_unknown: type) -> Document:
+    return {"$comment": "any value"}
+
+
+def _describe(definition: dict[str, Any]) -> None:
+    """Move the descriptions of attributes from the docstring of a type to its fields."""
+    text = inspect.cleandoc(definition.get("description", ""))
+    section = _ATTRIBUTES.search(text)
+    if section is not None:
+        described = dict(_attributes(section[2]))
+        for name, field in definition.get("properties", {}).items():
+            meaning = described.get(_plain(name))
+            if meaning and "description" not in field:
+                field["description"] = meaning
+        text = (text[: section.start()] + text[section.end() :]).strip()
+    if text:
+        definition["description"] = text
+
+
+def _attributes(section: str) -> Iterator[tuple[str, str]]:
+    for block in re.split(r"\n(?=\w)", inspect.cleandoc(section)):
+        entry = _ATTRIBUTE.match(block)
+        if entry is not None:
+            yield _plain(entry[1]), " ".join(entry[2].split())
+
+
+def _plain(name: str) -> str:
+    """Return a field's name without case and underscores: JSON names may be in camel case."""
+    return name.replace("_", "").lower()
+
+
+def _parts(version: str) -> list[tuple[int, int, str]]:
+    """Return a version such as `1.10` or `v2.0rc1` in a form in which the newer one is greater.
+
+    Numbers are compared as numbers, and a text such as `rc` comes before the end.
+    """
+    pieces = re.findall(r"\d+|[a-z]+", version.lower().removeprefix("v"))
+    parts = [(2, int(piece), "") if piece.isdigit() else (0, 0, piece) for piece in pieces]
+    return [*parts, (1, 0, "")] if parts else []

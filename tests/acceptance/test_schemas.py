@@ -1,0 +1,184 @@
+"""Objects are validated against the schema that a daemon has published."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.cli.scripted_editor import Editor
+from tests.support.servers.nats_server import NatsServer
+
+Daemon = Callable[..., Awaitable[Running]]
+
+SHOPS = '''
+from typing import Annotated
+
+import msgspec
+
+from natsctl import Controller, Object, kv, primary
+
+
+class ShopSpec(msgspec.Struct, frozen=True):
+    """A shop.
+
+    Attributes:
+        text: the sign above the door.
+    """
+
+    text: str
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=9)] = 1
+
+
+class Shop(Object, frozen=True):
+    """A shop in a town."""
+
+    spec: ShopSpec
+
+
+class Shops(Controller):
+    version = "1.2"
+    shops = primary(kv(Shop, bucket="shops"))
+
+    async def sync_handler(self, key: str) -> None:
+        if self.shops.get(key) is not None:
+            await self.shops.update_status(key, {"ready": True})
+'''
+SOURCE = "controller shops 1.2"
+
+
+@pytest.fixture
+async def shops(natsctl: Natsctl, folder: Path, daemon: Daemon) -> Running:
+    """A daemon that has published the schema of its kind."""
+    (folder / "shops.py").write_text(SHOPS)
+    running = await daemon("shops:Shops")
+    await running.logged("published a schema")
+    return running
+
+
+@pytest.mark.usefixtures("shops")
+class TestPut:
+    async def test_a_wrong_type_is_refused_with_the_field(self, natsctl: Natsctl) -> None:
+        refused = await natsctl("put", "shops", "a", '{"spec": {"text": 3, "replicas": 12}}')
+        assert refused.status == 1
+        assert "spec.text: expected a string, not 3" in refused.err
+        assert "spec.replicas: must be at most 9, and is 12" in refused.err
+        assert SOURCE in refused.err
+        assert (await natsctl("get", "shops", "a")).status == 3
+
+    async def test_an_unknown_field_causes_a_warning_with_the_nearest_name(
+        self, natsctl: Natsctl
+    ) -> None:
+        stored = await natsctl("put", "shops", "a", '{"spec": {"text": "hi", "replica": 2}}')
+        assert (stored.status, stored.out) == (0, "shops/a created at revision 1\n")
+        assert "spec.replica is unknown; did you mean replicas?" in stored.err
+        assert SOURCE in stored.err
+
+    async def test_warn_stores_an_invalid_object(self, natsctl: Natsctl) -> None:
+        stored = await natsctl("put", "shops", "a", '{"spec": {}}', "--validate", "warn")
+        assert stored.out == "shops/a created at revision 1\n"
+        assert "warning: shops/a: not a valid Shop.shops" in stored.err
+
+    @pytest.mark.parametrize("option", ["--validate=ignore", "--raw"])
+    async def test_an_object_is_stored_without_a_check(self, natsctl: Natsctl, option: str) -> None:
+        stored = await natsctl("put", "shops", "a", '{"spec": {}}', option)
+        assert (stored.status, stored.err) == (0, "")
+
+    async def test_a_valid_object_causes_no_message(self, natsctl: Natsctl) -> None:
+        stored = await natsctl("put", "shops", "a", '{"spec": {"text": "hi"}}')
+        assert (stored.status, stored.err) == (0, "")
+
+
+@pytest.mark.usefixtures("shops")
+class TestApply:
+    async def test_no_document_is_applied_if_one_is_invalid(self, natsctl: Natsctl) -> None:
+        documents = (
+            "{bucket: shops, key: a, spec: {text: hi}}\n---\n{bucket: shops, key: b, spec: {}}\n"
+        )
+        refused = await natsctl("apply", "-f", "-", stdin=documents)
+        assert refused.status == 1
+        assert "shops/b: not a valid Shop.shops" in refused.err
+        assert "spec.text: is required" in refused.err
+        assert (await natsctl("list", "shops")).rows == []
+
+    async def test_labels_alone_are_applied_to_an_existing_object(self, natsctl: Natsctl) -> None:
+        labels = "{bucket: shops, key: a, metadata: {labels: {team: x}}}"
+        refused = await natsctl("apply", "-f", "-", stdin=labels)
+        assert "spec: is required" in refused.err
+        await natsctl.done("put", "shops", "a", '{"spec": {"text": "hi"}}')
+        assert "shops/a configured" in await natsctl.done("apply", "-f", "-", stdin=labels)
+
+
+@pytest.mark.usefixtures("shops")
+async def test_edit_opens_the_editor_again_with_the_fault(
+    folder: Path, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    editor = Editor(tmp_path / "editor")
+    environ = {"EDITOR": editor.command, "TMPDIR": str(tmp_path)}
+    natsctl = Natsctl(folder, nats_server.url, environ=environ)
+    await natsctl.done("put", "shops", "a", '{"spec": {"text": "hi"}}')
+    editor.set_steps({"replace": {"text: hi": "text: 3"}}, {"replace": {"text: 3": "text: bye"}})
+    assert "shops/a configured" in await natsctl.done("edit", "shops", "a")
+    _, second = editor.seen
+    assert second.startswith("# not a valid Shop.shops of controller shops 1.2: spec.text:")
+
+
+async def test_a_bucket_without_a_schema_is_not_validated(natsctl: Natsctl) -> None:
+    stored = await natsctl("put", "any", "a", '{"spec": 3}', "--create-bucket")
+    assert (stored.status, stored.err) == (0, "")
+
+
+@pytest.mark.usefixtures("shops")
+async def test_a_second_daemon_of_the_same_version_writes_no_schema(
+    natsctl: Natsctl, daemon: Daemon
+) -> None:
+    before = (await natsctl("get", "natsctl", "schema.Shop.shops", "-o", "json")).json
+    second = await daemon("shops:Shops", options=("--log-level", "debug"))
+    await second.logged("all schemas are published")
+    after = (await natsctl("get", "natsctl", "schema.Shop.shops", "-o", "json")).json
+    assert after == before
+
+
+class TestSchema:
+    async def test_schema_prints_the_json_schema_of_each_kind_without_a_server(
+        self, folder: Path
+    ) -> None:
+        (folder / "shops.py").write_text(SHOPS)
+        printed = (await Natsctl(folder)("schema", "-c", "shops:Shops")).json
+        assert printed.keys() == {"Shop.shops"}
+        schema = printed["Shop.shops"]
+        assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+        assert schema["$defs"]["ShopSpec"]["properties"]["replicas"]["maximum"] == 9
+
+    @pytest.mark.usefixtures("shops")
+    async def test_schema_lists_and_prints_the_published_schemas(self, natsctl: Natsctl) -> None:
+        assert (await natsctl("schema")).rows == [
+            ["Shop.shops", ">", "1", "shops", "1.2", "primary"]
+        ]
+        one = await natsctl("schema", "shops", "-o", "json")
+        assert json.loads(one.out)["$ref"] == "#/$defs/Shop"
+        assert SOURCE in one.err
+
+
+class TestExplainKind:
+    @pytest.mark.usefixtures("shops")
+    async def test_fields_are_explained_with_types_limits_and_meanings(
+        self, natsctl: Natsctl
+    ) -> None:
+        text = await natsctl.done("explain-kind", "Shop.spec")
+        assert SOURCE in text
+        assert "  text      <string> -required-\n    the sign above the door." in text
+        assert "  replicas  <integer>\n    default: 1\n    minimum: 1\n    maximum: 9" in text
+
+    async def test_recursive_shows_the_nested_fields(self, folder: Path) -> None:
+        (folder / "shops.py").write_text(SHOPS)
+        command = ("explain-kind", "shops", "--recursive", "-c", "shops:Shops")
+        text = await Natsctl(folder).done(*command)
+        assert "  spec      <ShopSpec> -required-\n    text      <string> -required-" in text
+
+    async def test_an_unknown_field_is_answered_with_the_nearest_name(self, folder: Path) -> None:
+        (folder / "shops.py").write_text(SHOPS)
+        ended = await Natsctl(folder)("explain-kind", "Shop.spec.txt", "-c", "shops:Shops")
+        assert ended.status == 3
+        assert "Shop.shops.spec has no field txt; did you mean text?" in ended.err
