@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.clients.nats_admin import Admin
 from tests.support.eventually import eventually
-from tests.support.faults.kube_test_bed import NAMESPACE, KubeTestBed, Maps, running
+from tests.support.faults.kube_test_bed import KubeTestBed, Maps, empty_namespace, running
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
 
@@ -25,7 +25,7 @@ async def kube_bed(server: NatsServer, cluster: KubeServer) -> AsyncIterator[Kub
 async def test_two_installations_leave_each_others_objects_alone(
     nats_server: NatsServer, own_kube_server: KubeServer, tmp_path: Path
 ) -> None:
-    await own_kube_server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    await empty_namespace(own_kube_server)
     async with (
         NatsServer(tmp_path / "staging") as other,
         kube_bed(nats_server, own_kube_server) as production,

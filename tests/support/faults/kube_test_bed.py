@@ -160,6 +160,13 @@ class KubeTestBed:
         return f"/api/v1/namespaces/{NAMESPACE}/configmaps{rest}"
 
 
+async def empty_namespace(cluster: KubeServer) -> None:
+    """Create the namespace of the ConfigMaps, or delete the ConfigMaps of an earlier test."""
+    with suppress(AssertionError):  # it may exist
+        await cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    await cluster.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/configmaps")
+
+
 @asynccontextmanager
 async def kube_test_bed(
     nats_url: str,
@@ -175,8 +182,7 @@ async def kube_test_bed(
     *through* is the kubeconfig and *nats_through* the URL of the controller, for example of a
     proxy. The test's own clients connect directly.
     """
-    with suppress(AssertionError):  # it may exist
-        await cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    await empty_namespace(cluster)
     controller = Maps()
     async with Admin(nats_url) as admin:
         bed = KubeTestBed(admin, cluster, controller)

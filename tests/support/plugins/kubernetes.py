@@ -47,11 +47,26 @@ def kube_namespace(kube_server: KubeCluster) -> str:
     return kube_server.new_namespace()
 
 
-@pytest.fixture
-async def own_kube_server(kube_assets: Path, tmp_path: Path) -> AsyncIterator[KubeServer]:
-    """Run a server for this test only, which the test may kill, stop or pause."""
-    async with KubeServer(tmp_path / "kube") as server:
+@pytest.fixture(scope="session")
+def restartable_kube_server(
+    kube_assets: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KubeServer]:
+    """Run one server for the tests that kill, stop or pause it, one test after the other."""
+    with KubeServer(tmp_path_factory.mktemp("own-kube")) as server:
         yield server
+
+
+@pytest.fixture
+async def own_kube_server(restartable_kube_server: KubeServer) -> AsyncIterator[KubeServer]:
+    """Return a running server that this test may kill, stop or pause.
+
+    The server has the objects of earlier tests: a test creates a namespace, or empties one.
+    """
+    await restartable_kube_server.start()
+    try:
+        yield restartable_kube_server
+    finally:
+        restartable_kube_server.resume()
 
 
 @pytest.hookimpl(wrapper=True)
