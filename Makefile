@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal  # many tests wait
+PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist worksteal  # many tests wait
 FAST := $(addprefix tests/,unit property scenarios contract architecture typing)
 
 .PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures dist clean

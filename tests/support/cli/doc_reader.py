@@ -3,13 +3,16 @@
 import asyncio
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from tests.support.cli import forked_command
 from tests.support.cli.doc_page import RunCommand, SaveFile, Step
+from tests.support.cli.forked_process import SERVER_OF_THIS_PROCESS
 from tests.support.cli.natsctl_command import LIMIT_S, ROOT
 from tests.support.eventually import eventually
 
@@ -49,10 +52,13 @@ class Reader:
     """Saves files and runs commands, each daemon in a separate terminal.
 
     If a daemon starts a private server, the next commands use that server. *ports* maps the ports
-    of the page to free ports.
+    of the page to free ports. `natsctl` is forked from a process that has it imported; with *fresh*
+    it starts a new interpreter.
     """
 
-    def __init__(self, folder: Path, url: str, ports: Mapping[str, int]) -> None:
+    def __init__(
+        self, folder: Path, url: str, ports: Mapping[str, int], *, fresh: bool = False
+    ) -> None:
         self._folder = folder
         self._ports = ports
         self._terminals: list[Terminal] = []
@@ -67,6 +73,9 @@ class Reader:
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": "ignore",
         }
+        self._descriptors: tuple[int, ...] = ()
+        if not fresh:
+            self._fork_commands(folder.parent / "bin")
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,6 +88,18 @@ class Reader:
         finally:
             for terminal in self._terminals:
                 await terminal.close()
+
+    def _fork_commands(self, programs: Path) -> None:
+        """Put a `natsctl` on the PATH that asks the fork server to run the command."""
+        programs.mkdir()
+        program = programs / "natsctl"
+        words = (sys.executable, "-IS", str(forked_command.__file__))
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        program.chmod(0o755)
+        control = SERVER_OF_THIS_PROCESS.control.fileno()
+        self._descriptors = (control,)
+        self._environ[forked_command.VARIABLE] = str(control)
+        self._environ["PATH"] = f"{programs}:{self._environ['PATH']}"
 
     async def run(self, step: Step) -> None:
         """Run a step, and compare its output with the page."""
@@ -119,7 +140,12 @@ class Reader:
             environ.pop("NATSCTL_SERVER", None)
         with file.open("wb") as log:
             process = await asyncio.create_subprocess_shell(
-                command, cwd=self._folder, env=environ, stdout=log, stderr=log
+                command,
+                cwd=self._folder,
+                env=environ,
+                stdout=log,
+                stderr=log,
+                pass_fds=self._descriptors,
             )
         terminal = Terminal(step.command, process, file)
         self._terminals.append(terminal)
@@ -143,6 +169,7 @@ class Reader:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            pass_fds=self._descriptors,
         )
         try:
             async with asyncio.timeout(LIMIT_S):

@@ -36,17 +36,22 @@ class ForkServer:
         stderr: int,
     ) -> "ForkedProcess":
         """Start a command with these descriptors as standard input, output and error."""
-        if self._control is None:
-            self._control = self._started()
         request = {"arguments": arguments, "folder": str(folder), "environ": dict(environ)}
         own_end, other_end = socket.socketpair()
         with other_end:
             files = [stdin, stdout, stderr, other_end.fileno()]
-            socket.send_fds(self._control, [json.dumps(request).encode()], files)
+            socket.send_fds(self.control, [json.dumps(request).encode()], files)
         own_end.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=own_end)
         pid = int(await reader.readline())
         return ForkedProcess(pid, reader, writer)
+
+    @property
+    def control(self) -> socket.socket:
+        """The socket for requests; the first use starts the server."""
+        if self._control is None:
+            self._control = self._started()
+        return self._control
 
     def _started(self) -> socket.socket:
         control, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,37 @@
+"""Runs as `natsctl` in a shell: the fork server of the test process runs the command.
+
+    python -IS tests/support/cli/forked_command.py ARGUMENT...
+
+The environment variable FORK_SERVER is the number of an inherited descriptor: the fork server's
+socket. The command gets this process's arguments, folder, environment, input, outputs and signals,
+and this process ends as the command ends.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+VARIABLE = "FORK_SERVER"
+
+
+def main() -> int:
+    """Run the command, and return its exit status."""
+    environ = dict(os.environ)
+    control = socket.socket(fileno=os.dup(int(environ.pop(VARIABLE))))
+    request = {"arguments": sys.argv[1:], "folder": str(Path.cwd()), "environ": environ}
+    own_end, other_end = socket.socketpair()
+    socket.send_fds(control, [json.dumps(request).encode()], [0, 1, 2, other_end.fileno()])
+    other_end.close()
+    report = own_end.makefile()
+    pid = int(report.readline())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: os.kill(pid, received))
+    status = os.waitstatus_to_exitcode(int(report.readline()))
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
