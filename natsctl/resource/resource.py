@@ -2,7 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from traceback import extract_stack
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -10,7 +15,6 @@ from typing import Generic, Self, TypeVar
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.retry import always_retry
 from natsctl.core.sync.calls import blocking
-from natsctl.core.sync.loop import TURN_S
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError, StoppedError, UsageError
 from natsctl.model.kinds import Kind
@@ -19,6 +23,7 @@ from natsctl.resource.event import Event
 from natsctl.resource.failing import ErrorHandler, RateLimiter
 from natsctl.resource.store import ResourceStore
 from natsctl.resource.subscription import Subscription
+from natsctl.slices import Slices
 
 T = TypeVar("T")
 
@@ -31,17 +36,14 @@ class EventStream(Generic[T]):
 
     def __init__(self, subscription: Subscription[T]) -> None:
         self._subscription = subscription
-        self._clock = asyncio.get_running_loop().time
-        self._turn_ends = self._clock() + TURN_S
+        self._slices = Slices()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event[T]:
-        if self._clock() >= self._turn_ends:
-            # neither the iteration nor the handling of an event needs to suspend
-            await asyncio.sleep(0)
-            self._turn_ends = self._clock() + TURN_S
+        if self._slices.over:
+            await self._slices.pause()  # neither the iteration nor the handling need to suspend
         try:
             return await self._subscription.next()
         except QueueShutDownError:
@@ -173,14 +175,14 @@ class Resource(Generic[T]):
         subscription = Subscription(
             self.kind, error_handler=error_handler, rate_limiter=rate_limiter, made_at=made_at
         )
-        self._subscriptions.append(subscription)
         try:
-            self._follow(subscription)
+            await self._add(subscription)
             yield EventStream(subscription)
             subscription.check()
         finally:
             subscription.close()
-            self._subscriptions.remove(subscription)
+            with suppress(ValueError):  # it was cancelled before it was added
+                self._subscriptions.remove(subscription)
 
     def _watch(self) -> None:
         """Start the watch, unless it runs."""
@@ -195,16 +197,18 @@ class Resource(Generic[T]):
     async def _run(self) -> None:
         store = await self._stores.open(self.kind)
         self._informer = Informer(store, self.kind, on_listed=self._listed)
-        self._follow(*self._subscriptions)
+        await asyncio.gather(*(one.follow(self._informer) for one in self._subscriptions))
         await self._informer.run()
 
-    def _follow(self, *subscriptions: Subscription[T]) -> None:
-        """Connect the subscriptions to the informer, if it exists."""
+    async def _add(self, subscription: Subscription[T]) -> None:
+        """Connect the subscription to the informer, if it exists; else `_run` does."""
         if self._informer is not None:
-            for subscription in subscriptions:
-                subscription.follow(self._informer)
-                if self._synced.is_set():
-                    subscription.add_sync_event()
+            await subscription.follow(self._informer)
+        if self._stopped:
+            subscription.close()
+        self._subscriptions.append(subscription)
+        if self._synced.is_set():
+            subscription.add_sync_event()
 
     def _listed(self) -> None:
         """Enqueue the sync event of each subscription after the first list."""

@@ -59,11 +59,13 @@ class Subscription(Generic[T]):
         self._closed = False
         self._loop = asyncio.get_running_loop()
 
-    def follow(self, informer: Informer[T]) -> None:
-        """Enqueue every cached object, and every later change."""
-        if not self._closed:
-            self._cache = informer.cache
-            self._following.enter_context(informer.subscribe(self._enqueue_changed))
+    async def follow(self, informer: Informer[T]) -> None:
+        """Enqueue every cached object, and every later change until `close`."""
+        self._cache = informer.cache
+        await informer.add(self._enqueue_changed)
+        self._following.callback(informer.remove, self._enqueue_changed)
+        if self._closed:
+            self._following.close()
 
     def add_sync_event(self) -> None:
         """Enqueue the sync event, after every object of the first list."""

@@ -64,7 +64,7 @@ async def test_relists_under_constant_writes_miss_no_key(nats_server: NatsServer
             for key in [*hot, *cold]:
                 await write(admin, key, PADDING)
             await eventually(lambda: taken_in(controller, len(hot) + len(cold)))
-            with controller.things.informer.subscribe(watch):
+            async with controller.things.informer.subscribe(watch):
                 async with overwriting(nats_server.url, hot):
                     for restart in range(1, 4):
                         await restart_watch(controller, admin, restart)

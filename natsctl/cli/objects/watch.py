@@ -77,7 +77,7 @@ async def watch(
         task = asyncio.create_task(informer.run())
         try:
             await informer.cache.synced.wait()
-            with informer.subscribe(changes.put_nowait):
+            async with informer.subscribe(changes.put_nowait):
                 writer = _EventWriter(bucket, store, labels, output)
                 if not writer.write([changes.get_nowait() for _ in range(changes.qsize())]):
                     write_notice(f"nothing in bucket {bucket} matches so far")

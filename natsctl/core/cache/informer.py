@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.cache import Cache
@@ -14,7 +14,7 @@ from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Listed, Listing, Sequenced, Store, WatchEvent
-from natsctl.slices import Slices
+from natsctl.slices import Slices, in_slices
 from natsctl.telemetry.logger import get_logger, unbind_sync
 from natsctl.telemetry.tracing import Span, watch_span
 
@@ -55,7 +55,7 @@ class Informer(Generic[T]):
         self.restarts = 0
         self.failure: StoreError | None = None  # the error of the watch, until the next event
         self.absent = False  # whether this optional kind does not exist in the store
-        self.notifying = False  # whether subscribers have not seen all cached changes yet
+        self._notifying = asyncio.Lock()  # held while a subscriber has not seen all objects
         self._on_invalid = on_invalid
         self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
@@ -63,19 +63,38 @@ class Informer(Generic[T]):
         self.cache = Cache(kind, indexes, self._report)
         self._subscribers: tuple[OnChange[T], ...] = ()
 
-    @contextmanager
-    def subscribe(self, on_change: OnChange[T]) -> Iterator[None]:
-        """Call *on_change* for every cached object, and for every later change."""
-        for key in list(self.cache.keys()):
-            stored = self.cache.get(key)
-            on_change(Change(self.cache.kind, key, None, stored, initial=True))
-        self._subscribers = (*self._subscribers, on_change)
+    @property
+    def notifying(self) -> bool:
+        """True while subscribers have not seen all cached changes yet."""
+        return self._notifying.locked()
+
+    @asynccontextmanager
+    async def subscribe(self, on_change: OnChange[T]) -> AsyncIterator[None]:
+        """Call *on_change* as `add` does, while the context lasts."""
+        await self.add(on_change)
         try:
             yield
         finally:
-            remaining = list(self._subscribers)
-            remaining.remove(on_change)
-            self._subscribers = tuple(remaining)
+            self.remove(on_change)
+
+    async def add(self, on_change: OnChange[T]) -> None:
+        """Call *on_change* for every cached object, and for every later change until `remove`.
+
+        Returns after the calls for the cached objects. These are made in slices, and later events
+        wait until then.
+        """
+        async with self._notifying:
+            await in_slices(self.cache.keys(), lambda key: on_change(self._existing(key)))
+            self._subscribers = (*self._subscribers, on_change)
+
+    def remove(self, on_change: OnChange[T]) -> None:
+        """Call *on_change* no more."""
+        remaining = list(self._subscribers)
+        remaining.remove(on_change)
+        self._subscribers = tuple(remaining)
+
+    def _existing(self, key: str) -> Change[T]:
+        return Change(self.cache.kind, key, None, self.cache.get(key), initial=True)
 
     async def run(self, *, is_final: Callable[[StoreError], bool] | None = None) -> None:
         """Watch until cancelled; restart the watch with backoff when it breaks.
@@ -140,19 +159,29 @@ class Informer(Generic[T]):
 
     async def _apply(self, event: WatchEvent, slices: Slices) -> None:
         """Apply the event, and notify subscribers of its changes in slices."""
-        subscribers = self._subscribers  # a later one is called for all cached objects
-        for change in self.cache.apply(event):
-            if change is not None:
-                self._notify(change, subscribers)
-            if slices.over:
-                self.notifying = True
+        while self._notifying.locked():
+            async with self._notifying:
+                pass  # a new subscriber has seen all objects
+        changes = iter(self.cache.apply(event))
+        if not self._notify_slice(changes, slices):
+            async with self._notifying:
                 await slices.pause()
-                self.notifying = False
+                while not self._notify_slice(changes, slices):
+                    await slices.pause()
         if slices.over:
             await slices.pause()
 
-    def _notify(self, change: Change[T], subscribers: Iterable[OnChange[T]]) -> None:
-        for on_change in subscribers:
+    def _notify_slice(self, changes: Iterator[Change[T] | None], slices: Slices) -> bool:
+        """Notify subscribers of changes until the slice is over; return whether none is left."""
+        for change in changes:
+            if change is not None:
+                self._notify(change)
+            if slices.over:
+                return False
+        return True
+
+    def _notify(self, change: Change[T]) -> None:
+        for on_change in self._subscribers:
             if on_change not in self._subscribers:
                 continue  # another subscriber has unsubscribed it
             try:

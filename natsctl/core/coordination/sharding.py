@@ -176,7 +176,7 @@ class Shard(Participant):
         await self._join()
         async with together() as group:
             group.create_task(self._informer.run(), name=f"watch of the group of {self.name}")
-            with self._informer.subscribe(self._on_change):
+            async with self._informer.subscribe(self._on_change):
                 while True:
                     await self._run_term(self._share())
                     await self.leadership.quiet()

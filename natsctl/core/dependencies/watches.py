@@ -120,7 +120,7 @@ class DependencyWatch(Generic[W]):
             store = await open_store(self.dependency.kind)
             informer = Informer(store, self.dependency.kind, on_listed=self._on_listed)
             self._cache = informer.cache
-            with informer.subscribe(self._changed):
+            async with informer.subscribe(self._changed):
                 await informer.run(is_final=self._is_final)
         except NatsctlError as error:
             self._on_failure(self, error)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -18,12 +18,11 @@ from natsctl.core.sync.follow_up import Failed, Outcome, Synced, settle
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
+from natsctl.slices import Slices
 from natsctl.telemetry.logger import bind_log_context
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-
-TURN_S = 0.01  # for how long a worker or a subscriber runs before other tasks run
 
 SyncHandler = Callable[[str], Awaitable[float | None]]
 """Makes the world match the key's object; returns seconds until the next sync, or None."""
@@ -70,7 +69,7 @@ class SyncLoop(Generic[K]):
         self.holdings = HeldAssignments()  # the keys that may be put on the queue now
         self._handler = handler
         self._retry = retry
-        self._subscriptions: list[Callable[[], AbstractContextManager[None]]] = []
+        self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
         self._informers: list[Informer[Any]] = []
         self._leadership: Leadership | None = None
         self._listener: AssignmentListener | None = None
@@ -96,13 +95,13 @@ class SyncLoop(Generic[K]):
         of the processes that held the keys before. Without a *listener*, this process holds every
         key in its terms.
         """
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             self._leadership, self._listener = current_leadership.get(), listener
             self._workers = workers
             if self._leadership is not None and listener is not None:
                 self._hold_nothing()
             for subscription in self._subscriptions:
-                stack.enter_context(subscription())
+                await stack.enter_async_context(subscription())
             for informer in self._informers:
                 await informer.cache.synced.wait()
             if self._leadership is None:
@@ -180,7 +179,7 @@ class SyncLoop(Generic[K]):
 
     async def _work(self) -> None:
         clock = asyncio.get_running_loop().time
-        turn_ends = clock() + TURN_S
+        slices = Slices()
         assigned = self._leadership is not None and self._listener is not None
         worker = cast("asyncio.Task[None]", asyncio.current_task())
         while True:
@@ -203,9 +202,8 @@ class SyncLoop(Generic[K]):
                 self._moved.set()
             if worker.cancelling():
                 raise asyncio.CancelledError  # the handler swallowed the cancellation
-            if now >= turn_ends:
-                await asyncio.sleep(0)  # `get` and the handler may never have waited
-                turn_ends = clock() + TURN_S
+            if slices.over:
+                await slices.pause()  # `get` and the handler may never have waited
 
     async def _sync(self, key: K) -> Outcome:
         try:

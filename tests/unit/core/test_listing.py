@@ -36,9 +36,11 @@ async def test_the_cache_is_complete_at_the_first_change(
     informer: Informer[Thing],
 ) -> None:
     readable: list[int] = []
-    with informer.subscribe(lambda _change: readable.append(len(informer.cache))):
-        async with informed(informer):
-            await asyncio.sleep(1)
+    async with (
+        informer.subscribe(lambda _change: readable.append(len(informer.cache))),
+        informed(informer),
+    ):
+        await asyncio.sleep(1)
     assert readable == [len(KEYS)] * len(KEYS)
 
 
@@ -46,11 +48,10 @@ async def test_a_subscriber_added_during_a_listing_gets_every_object_once(
     informer: Informer[Thing],
 ) -> None:
     first, second = ChangeCounter(), ChangeCounter()
-    with informer.subscribe(first):
-        async with informed(informer):
-            assert 0 < len(first.by_key) < len(KEYS)
-            with informer.subscribe(second):
-                await asyncio.sleep(1)
+    async with informer.subscribe(first), informed(informer):
+        assert 0 < len(first.by_key) < len(KEYS)
+        async with informer.subscribe(second):
+            await asyncio.sleep(1)
     assert first.by_key == second.by_key == Counter(KEYS)
 
 
@@ -58,7 +59,7 @@ async def test_a_subscriber_that_leaves_during_a_listing_gets_no_more_changes(
     informer: Informer[Thing],
 ) -> None:
     counts = ChangeCounter()
-    with informer.subscribe(counts):
+    async with informer.subscribe(counts):
         task = asyncio.create_task(informer.run())
         await informer.cache.synced.wait()
     notified = len(counts.by_key)

@@ -173,23 +173,21 @@ class TestSubscribing:
     async def test_a_subscriber_gets_every_change_in_order(
         self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
-        with informer.subscribe(subscriber):
-            async with informed(informer):
-                created = await store.create("a", value("1"))
-                await store.update("a", value("2"), revision=created.revision)
-                await store.delete("a")
-                await asyncio.sleep(0.01)
+        async with informer.subscribe(subscriber), informed(informer):
+            created = await store.create("a", value("1"))
+            await store.update("a", value("2"), revision=created.revision)
+            await store.delete("a")
+            await asyncio.sleep(0.01)
         assert subscriber.actions == [("a", "added"), ("a", "updated"), ("a", "deleted")]
 
     async def test_a_late_subscriber_first_gets_the_existing_objects(
         self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
         created = await store.create("a", value())
-        async with informed(informer):
-            with informer.subscribe(subscriber):
-                assert subscriber.changes == [Change(THINGS, "a", None, created, initial=True)]
-                await store.delete("a")
-                await asyncio.sleep(0.01)
+        async with informed(informer), informer.subscribe(subscriber):
+            assert subscriber.changes == [Change(THINGS, "a", None, created, initial=True)]
+            await store.delete("a")
+            await asyncio.sleep(0.01)
         assert subscriber.actions == [("a", "added"), ("a", "deleted")]
 
     async def test_a_relisting_notifies_only_of_differences(
@@ -197,29 +195,27 @@ class TestSubscribing:
     ) -> None:
         for key in ("a", "b"):
             await store.create(key, value())
-        async with informed(informer):
-            with informer.subscribe(subscriber):
-                subscriber.changes.clear()
-                store.vanish("a")
-                store.break_watches()
-                await asyncio.sleep(1)
+        async with informed(informer), informer.subscribe(subscriber):
+            subscriber.changes.clear()
+            store.vanish("a")
+            store.break_watches()
+            await asyncio.sleep(1)
         assert subscriber.actions == [("a", "deleted")]
 
     async def test_every_subscriber_is_notified(
         self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
         other = Subscriber()
-        with informer.subscribe(subscriber), informer.subscribe(other):
-            async with informed(informer):
-                await store.create("a", value())
-                await asyncio.sleep(0.01)
+        async with informer.subscribe(subscriber), informer.subscribe(other), informed(informer):
+            await store.create("a", value())
+            await asyncio.sleep(0.01)
         assert subscriber.changes == other.changes != []
 
     async def test_a_former_subscriber_is_not_notified(
         self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
         async with informed(informer):
-            with informer.subscribe(subscriber):
+            async with informer.subscribe(subscriber):
                 pass
             await store.create("a", value())
             await asyncio.sleep(0.01)
@@ -235,10 +231,9 @@ class TestSubscribing:
         def fail(_change: Change[Thing]) -> None:
             raise ZeroDivisionError
 
-        with informer.subscribe(fail), informer.subscribe(subscriber):
-            async with informed(informer):
-                await store.create("a", value())
-                await asyncio.sleep(0.01)
+        async with informer.subscribe(fail), informer.subscribe(subscriber), informed(informer):
+            await store.create("a", value())
+            await asyncio.sleep(0.01)
         assert subscriber.actions == [("a", "added")]
         assert any("subscriber failed" in message for message in caplog.messages)
 
@@ -255,7 +250,7 @@ class TestSubscribing:
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(informer.run())
-        with informer.subscribe(subscriber):
+        async with informer.subscribe(subscriber):
             await other()
         task.cancel()
         assert len(set(turns)) >= 10
@@ -268,16 +263,15 @@ class TestOnListed:
         calls: list[str] = []
         informer = Informer(store, THINGS, on_listed=lambda: calls.append("listed"))
         await store.create("a", value())
-        with informer.subscribe(lambda change: calls.append(change.key)):
-            async with informed(informer):
-                await asyncio.sleep(0.01)
-                assert calls == ["a", "listed"]
-                await store.create("b", value())
-                await asyncio.sleep(0.01)
-                assert calls == ["a", "listed", "b"]
-                store.break_watches()
-                await asyncio.sleep(1)
-                assert calls == ["a", "listed", "b", "listed"]
+        async with informer.subscribe(lambda change: calls.append(change.key)), informed(informer):
+            await asyncio.sleep(0.01)
+            assert calls == ["a", "listed"]
+            await store.create("b", value())
+            await asyncio.sleep(0.01)
+            assert calls == ["a", "listed", "b"]
+            store.break_watches()
+            await asyncio.sleep(1)
+            assert calls == ["a", "listed", "b", "listed"]
 
 
 class TestInvalid:
@@ -298,10 +292,10 @@ class TestInvalid:
     async def test_a_subscriber_may_read_an_index(self, store: MemoryStore) -> None:
         informer = Informer(store, THINGS, indexes={"group": lambda thing: thing.spec.groups})
         counts: list[int] = []
-        with informer.subscribe(
-            lambda _: counts.append(len(informer.cache.by_index("group", "x")))
+        async with (
+            informer.subscribe(lambda _: counts.append(len(informer.cache.by_index("group", "x")))),
+            informed(informer),
         ):
-            async with informed(informer):
-                await store.create("a", value("", "x"))
-                await caught_up(informer, store)
+            await store.create("a", value("", "x"))
+            await caught_up(informer, store)
         assert counts == [1]

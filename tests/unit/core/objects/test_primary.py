@@ -1,7 +1,7 @@
 """Reads and writes of primaries, secondaries and tertiaries."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -93,12 +93,14 @@ def writers() -> list[tuple[str, str | None]]:
 
 
 @pytest.fixture
-def secondary(stage: Stage, writers: list[tuple[str, str | None]]) -> Iterator[Secondary[Thing]]:
+async def secondary(
+    stage: Stage, writers: list[tuple[str, str | None]]
+) -> AsyncIterator[Secondary[Thing]]:
     def record(change: Change[Any], writer: str | None) -> None:
         writers.append((change.key, writer))
 
     own = OwnWrites(record)
-    with stage.informer.subscribe(own.see):
+    async with stage.informer.subscribe(own.see):
         yield Secondary(stage.informer, stage.barrier, own, NAMES, OWNER_KIND)
 
 

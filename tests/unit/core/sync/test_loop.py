@@ -8,8 +8,9 @@ import pytest
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.retry import Drop, Retry, Stop
-from natsctl.core.sync.loop import TURN_S, SyncLoop
+from natsctl.core.sync.loop import SyncLoop
 from natsctl.model.store import Change
+from natsctl.slices import TURN_S
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.time import VirtualTimeLoop
 from tests.support.eventually import eventually
