@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from natsctl.core.insight.explain import Status as Status
     from natsctl.core.objects.primary import Primary as Primary
     from natsctl.core.objects.primary import Tertiary as Tertiary
+    from natsctl.core.planning.record import planning as planning
     from natsctl.core.queue.retry import Drop as Drop
     from natsctl.core.queue.retry import ExponentialLimiter as ExponentialLimiter
     from natsctl.core.queue.retry import RateLimit as RateLimit
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from natsctl.core.sync.calls import blocking as blocking
     from natsctl.core.sync.keys import Operation as Operation
     from natsctl.daemon.operator import Operator as Operator
+    from natsctl.daemon.plan import plan as plan
     from natsctl.dynamic import *
     from natsctl.errors import CacheDisabledError as CacheDisabledError
     from natsctl.errors import ConflictError as ConflictError
@@ -52,9 +54,11 @@ if TYPE_CHECKING:
     from natsctl.errors import NotFoundError as NotFoundError
     from natsctl.errors import NotLeadingError as NotLeadingError
     from natsctl.errors import NotStartedError as NotStartedError
+    from natsctl.errors import NotStoredError as NotStoredError
     from natsctl.errors import NoVersionedResourceError as NoVersionedResourceError
     from natsctl.errors import PermanentError as PermanentError
     from natsctl.errors import PermissionDeniedError as PermissionDeniedError
+    from natsctl.errors import PlanningError as PlanningError
     from natsctl.errors import QueryBatchInProgressError as QueryBatchInProgressError
     from natsctl.errors import QueryBatchNotStartedError as QueryBatchNotStartedError
     from natsctl.errors import QueueShutDownError as QueueShutDownError
@@ -89,6 +93,7 @@ if TYPE_CHECKING:
     from natsctl.model.manifests import kube as kube
     from natsctl.model.objects import Metadata as Metadata
     from natsctl.model.objects import Object as Object
+    from natsctl.model.plan import Plan as Plan
     from natsctl.model.recorder import EventType as EventType
     from natsctl.model.selectors import Selector as Selector
     from natsctl.model.store import Change as Change

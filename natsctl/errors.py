@@ -161,6 +161,18 @@ class NotLeadingError(StoreError):
     """
 
 
+class NotStoredError(StoreError):
+    """Raised for a write while a controller only plans; nothing was written."""
+
+
+class PlanningError(NatsctlError):
+    """Raised in a plan for a call that may have effects outside of the stores.
+
+    Call `blocking` with `safe=True` if the function changes nothing, or ask `natsctl.planning()`
+    and skip the call.
+    """
+
+
 class WatchBrokenError(StoreError):
     """Raised if a watch ends. The informer establishes the watch again."""
 

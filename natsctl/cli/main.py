@@ -43,6 +43,7 @@ COMMANDS = {
     "status": ("operate.status", "Show the daemons, their controllers and the keys that fail."),
     "explain": ("operate.explain", "Explain the state of a key."),
     "tree": ("operate.tree", "Show a primary and the objects that were made for it."),
+    "plan": ("operate.plan", "Show what a controller would do."),
     "resync": ("operate.resync", "Sync keys now."),
     "gc": ("operate.gc", "Find and remove secondaries whose owner does not exist."),
     "installation": ("operate.installation", "Show or change the id of this NATS system."),

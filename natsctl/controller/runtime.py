@@ -10,7 +10,7 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -153,6 +153,10 @@ class ControllerRuntime(Hosted):
     def holds(self, key: str) -> bool:
         """See `Hosted.holds`."""
         return self._keys.holds(key)
+
+    def hold_only(self, keys: Collection[str]) -> None:
+        """See `Hosted.hold_only`."""
+        self._keys.hold_only(keys)
 
     def resync(self, *keys: str) -> int:
         """See `Hosted.resync`."""

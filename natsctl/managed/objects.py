@@ -149,7 +149,7 @@ class Managed(Generic[T]):
     @property
     def status_patch(self) -> Document:
         """The pending changes of the status, as a JSON merge patch (RFC 7396)."""
-        return _difference(_part(self._document, "status"), self.status)
+        return documents.patch_between(_part(self._document, "status"), self.status)
 
     def additions(self) -> Document:
         """Return the fields that were added to the spec, as a JSON merge patch.
@@ -157,7 +157,7 @@ class Managed(Generic[T]):
         Raises `UsageError` if a field that was set has changed, because an observation may only
         add fields.
         """
-        patch = _difference(_part(self._document, "spec"), self.spec)
+        patch = documents.patch_between(_part(self._document, "spec"), self.spec)
         changed = _overwritten(_part(self._document, "spec"), patch)
         if changed:
             raise UsageError(
@@ -270,20 +270,6 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
 def _part(document: Document, name: str) -> dict[str, Any]:
     part = document.get(name)
     return part if isinstance(part, dict) else {}
-
-
-def _difference(before: Document, after: Document) -> Document:
-    """Return the merge patch from *before* to *after*."""
-    patch: Document = dict.fromkeys(before.keys() - after.keys())
-    for name, new in after.items():
-        old = before.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            inner = _difference(old, new)
-            if inner:
-                patch[name] = inner
-        elif new != old:
-            patch[name] = new
-    return patch
 
 
 def _overwritten(before: Document, patch: Document) -> str:

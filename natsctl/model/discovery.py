@@ -1,7 +1,7 @@
 """The seam for looking up the kinds of a cluster."""
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from natsctl.model.store import ManifestStores
 
@@ -25,6 +25,7 @@ class ResourceType(Protocol):
         ...
 
 
+@runtime_checkable
 class Discovers(Protocol):
     """A system whose kinds can be looked up."""
 

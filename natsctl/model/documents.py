@@ -117,6 +117,20 @@ def merge_patch(document: Document, patch: Document) -> Document:
     return result
 
 
+def patch_between(before: Document, after: Document) -> Document:
+    """Return the merge patch that makes *before* to *after*."""
+    patch: Document = dict.fromkeys(before.keys() - after.keys())
+    for name, new in after.items():
+        old = before.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            inner = patch_between(old, new)
+            if inner:
+                patch[name] = inner
+        elif new != old:
+            patch[name] = new
+    return patch
+
+
 def stamp(current: Document | None, new: Document) -> Document:
     """Return *new* with the fields that the writer must not change.
 

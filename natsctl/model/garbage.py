@@ -93,3 +93,10 @@ class Removed(msgspec.Struct, frozen=True):
 
     orphans: tuple[Orphan, ...] = ()
     kept: tuple[Kept, ...] = ()
+
+
+def orphan_reason(owner: str, deleted_at: int | None) -> str:
+    """Return why objects of *owner* are orphans; *deleted_at* is the revision of its marker."""
+    if deleted_at is None:
+        return f"owner {owner} does not exist, and no delete marker proves its deletion"
+    return f"owner {owner} was deleted at revision {deleted_at}"

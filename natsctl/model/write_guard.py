@@ -1,8 +1,9 @@
-"""Decides which writes a process may send."""
+"""Decides which writes a process may send, and whether the server stores them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from natsctl.errors import NotStoredError
 from natsctl.model.kinds import Kind, KvKind
 
 T = TypeVar("T")
@@ -13,7 +14,12 @@ class WriteGuard:
 
     `Stores.guarded` returns stores that check the guard before they send a write. Reads and watches
     are always permitted.
+
+    Attributes:
+        dry_run: the server checks each write and does not store it, if it can do that.
     """
+
+    dry_run = False
 
     def check(self, kind: Kind[Any] | None) -> None:
         """Raise a `StoreError` if a write of an object of this kind may not be sent now.
@@ -39,4 +45,28 @@ class WriteGuard:
         return True
 
 
+class DryRunGuard(WriteGuard):
+    """Stores nothing: a cluster checks each write, and a write to NATS raises `NotStoredError`."""
+
+    dry_run = True
+
+    def check(self, kind: Kind[Any] | None) -> None:
+        """See `WriteGuard.check`; raises `NotStoredError`."""
+        name = "the JetStream API" if kind is None else kind.name
+        raise NotStoredError(f"a plan writes nothing to {name}")
+
+    async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - every kind
+        """See `WriteGuard.send`; sends the write, which the server does not store."""
+        return await write()
+
+    def may_record(self, key: str) -> bool:  # noqa: ARG002 - no key
+        """See `WriteGuard.may_record`."""
+        return False
+
+    def may_create(self, kind: KvKind[Any]) -> bool:  # noqa: ARG002 - no kind
+        """See `WriteGuard.may_create`."""
+        return False
+
+
 UNGUARDED = WriteGuard()
+DRY_RUN = DryRunGuard()

@@ -6,9 +6,17 @@ nothing is defaulted, and every kind exists and has a status.
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+import functools
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from natsctl.errors import (
     ConflictError,
@@ -31,6 +39,18 @@ from natsctl.testing.fields import SERVERS_OWN, Path, fields_v1, leaves, without
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.objects import MANAGER, ClusterObjects, Watch, now
 from natsctl.testing.recorder import MemoryRecorder
+
+W = TypeVar("W", bound=Callable[..., Coroutine[Any, Any, object]])
+
+
+def _rehearsed(write: W) -> W:
+    """Let a write work on a copy of the objects if the store's guard permits only dry runs."""
+
+    @functools.wraps(write)
+    async def send(self: "MemoryManifestStore", *args: Any, **options: Any) -> object:
+        return await write(self.rehearsal() if self.rehearses else self, *args, **options)
+
+    return cast("W", send)
 
 
 class MemoryManifestStore:
@@ -58,6 +78,7 @@ class MemoryManifestStore:
         await self._pass()
         return self._stored(self._existing(key))
 
+    @_rehearsed
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`."""
         await self._pass(writes=True)
@@ -66,6 +87,7 @@ class MemoryManifestStore:
         self._objects.take_over(key, {}, made)
         return self._stored(self._objects.put(key, made))
 
+    @_rehearsed
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
         await self._pass(writes=True)
@@ -75,6 +97,7 @@ class MemoryManifestStore:
         self._objects.take_over(key, before, after)
         return self._stored(self._objects.put(key, after))
 
+    @_rehearsed
     async def delete(
         self,
         key: str,
@@ -126,6 +149,7 @@ class MemoryManifestStore:
             raise InvalidObjectError(f"a {self.kind.name} has {has}: {metadata.get('name')}")
         return joined(namespace, str(metadata["name"]))
 
+    @_rehearsed
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
@@ -159,6 +183,7 @@ class MemoryManifestStore:
         found = (FieldManager(name, name != MANAGER, fields_v1(at)) for name, at in managers)
         return ManagedFields(revision, tuple(found))
 
+    @_rehearsed
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
@@ -166,6 +191,15 @@ class MemoryManifestStore:
         await self._pass(writes=True)
         before = self._existing(key) if revision is None else self._expect(key, revision)
         return self._stored(self._objects.put(key, documents.with_status(before, patch)))
+
+    @property
+    def rehearses(self) -> bool:
+        """True if writes are checked and not stored, as by `dryRun=All`."""
+        return self._guard.dry_run
+
+    def rehearsal(self) -> "MemoryManifestStore":
+        """Return a store of a copy of the objects."""
+        return MemoryManifestStore(self.kind, self._objects.copied(), self._kinds)
 
     def keys(self) -> list[str]:
         """Return the keys of the objects that the kind selects, in order."""

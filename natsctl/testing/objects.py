@@ -1,6 +1,7 @@
 """The objects of one kind in a cluster in memory, with their field managers and watches."""
 
 import asyncio
+import copy
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,6 +29,14 @@ class ClusterObjects:
         self.revision = 0
         self.applies = 0
         self.writes = 0
+
+    def copied(self) -> "ClusterObjects":
+        """Return a copy without watches, for a write that is not stored."""
+        copied = copy.copy(self)
+        copied.at = dict(self.at)
+        copied.managers = copy.deepcopy(self.managers)
+        copied.watches = set()
+        return copied
 
     def put(self, key: str, document: Document) -> Document:
         """Store the object; remove it if it is marked deleted and has no finalizer."""

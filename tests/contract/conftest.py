@@ -16,15 +16,18 @@ from tests.support.stores.backends import (
     MemoryBackend,
     MemoryClusterBackend,
     NatsBackend,
+    PlanningBackend,
 )
 from tests.support.stores.custom_resources import cluster
 
 
-@pytest.fixture(params=[*BUCKETS, "kube"])
+@pytest.fixture(params=[*BUCKETS, "plan", "kube"])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     match request.param:
         case "memory":
             yield MemoryBackend()
+        case "plan":
+            yield PlanningBackend()
         case "nats":
             async with (
                 new_nats_server(tmp_path / "nats") as server,

@@ -27,7 +27,15 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
-from natsctl.model.garbage import UNMARKED, GarbageLimits, GarbagePlan, Kept, Orphan, Removed
+from natsctl.model.garbage import (
+    UNMARKED,
+    GarbageLimits,
+    GarbagePlan,
+    Kept,
+    Orphan,
+    Removed,
+    orphan_reason,
+)
 from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
@@ -284,7 +292,7 @@ class GarbageCollector:
                 key=suspect.stored.key,
                 revision=suspect.stored.revision,
                 owner=suspect.owner,
-                reason=_reason(suspect.owner, deleted_at),
+                reason=orphan_reason(suspect.owner, deleted_at),
                 proven=proven,
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
@@ -327,9 +335,3 @@ def _held(suspect: _Suspect, former: str) -> str:
     if suspect.secondary.is_unmarked(suspect.stored):
         return UNMARKED
     return f"it belongs to {former}, whose next sync restores its labels" if former else ""
-
-
-def _reason(owner: str, deleted_at: int | None) -> str:
-    if deleted_at is None:
-        return f"owner {owner} does not exist, and no delete marker proves its deletion"
-    return f"owner {owner} was deleted at revision {deleted_at}"

@@ -12,11 +12,13 @@ from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.events import SyncReports
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier, Sync
+from natsctl.core.planning.record import because
 from natsctl.core.sync.calls import Calls
 from natsctl.core.sync.journal import Journal, SyncRecord
 from natsctl.core.sync.keys import Operation, skips_invalid
 from natsctl.core.sync.loop import SyncHandler
 from natsctl.errors import ConflictError, NotFoundError
+from natsctl.model.garbage import orphan_reason
 from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
@@ -131,9 +133,11 @@ class SyncRuns:
             return
         owned = list(self._secondaries.owned(key))
         owned += self._claimed.pop(key, ())
-        if owned and await self._is_deleted(run):
-            for secondary, stored in owned:
-                await secondary.delete_owned(key, stored)
+        reason = await self._deletion(run) if owned else ""
+        if reason:
+            with because(reason):
+                for secondary, stored in owned:
+                    await secondary.delete_owned(key, stored)
 
     async def _mark(self, key: str) -> None:
         """Assign secondaries that carry no installation to this one."""
@@ -142,14 +146,15 @@ class SyncRuns:
                 with suppress(ConflictError):  # it changed: its owner is synced again
                     await secondary.mark(stored)
 
-    async def _is_deleted(self, run: "_SyncRun") -> bool:
+    async def _deletion(self, run: "_SyncRun") -> str:
+        """Return why the primary counts as deleted; empty if it does not."""
         try:
             await self._primary.informer.store.get(run.key)
         except NotFoundError as error:
-            if error.deleted_at is not None and await self.evidence.proves(error.deleted_at):
-                return True
-            return run.missing_in == self._cache.incarnation and not self.evidence.held
-        return False
+            proven = error.deleted_at is not None and await self.evidence.proves(error.deleted_at)
+            confirmed = run.missing_in == self._cache.incarnation and not self.evidence.held
+            return orphan_reason(run.key, error.deleted_at) if proven or confirmed else ""
+        return ""
 
     def _record_success(self, run: "_SyncRun") -> None:
         key = run.key

@@ -1,6 +1,6 @@
 """Assignments: the keys of a controller that belong to this process."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Protocol
 
 ASSIGNMENTS_MAX = 16
@@ -32,6 +32,21 @@ class _None:
 
     def within(self, other: Assignment) -> bool:  # noqa: ARG002 - every set
         return True
+
+
+class OnlyKeys:
+    """The set of these keys."""
+
+    def __init__(self, keys: Collection[Hashable]) -> None:
+        self._keys = frozenset(keys)
+
+    def has(self, key: Hashable) -> bool:
+        """See `Assignment.has`."""
+        return key in self._keys
+
+    def within(self, other: Assignment) -> bool:
+        """See `Assignment.within`."""
+        return all(map(other.has, self._keys))
 
 
 ALL: Assignment = _All()

@@ -166,11 +166,7 @@ def status_of(
         failure="" if host.failure is None else hidden(str(host.failure)),
         primaries=sum(map(len, caches)),
         keys=sum(has(key) for cache in caches for key in cache.keys()),  # noqa: SIM118 - a cache is no dict
-        invalid={
-            key: hidden(str(invalid.error))
-            for cache in caches
-            for key, invalid in cache.invalid.items()
-        },
+        invalid=invalid_of(host),
         failing={key: record.error for key, record in journal.failing().items() if has(key)},
         syncs=journal.syncs,
         failures=journal.failures,
@@ -179,6 +175,15 @@ def status_of(
         missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
         contested={key: hidden("; ".join(texts)) for key, texts in contested.items()},
     )
+
+
+def invalid_of(host: Host) -> dict[str, str]:
+    """Return why the newest state of each invalid primary is invalid, by key."""
+    return {
+        key: hidden(str(invalid.error))
+        for informer in host.primaries
+        for key, invalid in informer.cache.invalid.items()
+    }
 
 
 def _combined(queues: Sequence[QueueStats]) -> QueueStats:

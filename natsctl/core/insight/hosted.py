@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.insight.explain import Explanation, Status, invalid_of
 from natsctl.core.insight.measures import lags
 from natsctl.core.insight.tree import Beyond, Branch
 from natsctl.core.sync.host import Host
@@ -14,6 +14,8 @@ class Hosted(ABC):
 
     `synced` is set when every cache is synced and the syncs have begun.
     """
+
+    name: str
 
     def __init__(self, host: Host) -> None:
         self.synced = host.synced
@@ -49,6 +51,19 @@ class Hosted(ABC):
         Asks the stores, for a second at most. A store that does not answer is left out.
         """
         return await lags(self._host.informers)
+
+    @property
+    def primaries(self) -> int:
+        """The number of cached objects whose keys are synced."""
+        return sum(len(informer.cache) for informer in self._host.primaries)
+
+    def exists(self, key: str) -> bool:
+        """Return whether a primary with this key is cached, valid or not."""
+        return any(key in informer.cache for informer in self._host.primaries)
+
+    def invalid(self) -> dict[str, str]:
+        """Return why the newest state of each invalid primary is invalid, by key."""
+        return invalid_of(self._host)
 
     @abstractmethod
     def holds(self, key: str) -> bool:

@@ -13,9 +13,11 @@ from types import CoroutineType
 from typing import Any, ParamSpec, TypeVar
 
 from natsctl.core.coordination.term import leading
+from natsctl.core.objects.read_your_writes import current_sync
+from natsctl.core.planning.record import planning
 from natsctl.core.sync.threads import Threads
 from natsctl.core.sync.time_limit import IGNORED_S, TimeLimit
-from natsctl.errors import HandlerError, UsageError, is_delay
+from natsctl.errors import HandlerError, PlanningError, UsageError, is_delay
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.frames import (
     coroutine_frames,
@@ -174,15 +176,31 @@ class Calls:
         return delay_of(await self.call(key, function, *args, **kwargs), self._handler)
 
 
-async def blocking(function: Callable[..., T], *args: Any) -> T:
+def current_key() -> str:
+    """Return the key that is being synced, as text; empty outside of a sync."""
+    sync, call = current_sync.get(), current_call.get()
+    if sync is not None:
+        return sync.key
+    return "" if call is None else str(call.key)
+
+
+async def blocking(function: Callable[..., T], *args: Any, safe: bool = False) -> T:
     """Run a function that blocks in a thread, and return or raise its result.
 
     The key of the sync stays held until the thread has ended, even if the sync times out or is
     cancelled. A process has at most `THREADS_MAX` such threads; further functions wait.
 
+    With *safe*, the function changes nothing, so it also runs in a plan.
+
     Raises `UsageError` for an `async def` function, and in a task that outlives its handler, since
-    the key is not held any more.
+    the key is not held any more. Raises `PlanningError` in a plan, unless the function is *safe*.
     """
+    if planning() and not safe:
+        name = getattr(function, "__qualname__", repr(function))
+        raise PlanningError(
+            f"{name} runs in a thread, and may change something: call `blocking` with safe=True "
+            "if it changes nothing, or skip the call if natsctl.planning()"
+        )
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{function.__qualname__} is `async def`: await it, it needs no thread")
     call = current_call.get()

@@ -1,11 +1,12 @@
 """Puts the keys of primaries on a sync loop's queue, each with the reason for its sync."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Any
 
 from natsctl.core.cache.deletion_markers import deleted_keys
+from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.loop import KeyFilter, SyncLoop
@@ -93,6 +94,10 @@ class KeyQueue:
     def holds(self, key: str) -> bool:
         """Return whether this process syncs the key now."""
         return self._loop.holdings.has(key)
+
+    def hold_only(self, keys: Collection[str]) -> None:
+        """Sync no other keys than these; call this before the loop runs."""
+        self._loop.holdings.reset(OnlyKeys(keys))
 
     def enqueue(
         self,

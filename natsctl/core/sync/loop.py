@@ -10,7 +10,8 @@ from natsctl.core.cache.informer import Informer, catch_up
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
-from natsctl.core.queue.retry import RetryPolicy, always_retry
+from natsctl.core.planning.record import PlanRecord, current_plan
+from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import failure_of
 from natsctl.core.sync.counters import SyncCounters
@@ -75,6 +76,7 @@ class SyncLoop(Generic[K]):
         self._listener: AssignmentListener | None = None
         self._moved = asyncio.Event()  # the assignment changed, or a key was lost while it was held
         self._workers = 1
+        self._plan: PlanRecord | None = None  # the plan that the syncs belong to
 
     def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], None]) -> None:
         """Call *on_change* for every change while the loop runs; it enqueues keys."""
@@ -98,6 +100,9 @@ class SyncLoop(Generic[K]):
         async with AsyncExitStack() as stack:
             self._leadership, self._listener = current_leadership.get(), listener
             self._workers = workers
+            self._plan = current_plan.get()
+            if self._plan is not None and not self._plan.retries:
+                self._retry = _never_retry
             if self._leadership is not None and listener is not None:
                 self._hold_nothing()
             for subscription in self._subscriptions:
@@ -196,6 +201,8 @@ class SyncLoop(Generic[K]):
             outcome = await self._sync(key)
             now = clock()
             self.counters.end(key, outcome, begun=begun, now=now, changed=changed)
+            if self._plan is not None:
+                _record(self._plan, key, outcome)
             settle(self.queue, key, outcome, self._retry)
             if assigned and not self.holdings.has(key):
                 self.queue.drop(key)  # it was lost during the sync, and may have been enqueued
@@ -229,6 +236,19 @@ class SyncLoop(Generic[K]):
 
     def _may_sync(self) -> bool:
         return self._leadership is None or self._leadership.leads
+
+
+def _record(plan: PlanRecord, key: Hashable, outcome: Outcome) -> None:
+    match outcome:
+        case Synced(after):
+            plan.synced(key, after)
+        case Failed(error):
+            plan.failed(key, error)
+
+
+def _never_retry(_error: Exception, _failures: int) -> Drop:
+    """Drop the key: the plan itself decides when a failed key is synced again."""
+    return Drop()
 
 
 async def _at_once() -> None:

@@ -136,6 +136,8 @@ class Discovery:
 class KindWire:
     """Sends the requests of one kind; a `Wire`. Every write asks *guard* first.
 
+    If the guard permits only dry runs, the server checks each write and does not store it.
+
     If the server no longer serves the kind's path, discovery looks the kind up again for the next
     request. So a kind that was defined again with another plural, scope or status is found.
     """
@@ -154,6 +156,8 @@ class KindWire:
 
     async def call(self, method: str, path: str, **options: Any) -> Reply:
         """See `Wire.call`."""
+        if self._guard.dry_run and method not in READS:
+            options["query"] = {**(options.get("query") or {}), "dryRun": "All"}
         call = partial(self._wire.call, method, path, **options)
         try:
             return await (call() if method in READS else self._guard.send(self._kind, call))

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 import natsctl
+from natsctl.core.planning.overlay import Revisions
+from natsctl.core.planning.stores import PlanningStores
 from natsctl.jetstream.stores import Nats
 from natsctl.kubernetes.cluster import Kube
 from natsctl.model.kinds import Kind
@@ -89,6 +91,27 @@ class MemoryBackend:
 
     async def watches(self) -> int:
         return self.stores.store(self.kind()).watches
+
+
+class PlanningBackend:
+    """A plan over a system in memory."""
+
+    def __init__(self) -> None:
+        self._below = MemoryStores()
+        self.stores = PlanningStores(self._below, ignore_write, Revisions())
+
+    def kind(self) -> Kind[Note]:
+        return natsctl.kv(Note, bucket="notes")
+
+    async def recreate(self) -> None:
+        raise NotImplementedError  # a plan recreates nothing
+
+    async def watches(self) -> int:
+        return self._below.store(self.kind()).watches
+
+
+def ignore_write(kind: Kind[Any], key: str, before: bytes | None, after: bytes | None) -> None:
+    """Record no planned write."""
 
 
 class MemoryClusterBackend:

@@ -1,0 +1,60 @@
+"""Writes the differences between documents: field by field, or as a unified diff of YAML."""
+
+import difflib
+import sys
+from collections.abc import Iterable
+
+import typer
+
+from natsctl.cli.output.encoding import json_text, yaml_text
+from natsctl.cli.output.terminal import coloured, write_text
+from natsctl.model.differences import Difference
+from natsctl.telemetry.escaping import escaped
+
+COLOURS = {
+    "+": typer.colors.GREEN,
+    "-": typer.colors.RED,
+    "~": typer.colors.YELLOW,
+    "!": typer.colors.RED,
+    "@": typer.colors.CYAN,
+}
+"""The colour of a line that begins with a sign."""
+
+
+def write_signed(sign: str, text: str, *, indent: str = "") -> None:
+    """Write a line that begins with a sign, in the colour of the sign."""
+    line = f"{indent}{sign} {escaped(text)}"
+    colour = COLOURS.get(sign)
+    write_text(line if colour is None else coloured(line, colour, sys.stdout))
+
+
+def write_differences(differences: Iterable[Difference], *, indent: str = "") -> None:
+    """Write one line for each field: its path, and its value or both values."""
+    for difference in differences:
+        write_text(f"{indent}{escaped(difference.path) or 'value'}: {_values(difference)}")
+
+
+def write_unified(name: str, before: object, after: object) -> None:
+    """Write a unified diff of two values as YAML; None does not exist."""
+    old, new = _lines(before), _lines(after)
+    for number, line in enumerate(
+        difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm="")
+    ):
+        header = number < 2  # noqa: PLR2004 - the first two lines name the files
+        colour = None if header else COLOURS.get(line[:1])
+        write_text(line if colour is None else coloured(line, colour, sys.stdout))
+
+
+def _values(difference: Difference) -> str:
+    before, after = _text(difference.before), _text(difference.after)
+    if difference.before is None:
+        return after
+    return f"{before} -> {'(removed)' if difference.after is None else after}"
+
+
+def _text(value: object) -> str:
+    return json_text(value, indent=-1)
+
+
+def _lines(value: object) -> list[str]:
+    return [] if value is None else yaml_text(value).splitlines()

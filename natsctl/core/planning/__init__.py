@@ -1,0 +1,1 @@
+"""Plans: runs controllers over stores that keep their writes in memory."""

@@ -1,0 +1,216 @@
+"""A store of a cluster's objects whose writes the server checks and nobody stores."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from natsctl.core.planning.overlay import Overlay, Planned, State
+from natsctl.core.planning.store import PlanningStore, Wrote
+from natsctl.errors import ConflictError, NotFoundError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.managed_fields import ManagedFields
+from natsctl.model.manifests import KubeKind
+from natsctl.model.objects import Metadata
+from natsctl.model.store import Applied, Deleted, ManifestStore, Stored, WatchEvent
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
+
+_VOLATILE = ("resourceVersion", "managedFields", "generation")
+_IDENTITY = ("uid", "creationTimestamp")
+
+
+class PlanningManifestStore(PlanningStore):
+    """The objects of one kind of a cluster, with planned writes above them; a `ManifestStore`.
+
+    Every write is sent as a dry run, so its result has the defaults of the server, and admission
+    and field conflicts are the server's. The server knows nothing of earlier planned writes: it
+    checks each one against the stored object. An object that the plan deletes and creates again is
+    not checked.
+    """
+
+    kind: KubeKind[Any]
+
+    def __init__(
+        self,
+        kind: KubeKind[Any],
+        stored: ManifestStore,
+        overlay: Overlay,
+        wrote: Wrote,
+        *,
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
+        super().__init__(kind, stored, overlay, wrote, guard=guard)
+        self._manifests = stored
+
+    async def locate(self, manifest: Document) -> str:
+        """See `ManifestStore.locate`."""
+        return await self._manifests.locate(manifest)
+
+    async def managed(self, key: str) -> ManagedFields:
+        """See `ManifestStore.managed`; of a planned object, nothing is known."""
+        if key in self._overlay.entries:
+            raise NotFoundError(f"{key} of {self.kind.name} has planned changes")
+        return await self._manifests.managed(key)
+
+    async def apply(
+        self, manifest: Document, *, manager: str, uid: str, force: bool = False
+    ) -> Stored:
+        """See `ManifestStore.apply`."""
+        self._guard.check(self.kind)
+        key = await self.locate(manifest)
+        current = await self._current(key)
+        if ("" if current is None else self._uid(current)) != uid:
+            raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
+        planned = self._overlay.entries.get(key)
+        alone = planned is None or self._overlay.appliers.get(key) == manager
+        if (planned is not None and planned.fresh and planned.base) or _deleted(planned):
+            new = _recreated(current, manifest)
+        else:
+            fresh = planned is not None and planned.fresh
+            answer = documents.parse(
+                (
+                    await self._manifests.apply(
+                        manifest, manager=manager, uid="" if fresh else uid, force=force
+                    )
+                ).value
+            )
+            new = await self._combined(key, current, answer, alone=alone, fresh=fresh)
+        stored = self._replace(key, current, new, planned)
+        if alone:
+            self._overlay.appliers[key] = manager
+        return stored
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        """See `Store.update`; an object that is marked deleted goes with its last finalizer."""
+        stored = await super().update(key, value, revision=revision)
+        self._overlay.appliers.pop(key, None)
+        metadata = self.kind.metadata(stored.value)
+        if metadata.deletion_timestamp is not None and not metadata.finalizers:
+            planned = self._overlay.entries[key]
+            super()._remove(stored, planned, base=planned.base, purge=False)
+        return stored
+
+    async def patch_status(
+        self, key: str, patch: Document, *, revision: int | None = None
+    ) -> Stored:
+        """See `ManifestStore.patch_status`."""
+        self._guard.check(self.kind)
+        current = await self.get(key)
+        if revision not in {None, current.revision}:
+            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+        planned = self._overlay.entries.get(key)
+        if planned is None or not planned.fresh:
+            await self._manifests.patch_status(key, patch)
+        new = documents.with_status(documents.parse(current.value), patch)
+        self._overlay.appliers.pop(key, None)
+        return self._replace(key, current, new, planned)
+
+    def _replace(
+        self, key: str, current: Stored | None, new: Document, planned: Planned | None
+    ) -> Stored:
+        """Plan the new state of an object, unless it is the present one."""
+        if current is not None and _same(documents.parse(current.value), new):
+            return current
+        before = None if current is None else current.value
+        base = 0 if current is None else current.revision
+        fresh = current is None
+        if planned is not None:
+            base, fresh = planned.base, planned.fresh or fresh
+        return self._plan(key, documents.render(new), before, planned, base=base, fresh=fresh)
+
+    async def _combined(
+        self, key: str, current: Stored | None, answer: Document, *, alone: bool, fresh: bool
+    ) -> Document:
+        """Return the planned state with the change that the server's answer makes."""
+        if current is None or (alone and not fresh):
+            return answer
+        planned = documents.parse(current.value)
+        if fresh:
+            own = {name: documents.metadata_of(planned).get(name) for name in _IDENTITY}
+            combined = answer if alone else documents.merge_patch(planned, answer)
+            return {**combined, "metadata": {**documents.metadata_of(combined), **own}}
+        stored = documents.parse((await self._manifests.get(key)).value)
+        return documents.merge_patch(planned, documents.patch_between(stored, answer))
+
+    def _remove(self, current: State, planned: Planned | None, *, base: int, purge: bool) -> int:
+        """Plan a deletion; finalizers hold the object, which is then marked deleted."""
+        metadata = Metadata()
+        if isinstance(current, Stored):
+            metadata = self.kind.metadata(current.value)
+        if not (isinstance(current, Stored) and metadata.finalizers):
+            return super()._remove(current, planned, base=base, purge=purge)
+        if metadata.deletion_timestamp is not None:
+            return current.revision - 1
+        marked = documents.marked_deleted(documents.parse(current.value))
+        self._replace(current.key, current, marked, planned)
+        return current.revision
+
+    async def _expected(self, key: str, revision: int) -> tuple[State | None, Planned | None]:
+        current, planned = await super()._expected(key, revision)
+        if not isinstance(current, Stored):
+            raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime")
+        return current, planned
+
+    async def _to_delete(
+        self, key: str, revision: int | None, uid: str, *, purge: bool
+    ) -> tuple[State, Planned | None]:
+        current, planned = await super()._to_delete(key, revision, uid, purge=purge)
+        if isinstance(current, Stored) and uid not in {"", self._uid(current)}:
+            raise ConflictError(f"{key} of {self.kind.name} is a different object now")
+        return current, planned
+
+    def _numbered(self, value: bytes, revision: int) -> bytes:
+        document = documents.parse(value)
+        metadata = {**documents.metadata_of(document), "resourceVersion": str(revision)}
+        return documents.render({**document, "metadata": metadata})
+
+    async def _checked_create(self, key: str, value: bytes, *, base: int) -> bytes | None:
+        if base:  # the server still has the object that the plan deletes
+            return documents.render(_recreated(None, documents.parse(value)))
+        return await super()._checked_create(key, value, base=base)
+
+    def _planned_event(self, event: Applied | Deleted) -> Iterator[WatchEvent]:
+        for shown in super()._planned_event(event):
+            if isinstance(shown, Applied) and not self._selects(shown.stored):
+                yield Deleted(shown.stored.key, shown.stored.revision)
+            else:
+                yield shown
+
+    def _selects(self, stored: Stored) -> bool:
+        return self.kind.selector.matches(self.kind.metadata(stored.value).labels)
+
+    async def _current(self, key: str) -> Stored | None:
+        try:
+            return await self.get(key)
+        except NotFoundError:
+            return None
+
+    def _uid(self, stored: Stored) -> str:
+        return self.kind.metadata(stored.value).uid
+
+
+def _deleted(planned: Planned | None) -> bool:
+    return planned is not None and isinstance(planned.state, Deleted)
+
+
+def _recreated(current: Stored | None, document: Document) -> Document:
+    """Return the object of a manifest that no server has checked."""
+    before = {} if current is None else documents.parse(current.value)
+    created = {
+        "uid": str(uuid4()),
+        "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    merged = documents.merge_patch(before, document)
+    return {**merged, "metadata": {**created, **documents.metadata_of(merged)}}
+
+
+def _same(one: Document, other: Document) -> bool:
+    """Return whether two states differ at most in fields that every write changes."""
+    return documents.same(_lasting(one), _lasting(other))
+
+
+def _lasting(document: Document) -> Document:
+    metadata = documents.metadata_of(document)
+    kept = {name: value for name, value in metadata.items() if name not in _VOLATILE}
+    return {**document, "metadata": kept}

@@ -1,0 +1,343 @@
+"""A store whose writes stay in memory, above the stored objects."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any, Protocol
+
+from natsctl.core.planning.overlay import (
+    HISTORY_MAX,
+    Inbox,
+    Overlay,
+    Planned,
+    State,
+    planned_revision,
+)
+from natsctl.core.task_group import together
+from natsctl.errors import (
+    ConflictError,
+    NotFoundError,
+    NotStoredError,
+    StoreError,
+    WatchBrokenError,
+)
+from natsctl.model.kinds import Kind
+from natsctl.model.store import (
+    Applied,
+    Deleted,
+    Listed,
+    Listing,
+    Sequenced,
+    Store,
+    Stored,
+    WatchEvent,
+)
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
+
+MISSING = "missing"  # the incarnation of a store that does not exist
+
+
+class Wrote(Protocol):
+    """Records a planned write."""
+
+    def __call__(
+        self, kind: Kind[Any], key: str, before: bytes | None, after: bytes | None
+    ) -> None:
+        """Record that the object changes from *before* to *after*; None does not exist."""
+        ...
+
+
+class PlanningStore:
+    """The objects of one kind, with planned writes in an overlay; a `Store`.
+
+    *Guarantees.* No write is stored. A write is accepted or rejected as the store would do it: a
+    stored object is compared at the store's leader, a planned one in the overlay. Reads and watches
+    of all stores over the same overlay show the planned writes. If another client changes an object
+    in the store, its planned state is dropped.
+
+    Args:
+        kind: the kind.
+        stored: the store below, whose writes are dry runs; None if it does not exist.
+        overlay: the planned states of the bucket.
+        wrote: called with every planned write.
+        guard: permits or forbids each planned write.
+    """
+
+    def __init__(
+        self,
+        kind: Kind[Any],
+        stored: Store | None,
+        overlay: Overlay,
+        wrote: Wrote,
+        *,
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
+        self.kind = kind
+        self._stored = stored
+        self._overlay = overlay
+        self._wrote = wrote
+        self._guard = guard
+
+    # ---- reads
+
+    async def get(self, key: str) -> Stored:
+        """See `Store.get`."""
+        planned = self._overlay.entries.get(key)
+        if planned is None:
+            return await self._get_stored(key)
+        if isinstance(planned.state, Deleted):
+            raise self._not_found(planned.state)
+        return planned.state
+
+    async def history(self, key: str) -> list[Stored | Deleted]:
+        """See `Store.history`; the planned states follow the stored ones."""
+        planned = self._overlay.entries.get(key)
+        if planned is not None and _purged(planned.states[0]):
+            return list(planned.states)
+        stored = [] if self._stored is None else await self._stored.history(key)
+        return [*stored, *(() if planned is None else planned.states)][-HISTORY_MAX:]
+
+    async def newest_revision(self) -> int:
+        """See `Sequenced.newest_revision`."""
+        newest = 0
+        if isinstance(self._stored, Sequenced):
+            newest = await self._stored.newest_revision()
+        planned = (planned.state for planned in self._overlay.entries.values())
+        revisions = (state.revision for state in planned if self.kind.holds(state.key))
+        return max(revisions, default=newest)
+
+    # ---- writes
+
+    async def create(self, key: str, value: bytes) -> Stored:
+        """See `Store.create`."""
+        self._guard.check(self.kind)
+        planned, marker = self._overlay.entries.get(key), 0
+        if planned is None:
+            try:
+                await self._get_stored(key)
+            except NotFoundError as missing:
+                marker = missing.deleted_at or 0
+            else:
+                raise ConflictError(f"{key} of {self.kind.name} exists")
+        elif isinstance(planned.state, Stored):
+            raise ConflictError(f"{key} of {self.kind.name} exists")
+        base = marker if planned is None else planned.base
+        checked = await self._checked_create(key, value, base=base)
+        new = value if checked is None else checked
+        return self._plan(key, new, None, planned, base=base, fresh=True)
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        """See `Store.update`."""
+        self._guard.check(self.kind)
+        current, planned = await self._expected(key, revision)
+        base, fresh = (revision, False) if planned is None else (planned.base, planned.fresh)
+        fresh = fresh or not isinstance(current, Stored)
+        if fresh:
+            checked = await self._checked_create(key, value, base=base)
+        else:
+            checked = await self._checked(lambda stored: stored.update(key, value, revision=base))
+        before = current.value if isinstance(current, Stored) else None
+        new = value if checked is None else checked
+        return self._plan(key, new, before, planned, base=base, fresh=fresh)
+
+    async def delete(
+        self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
+    ) -> int:
+        """See `Store.delete`."""
+        self._guard.check(self.kind)
+        current, planned = await self._to_delete(key, revision, uid, purge=purge)
+        base = current.revision if planned is None else planned.base
+        if planned is None or not planned.fresh:
+            await self._checked_delete(key, base, uid=uid, purge=purge)
+        return self._remove(current, planned, base=base, purge=purge)
+
+    def _remove(self, current: State, planned: Planned | None, *, base: int, purge: bool) -> int:
+        self._expect_planned(current.key, planned)
+        deleted = self._overlay.remove(current.key, base=base, purged=purge)
+        if isinstance(current, Stored):
+            self._wrote(self.kind, current.key, current.value, None)
+        return deleted.revision
+
+    def _plan(
+        self,
+        key: str,
+        value: bytes,
+        before: bytes | None,
+        planned: Planned | None,
+        *,
+        base: int,
+        fresh: bool,
+    ) -> Stored:
+        """Plan the value of an object whose present planned state is *planned*."""
+        self._expect_planned(key, planned)
+        stored = self._overlay.put(
+            key, lambda revision: self._numbered(value, revision), base=base, fresh=fresh
+        )
+        self._wrote(self.kind, key, before, stored.value)
+        return stored
+
+    def _numbered(self, value: bytes, revision: int) -> bytes:  # noqa: ARG002 - NATS keeps the revision apart
+        """Return the value as the store would return it at the planned revision."""
+        return value
+
+    # ---- checks of the store below
+
+    async def _checked(self, write: Callable[[Store], Awaitable[Any]]) -> bytes | None:
+        """Send a dry run; return the value that the server would store, None if it has none."""
+        if self._stored is None:
+            return None
+        try:
+            answer = await write(self._stored)
+        except NotStoredError:
+            return None
+        return answer.value if isinstance(answer, Stored) else None
+
+    async def _checked_create(self, key: str, value: bytes, *, base: int) -> bytes | None:  # noqa: ARG002 - of a deleted object
+        return await self._checked(lambda stored: stored.create(key, value))
+
+    async def _checked_delete(self, key: str, base: int, *, uid: str, purge: bool) -> None:
+        await self._checked(lambda stored: stored.delete(key, revision=base, uid=uid, purge=purge))
+
+    # ---- watch
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """See `Store.watch`."""
+        async with AsyncExitStack() as stack:
+            inbox = stack.enter_context(self._overlay.subscribed())
+            stored = _nothing() if self._stored is None else self._stored.watch()
+            events = await stack.enter_async_context(stored)
+            await stack.enter_async_context(_forwarding(events, inbox))
+            yield await stack.enter_async_context(aclosing(self._events(inbox)))
+
+    async def _events(self, inbox: Inbox) -> AsyncGenerator[WatchEvent, None]:
+        """Yield the list and the changes of the store, and the planned changes."""
+        while True:
+            event = await inbox.next()
+            if isinstance(event, StoreError):
+                raise event
+            for shown in self._show(event):
+                yield shown
+
+    def _show(self, event: WatchEvent) -> Iterator[WatchEvent]:
+        """Yield what a watch shows for an event of the store or of the plan."""
+        overlay = self._overlay
+        match event:
+            case Applied(Stored(key=key, revision=revision)) | Deleted(key=key, revision=revision):
+                if planned_revision(revision):
+                    if overlay.holds(key, revision):
+                        yield from self._planned_event(event)
+                elif not overlay.entries or overlay.supersedes(key, revision):
+                    yield event
+            case Listed(revision=revision):
+                newest = revision
+                for planned in list(overlay.entries.values()):
+                    yield from self._planned_event(_event(planned.state))
+                    newest = max(newest, planned.state.revision)
+                yield Listed(newest)
+            case _:
+                yield event
+
+    def _planned_event(self, event: Applied | Deleted) -> Iterator[WatchEvent]:
+        """Yield the event of a planned state, unless the object belongs to another kind."""
+        if self.kind.holds(event.stored.key if isinstance(event, Applied) else event.key):
+            yield event
+
+    # ---- states
+
+    async def _get_stored(self, key: str) -> Stored:
+        if self._stored is None:
+            raise NotFoundError(f"{self.kind.name} has no {key}")
+        return await self._stored.get(key)
+
+    async def _expected(self, key: str, revision: int) -> tuple[State | None, Planned | None]:
+        """Return the state that an update replaces; raises `ConflictError` for another revision.
+
+        It is None if a delete marker of the store has the revision.
+        """
+        planned = self._overlay.entries.get(key)
+        if planned is not None:
+            current: State | None = planned.state
+            newest = planned.state.revision
+        else:
+            try:
+                current = await self._get_stored(key)
+                newest = current.revision
+            except NotFoundError as missing:
+                current, newest = None, missing.deleted_at or 0
+        if newest != revision:
+            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+        return current, planned
+
+    async def _to_delete(
+        self,
+        key: str,
+        revision: int | None,
+        uid: str,  # noqa: ARG002 - a revision is of one object only
+        *,
+        purge: bool,
+    ) -> tuple[State, Planned | None]:
+        """Return the state that a deletion removes."""
+        if revision is not None:
+            current, planned = await self._expected(key, revision)
+            return Deleted(key, revision) if current is None else current, planned
+        planned = self._overlay.entries.get(key)
+        try:
+            return await self.get(key), planned
+        except NotFoundError as missing:
+            if not purge or missing.deleted_at is None:
+                raise
+            return Deleted(key, missing.deleted_at), planned
+
+    def _expect_planned(self, key: str, planned: Planned | None) -> None:
+        """Raise `ConflictError` if another sync has planned a state of the key since."""
+        if self._overlay.entries.get(key) is not planned:
+            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+
+    def _not_found(self, deleted: Deleted) -> NotFoundError:
+        return NotFoundError(
+            f"{self.kind.name} has no {deleted.key}: the plan deletes it",
+            deleted_at=deleted.revision,
+        )
+
+
+@asynccontextmanager
+async def _nothing() -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    """Watch a store that does not exist: an empty list, and no changes."""
+
+    async def events() -> AsyncGenerator[WatchEvent, None]:
+        yield Listing(MISSING)
+        yield Listed(0)
+        await asyncio.Event().wait()
+
+    async with aclosing(events()) as listing:
+        yield listing
+
+
+@asynccontextmanager
+async def _forwarding(events: AsyncIterator[WatchEvent], inbox: Inbox) -> AsyncIterator[None]:
+    """Forward the changes of the store to the inbox while the context lasts."""
+
+    async def forward() -> None:
+        try:
+            async for event in events:
+                await inbox.add_stored(event)
+        except StoreError as error:
+            inbox.add(error)
+        else:
+            inbox.add(WatchBrokenError("the watch of the store has ended"))
+
+    async with together() as group:
+        task = group.create_task(forward(), name="changes below a plan")
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+def _event(state: State) -> Applied | Deleted:
+    return Applied(state) if isinstance(state, Stored) else state
+
+
+def _purged(state: State) -> bool:
+    return isinstance(state, Deleted) and state.purged

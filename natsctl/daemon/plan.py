@@ -1,0 +1,178 @@
+"""Plans what a controller would do: runs it once over stores that keep its writes in memory."""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+import msgspec
+from msgspec import UNSET
+
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
+from natsctl.controller.slots.owners import OwnerNames
+from natsctl.core.insight.hosted import Hosted
+from natsctl.core.planning.planned import Planned, planned
+from natsctl.core.planning.record import PlannedChange
+from natsctl.core.sync.calls import current_key
+from natsctl.errors import NatsctlError
+from natsctl.model.plan import Plan
+from natsctl.model.store import ManifestStores, Stores
+
+LIST_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
+STEP_S = 0.01
+QUIET_STEPS = 20  # turns of the event loop without work, after which the plan is complete
+RETRIES_MAX = 10  # of a failed key after writes of others
+SYNCS_MAX = 100  # of one key on average, before the plan gives up
+
+Progress = Callable[[int, int], None]
+"""Called with the number of syncs that have ended, and the number of keys."""
+
+
+class MadePlan(msgspec.Struct, frozen=True):
+    """A plan, and the objects that it changes before and after the change."""
+
+    plan: Plan
+    changes: tuple[PlannedChange, ...]
+
+
+def _show_nothing(done: int, total: int) -> None:
+    """Show no progress."""
+
+
+async def plan(
+    controller: Controller,
+    *,
+    nats: Stores,
+    kube: ManifestStores | None = None,
+    keys: Collection[str] = (),
+    owner_names: OwnerNames | None = None,
+    progress: Progress = _show_nothing,
+) -> Plan:
+    """Return what the controller would do now, and change nothing.
+
+    The real handler runs for every primary, over stores that keep its writes in memory. A failed
+    key is synced again after other keys have written something.
+
+    Args:
+        controller: a controller that does not run.
+        nats: the stores of kinds that are declared with `kv`.
+        kube: the stores of kinds that are declared with `kube`.
+        keys: the keys to plan; by default all.
+        owner_names: the labels that link secondaries to primaries.
+        progress: called while the plan is made.
+
+    Raises `UsageError` if the controller cannot run, and the error of a store that cannot be read.
+    """
+    made = await make_plan(
+        controller, nats=nats, kube=kube, keys=keys, owner_names=owner_names, progress=progress
+    )
+    return made.plan
+
+
+async def make_plan(
+    controller: Controller,
+    *,
+    nats: Stores,
+    kube: ManifestStores | None = None,
+    keys: Collection[str] = (),
+    owner_names: OwnerNames | None = None,
+    progress: Progress = _show_nothing,
+) -> MadePlan:
+    """Return the plan with the objects that it changes; see `plan`."""
+    with planned(nats=nats, kube=kube, key_of=current_key) as stores:
+        controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
+        controller.rate_limit = None
+        runtime = ControllerRuntime(
+            controller, nats=stores.nats, kube=stores.kube, owner_names=owner_names
+        )
+        if keys:
+            runtime.hold_only(keys)
+        task = asyncio.create_task(runtime.run(), name=f"plan of {runtime.name}")
+        try:
+            return await _planned(runtime, stores, task, keys, progress)
+        finally:
+            runtime.stop()
+            await asyncio.wait((task,))
+
+
+async def _planned(
+    runtime: ControllerRuntime,
+    stores: Planned,
+    task: "asyncio.Task[None]",
+    keys: Collection[str],
+    progress: Progress,
+) -> MadePlan:
+    run = _Run(runtime, stores, task, progress)
+    await run.started()
+    for key in keys:
+        runtime.resync(key)
+    await run.settled()
+    await runtime.controller.garbage_secondaries()
+    await run.settled()
+    garbage = await runtime.garbage_plan(at_once=True)
+    record = stores.record
+    for key, reason in runtime.invalid().items():
+        if not keys or key in keys:
+            record.skipped(key, reason)
+    plans = record.keys()
+    made = Plan(
+        controller=runtime.name,
+        summary=record.summary(plans, runtime.exists),
+        keys=plans,
+        garbage=garbage if garbage.orphans else UNSET,
+    )
+    return MadePlan(made, tuple(record.changes()))
+
+
+class _Run:
+    """A controller that runs over planning stores."""
+
+    def __init__(
+        self, runtime: Hosted, stores: Planned, task: "asyncio.Task[None]", progress: Progress
+    ) -> None:
+        self._runtime = runtime
+        self._stores = stores
+        self._task = task
+        self._progress = progress
+
+    async def started(self) -> None:
+        """Wait until the caches are synced; raises the error of a store that cannot be read."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + LIST_TIMEOUT_S
+        while not self._runtime.synced.is_set():
+            await self._step()
+            if clock() >= deadline and self._runtime.failure is not None:
+                raise self._runtime.failure
+
+    async def settled(self) -> None:
+        """Wait until no key needs a sync, with failed keys synced again where that may help."""
+        record = self._stores.record
+        await self._idle()
+        for _ in range(RETRIES_MAX):
+            retries = record.to_retry()
+            if not retries:
+                return
+            self._runtime.resync(*retries)
+            await self._idle()
+
+    async def _idle(self) -> None:
+        quiet = 0
+        while quiet < QUIET_STEPS:
+            if self._runtime.idle and self._stores.settled:
+                quiet += 1
+                await asyncio.sleep(0)
+            else:
+                quiet = 0
+                await self._step()
+
+    async def _step(self) -> None:
+        """Let the controller work for a moment; raises the error that ended it."""
+        await asyncio.wait((self._task,), timeout=STEP_S)
+        if self._task.done():
+            self._task.result()
+            raise NatsctlError(f"{self._runtime.name} ended before its plan was complete")
+        syncs, primaries = self._stores.record.syncs, self._runtime.primaries
+        self._progress(syncs, primaries)
+        if syncs > SYNCS_MAX * (primaries + SYNCS_MAX):
+            raise NatsctlError(
+                f"{self._runtime.name} does not settle: {syncs} syncs of {primaries} keys"
+            )

@@ -1,0 +1,107 @@
+"""The plan of a controller: the writes that its syncs would make, by key."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from natsctl.model.differences import Difference
+from natsctl.model.garbage import GarbagePlan
+
+ActionType = Literal["create", "update", "delete", "status", "external"]
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """One write that a sync would make.
+
+    Attributes:
+        action: `create`, `update` or `delete` an object, change only its `status`, or change an
+            `external` resource.
+        kind: the object's kind.
+        key: the object's key.
+        diff: the fields that would change; secrets are masked.
+        reason: why a secondary would be deleted, if its owner does not exist.
+        call: the external call: `create`, `update` or `delete`.
+    """
+
+    action: ActionType
+    kind: str
+    key: str
+    diff: tuple[Difference, ...] = ()
+    reason: str | UnsetType = UNSET
+    call: Literal["create", "update", "delete"] | UnsetType = UNSET
+
+    @property
+    def effect(self) -> Literal["create", "update", "delete"]:
+        """The effect on the object or the external resource."""
+        match self.action:
+            case "status":
+                return "update"
+            case "external":
+                return "update" if self.call is UNSET else self.call
+            case effect:
+                return effect
+
+
+class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The effects of the syncs of one key.
+
+    Attributes:
+        error: why the sync fails; empty if it succeeds.
+        after_s: seconds until the next sync that the handler requests; None if it requests none.
+        actions: the writes.
+    """
+
+    error: str = ""
+    after_s: float | None = None
+    actions: tuple[Action, ...] = ()
+
+
+class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of objects that change, and of keys that fail or change nothing."""
+
+    create: int = 0
+    update: int = 0
+    delete: int = 0
+    failed: int = 0
+    unchanged: int = 0
+
+    @classmethod
+    def of(cls, keys: Iterable[KeyPlan], *, unchanged: int) -> "PlanSummary":
+        """Count the actions of the keys."""
+        counts = {"create": 0, "update": 0, "delete": 0}
+        failed = 0
+        for key in keys:
+            failed += bool(key.error)
+            effects = {(action.kind, action.key, action.effect) for action in key.actions}
+            for _, _, effect in effects:
+                counts[effect] += 1
+        return cls(**counts, failed=failed, unchanged=unchanged)
+
+    @property
+    def changes(self) -> bool:
+        """True if anything would change."""
+        return bool(self.create or self.update or self.delete)
+
+    def __str__(self) -> str:
+        return (
+            f"Plan: {self.create} to create, {self.update} to change, {self.delete} to delete, "
+            f"{self.failed} failed, {self.unchanged} unchanged"
+        )
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The effects that a controller would have now.
+
+    Attributes:
+        controller: the controller's name.
+        summary: the counts.
+        keys: the keys that change anything, fail, or ask to be synced again.
+        garbage: the orphans that garbage collection would keep, with the reasons.
+    """
+
+    controller: str
+    summary: PlanSummary
+    keys: dict[str, KeyPlan]
+    garbage: GarbagePlan | UnsetType = UNSET

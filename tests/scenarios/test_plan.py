@@ -1,0 +1,184 @@
+"""A plan runs the real handler, shows its writes, and stores nothing."""
+
+import msgspec
+import pytest
+
+from controllers.greetings import Greetings
+from natsctl import Controller, ExistsError, PlanningError, plan, planning, primary, secondary
+from natsctl.model.plan import Action, Plan
+from natsctl.testing.harness import running
+from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.app_controller import (
+    APPS,
+    PARTS,
+    AppClient,
+    Apps,
+    Part,
+    PartSpec,
+    edit,
+    put,
+)
+
+
+def part(text: str) -> Part:
+    return Part(spec=PartSpec(text))
+
+
+class Slow(Controller):
+    """A controller that calls a blocking function for each app."""
+
+    apps = primary(APPS)
+    safe = False
+
+    async def sync_handler(self, key: str) -> float | None:
+        assert planning()
+        await self.blocking(list, safe=self.safe)
+        return 30.0
+
+
+class Shared(Controller):
+    """A controller whose keys all write the same part."""
+
+    apps = primary(APPS)
+    parts = secondary(PARTS)
+    adopt = False
+
+    async def sync_handler(self, key: str) -> float | None:
+        app = self.apps.get(key)
+        if app is not None:
+            await self.parts.apply("shared", part(key), adopt=self.adopt)
+        return None
+
+
+class Reader(Controller):
+    """A controller that reads its own writes."""
+
+    apps = primary(APPS)
+    parts = secondary(PARTS, indexes={"text": lambda part: [part.spec.text]})
+
+    async def sync_handler(self, key: str) -> float | None:
+        await self.parts.apply(f"{key}.a", part("hi"))
+        assert self.parts.get(f"{key}.a") == self.parts.owned()[f"{key}.a"]
+        assert list(self.parts.by_index("text", "hi")) == [f"{key}.a"]
+        return None
+
+
+@pytest.fixture
+def client() -> AppClient:
+    return AppClient(MemoryStores())
+
+
+async def plan_of(client: AppClient, controller: Controller | None = None, *keys: str) -> Plan:
+    return await plan(controller or Apps(), nats=client.stores, keys=keys)
+
+
+def signs(made: Plan) -> list[tuple[str, str, str]]:
+    """Return the key of each action with its type and its object."""
+    return [
+        (key, action.action, action.key)
+        for key, key_plan in made.keys.items()
+        for action in key_plan.actions
+    ]
+
+
+async def converge(client: AppClient) -> None:
+    async with running(Apps(), stores=client.stores) as harness:
+        await harness.run_until_idle()
+
+
+async def test_a_plan_has_the_writes_of_the_handler_and_stores_none(client: AppClient) -> None:
+    await client.app("shop", parts=("a", "b"))
+    before = client.writes
+    made = await plan_of(client)
+    assert signs(made) == [
+        ("shop", "create", "shop.a"),
+        ("shop", "create", "shop.b"),
+        ("shop", "status", "shop"),
+    ]
+    assert (client.writes, client.part_keys) == (before, [])
+
+
+async def test_a_plan_after_the_controller_has_run_is_empty(client: AppClient) -> None:
+    await client.app("shop")
+    await converge(client)
+    made = await plan_of(client)
+    assert (made.keys, made.summary.unchanged) == ({}, 1)
+
+
+async def test_the_plan_encodes_to_the_documented_json(client: AppClient) -> None:
+    await client.app("shop", parts=("a",))
+    await converge(client)
+    await edit(client.parts, "shop.a", "spec", "text", to="bye")
+    assert msgspec.json.decode(msgspec.json.encode(await plan_of(client))) == {
+        "controller": "apps",
+        "summary": {"create": 0, "update": 1, "delete": 0, "failed": 0, "unchanged": 0},
+        "keys": {
+            "shop": {
+                "error": "",
+                "after_s": None,
+                "actions": [
+                    {
+                        "action": "update",
+                        "kind": "Part.parts",
+                        "key": "shop.a",
+                        "diff": [{"path": "spec.text", "before": "bye", "after": "hi"}],
+                    }
+                ],
+            }
+        },
+    }
+
+
+async def test_a_deleted_primary_deletes_its_secondaries_with_the_reason(
+    client: AppClient,
+) -> None:
+    await client.app("shop", parts=("a",))
+    await converge(client)
+    await client.apps.delete("shop")
+    (key_plan,) = (await plan_of(client)).keys.values()
+    reason = f"owner shop was deleted at revision {await client.apps.newest_revision()}"
+    deleted = Action(action="delete", kind=PARTS.name, key="shop.a", reason=reason)
+    assert key_plan.actions == (deleted,)
+
+
+async def test_a_named_key_is_planned_alone(client: AppClient) -> None:
+    await client.app("shop")
+    await client.app("market")
+    assert {key for key, _, _ in signs(await plan_of(client, Apps(), "shop"))} == {"shop"}
+
+
+async def test_an_invalid_object_is_an_error_of_its_key(client: AppClient) -> None:
+    await put(client.apps, "shop", {"spec": {"text": 1}})
+    made = await plan_of(client)
+    assert "Expected `str`, got `int`" in made.keys["shop"].error
+    assert made.summary.failed == 1
+
+
+async def test_a_blocking_call_fails_unless_it_is_safe(client: AppClient) -> None:
+    await client.app("shop")
+    refused = (await plan_of(client, Slow())).keys["shop"]
+    assert refused.error.startswith(PlanningError.__name__)
+    safe = Slow()
+    safe.safe = True
+    key_plan = (await plan_of(client, safe)).keys["shop"]
+    assert (key_plan.error, key_plan.after_s) == ("", 30.0)
+
+
+async def test_the_second_of_two_keys_that_write_one_secondary_fails(client: AppClient) -> None:
+    await client.app("a")
+    await client.app("b")
+    made = await plan_of(client, Shared())
+    errors = [key_plan.error for key_plan in made.keys.values() if key_plan.error]
+    assert len(errors) == 1
+    assert errors[0].startswith(ExistsError.__name__)
+
+
+async def test_a_handler_sees_its_own_planned_writes(client: AppClient) -> None:
+    await client.app("shop")
+    made = await plan_of(client, Reader())
+    assert made.keys["shop"].error == ""
+
+
+async def test_a_bucket_that_does_not_exist_is_planned_as_empty() -> None:
+    made = await plan(Greetings(), nats=MemoryStores())
+    assert made.keys == {}
