@@ -184,7 +184,9 @@ class Operator:
             if value is not None and hasattr(controller, name):
                 setattr(controller, name, value)
         if self._shard is not None and not isinstance(controller, Controller | Shared):
-            raise UsageError(f"{controller.name} cannot be sharded: run it without --shard")
+            raise UsageError(
+                f"{controller.name} cannot be sharded: run it without --shard and --processes"
+            )
         nats, kube = self._stores(controller)
         if not isinstance(controller, Controller):
             if isinstance(controller, Guest) and (nats is not None or kube is not None):

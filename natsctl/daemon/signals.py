@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
 
@@ -66,13 +67,12 @@ def end_with_parent() -> None:
     """Send SIGTERM to this process when its standard input ends.
 
     Standard input is a pipe whose other end only the parent process has open, so the pipe ends with
-    the parent. Call this in a running event loop.
+    the parent. A thread waits for that, because a handler may block the event loop.
     """
-    loop = asyncio.get_running_loop()
+    threading.Thread(target=_await_parent, name="end of the parent", daemon=True).start()
 
-    def read() -> None:
-        if not os.read(0, 4096):
-            loop.remove_reader(0)
-            os.kill(os.getpid(), signal.SIGTERM)
 
-    loop.add_reader(0, read)
+def _await_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -23,6 +23,7 @@ __all__ = [
     "Labels",
     "MetricTable",
     "exposition",
+    "rendered",
 ]
 
 T = TypeVar("T")
@@ -87,6 +88,11 @@ def exposition(families: Iterable[Family], accept: str = "") -> tuple[bytes, str
     The page includes prometheus-client's own registry: the metrics of the process and of Python,
     and metrics that handlers register there.
     """
+    return rendered([*families, *REGISTRY.collect()], accept)
+
+
+def rendered(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
+    """Return a page of these metrics only, and its content type, which depends on *accept*."""
     encode, content_type = choose_encoder(accept)
     return encode(_Page(families)), content_type
 
@@ -96,8 +102,7 @@ class _Page(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Family]:
-        yield from self._families
-        yield from REGISTRY.collect()
+        return self._families
 
 
 def _buckets(distribution: Distribution) -> list[tuple[str, float]]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from natsctl.cli.daemon.supervise import PrivateServer, process_count, reporting, supervise
 from natsctl.cli.framework.command import App, LoopFactory, connected_on
 from natsctl.cli.framework.controllers import (
     ControllersOption,
@@ -22,6 +23,7 @@ from natsctl.core.coordination.installation import installation
 from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.coordination.vacancy import Vacancy
+from natsctl.core.task_group import together
 from natsctl.daemon.api.service import answering, this_process
 from natsctl.daemon.api.stand_in import status_stand_in
 from natsctl.daemon.cluster import cluster_for
@@ -29,10 +31,11 @@ from natsctl.daemon.embedded_server import private_server, while_it_runs
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.operator import Operator, Runnable
+from natsctl.daemon.processes.child_options import ChildOptions, Loaded, OnReport, Running
 from natsctl.daemon.schemas import publishing
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.load import Effective
-from natsctl.daemon.settings.settings import ControllerSettings, HttpSettings, TraceSettings
+from natsctl.daemon.settings.settings import ControllerSettings, Settings, TraceSettings
 from natsctl.daemon.signals import end_with_parent, until_signalled
 from natsctl.daemon.stop_limit import StopLimit
 from natsctl.errors import StoreError, UsageError
@@ -57,6 +60,9 @@ app = App()
 Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
 """Runs the controllers with a NATS connection until they stop."""
 
+ServeWith = Callable[..., Coroutine[None, None, None]]
+"""Does the same; also takes the vitals, and `on_stop`, which is called when the stop begins."""
+
 
 @app.add(
     "natsctl run --embedded --controller controllers.greetings:Greetings",
@@ -66,6 +72,7 @@ Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
     "natsctl run -c fleet.sites:Sites --listen :8080 --otlp http://collector:4318",
     "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
     "natsctl run -c fleet.sites:Sites --shard",
+    "natsctl run -c fleet.sites:Sites --processes auto",
 )
 @connected_on(loop_factory)
 @with_cluster
@@ -90,6 +97,7 @@ async def run(
     ] = None,
     port: PortOption = None,
     with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
+    child: Annotated[str | None, typer.Option("--child", hidden=True)] = None,
 ) -> None:
     """Run controllers until they are stopped.
 
@@ -100,31 +108,60 @@ async def run(
     to a cluster only if a controller has Kubernetes kinds.
 
     With --leader-elect, one of several processes works on each controller, and the others stand
-    by. With --shard, the processes share the keys of each controller.
+    by. With --shard, the processes share the keys of each controller. With --processes, this
+    command starts several processes that share the keys, restarts a process that dies, and serves
+    the metrics of all.
     """
-    settings = effective.settings
-    settings.check()
+    effective.settings.check()
     if embedded:
         _check_no_server(effective)
     elif store_dir is not None or port is not None:
         raise UsageError("--store-dir and --port need --embedded")
-    if with_parent:
+    place = None if child is None else ChildOptions.parse(child)
+    if with_parent or place is not None:
         end_with_parent()
+    if with_parent or (place is not None and place.private):
         options = _private(options, *options.servers)
-    log_to_stderr(settings.logs, secrets_of(with_context(options), cluster))
-    controllers = [load_runnable_controller(path) for path in controller]
+    settings = effective.settings if place is None else place.applied(effective.settings)
+    number = None if place is None else place.number
+    log_to_stderr(settings.logs, secrets_of(with_context(options), cluster), process=number)
+    server = private_server(store_dir, port) if embedded else None
+    count = process_count(settings.controllers)
+    if count > 1:
+        await supervise(effective, controller, count, server, private=with_parent)
+        return
+    with reporting(place) as report:
+        controllers = [load_runnable_controller(path) for path in controller]
+        report(Loaded())
+        serve = partial(_serve, controllers, settings.controllers, cluster, report=report)
+        socket = None if place is None else Path(place.socket)
+        await _run_daemon(serve, options, settings, server=server, socket=socket)
+
+
+async def _run_daemon(
+    serve: ServeWith,
+    options: NatsOptions,
+    settings: Settings,
+    *,
+    server: PrivateServer | None,
+    socket: Path | None,
+) -> None:
+    """Serve until a signal, with a private nats-server if there is one.
+
+    Probes and metrics are served on the address in the settings, or else on the *socket*.
+    """
     vitals = Vitals()
     limit = StopLimit(settings.controllers.stop_timeout_s)
-    serve: Serve = partial(
-        _serve, controllers, settings.controllers, cluster, vitals, on_stop=limit.start
-    )
-    if embedded:
-        serve = partial(_serve_embedded, serve, store_dir, port)
+    work: Serve = partial(serve, vitals, on_stop=limit.start)
+    if server is not None:
+        work = partial(_serve_embedded, work, server)
+    listen = settings.http.listen
+    address = socket if listen is None else Address.parse(listen)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_sending_spans(settings.traces))
         stack.enter_context(vitals.watchdog.watching())
         await until_signalled(
-            _serve_http(serve, options, vitals, settings.http),
+            _serve_http(work, options, vitals, address),
             on_signal=vitals.stop,
             on_caught=limit.start,
         )
@@ -149,6 +186,7 @@ async def _serve(
     options: NatsOptions,
     *,
     on_stop: Callable[[], None],
+    report: OnReport,
 ) -> None:
     """Connect, run the controllers, and answer requests about them."""
     async with (
@@ -179,7 +217,21 @@ async def _serve(
             ):
                 with vitals.watchdog.standing_in(status_stand_in(options, daemon, names)):
                     async with publishing(nats, controllers):
-                        await operator.run()
+                        await _run_operator(operator, report)
+
+
+async def _run_operator(operator: Operator, report: OnReport) -> None:
+    """Run the controllers, and report when all of them work."""
+
+    async def report_running() -> None:
+        for runtime in operator.runtimes:
+            await runtime.synced.wait()
+        report(Running())
+
+    async with together() as group:
+        running = group.create_task(report_running(), name="report")
+        await operator.run()
+        running.cancel()
 
 
 def _election(
@@ -201,7 +253,7 @@ def _election(
 def _shard(
     nats: Nats, settings: ControllerSettings, installation_id: str
 ) -> Callable[[str, str], Shard] | None:
-    if not settings.shard:
+    if not settings.shares_keys:
         return None
     ttl_s = settings.lease_ttl_s
     return shards(
@@ -215,7 +267,7 @@ def _shard(
 
 async def _installation_id(nats: Nats, settings: ControllerSettings) -> str:
     """Return the installation id for leases; empty if no lease is used or the id is unavailable."""
-    if not settings.leader_elect and not settings.shard:
+    if not settings.leader_elect and not settings.shares_keys:
         return ""
     try:
         return (await installation(nats)).id
@@ -242,24 +294,26 @@ def _sending_spans(settings: TraceSettings) -> AbstractAsyncContextManager[None]
 
 
 async def _serve_http(
-    serve: Serve, options: NatsOptions, vitals: Vitals, settings: HttpSettings
+    serve: Serve, options: NatsOptions, vitals: Vitals, address: Address | Path | None
 ) -> None:
-    """Serve, and answer probes and scrapes over HTTP if an address is set."""
-    if settings.listen is None:
+    """Serve, and answer probes and scrapes over HTTP if there is an address."""
+    if address is None:
         await serve(options)
         return
-    from natsctl.daemon.http.server import serving  # noqa: PLC0415 - importing it takes 0.2 s
+    from natsctl.daemon.http import server  # noqa: PLC0415 - importing it takes 0.2 s
 
-    async with serving(Address.parse(settings.listen), vitals):
-        await serve(options)
+    if isinstance(address, Path):
+        async with server.serving_on_socket(address, vitals):
+            await serve(options)
+    else:
+        async with server.serving(address, vitals):
+            await serve(options)
 
 
-async def _serve_embedded(
-    serve: Serve, store_dir: Path | None, port: int | None, options: NatsOptions
-) -> None:
+async def _serve_embedded(serve: Serve, server: PrivateServer, options: NatsOptions) -> None:
     """Serve with a private nats-server."""
-    async with private_server(store_dir, port) as server:
-        await while_it_runs(server, serve(_private(options, server.url)))
+    async with server as started:
+        await while_it_runs(started, serve(_private(options, started.url)))
 
 
 def _private(options: NatsOptions, *servers: str) -> NatsOptions:

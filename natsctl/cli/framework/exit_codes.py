@@ -20,6 +20,7 @@ from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 
 FAILED, USAGE, NOT_FOUND, CONFLICT = 1, 2, 3, 4
 
+_LABEL = "natsctl: error: "
 _STATUS: tuple[tuple[type[NatsctlError], int], ...] = (
     (UsageError, USAGE),
     (InvalidKeyError, USAGE),
@@ -47,21 +48,31 @@ def report(error: BaseException) -> int:
     Errors of natsctl and of the operating system are one line. Other errors are written with their
     traceback, for the author of the code. Every member of an exception group is written.
     """
-    leaves = list(_leaves(error))
-    for leaf in leaves:
+    for text in error_texts(error):
+        write_error(text)
+    return exit_status(next(_leaves(error)))
+
+
+def error_texts(error: BaseException) -> Iterator[str]:
+    """Yield the text of each member of the error as `report` writes it, without a colour."""
+    for leaf in _leaves(error):
         message = _message(leaf)
         if message is None:
             text = "".join(traceback.format_exception(leaf)).rstrip("\n")
-            write_stderr(escaped_lines(hidden(text, limit=TRACEBACK_MAX)))
+            yield escaped_lines(hidden(text, limit=TRACEBACK_MAX))
         else:
-            report_error(message)
-    return exit_status(leaves[0])
+            yield f"{_LABEL}{escaped_lines(hidden(message))}"
 
 
 def report_error(message: str) -> None:
     """Write an error message to standard error, without secrets; further lines are indented."""
-    label = coloured("error:", typer.colors.RED, sys.stderr)
-    write_stderr(f"natsctl: {label} {escaped_lines(hidden(message))}")
+    write_error(f"{_LABEL}{escaped_lines(hidden(message))}")
+
+
+def write_error(text: str) -> None:
+    """Write a text of `error_texts` to standard error, with a colour on a terminal."""
+    label = f"natsctl: {coloured('error:', typer.colors.RED, sys.stderr)} "
+    write_stderr(f"{label}{text.removeprefix(_LABEL)}" if text.startswith(_LABEL) else text)
 
 
 def _message(error: BaseException) -> str | None:

@@ -195,8 +195,8 @@ class Leadership:
         finally:
             task.cancel()
             await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
+            if not task.cancelled():
+                task.result()  # its error is not lost if this task is cancelled too
 
 
 async def _first(event: asyncio.Event, task: "asyncio.Task[None]") -> bool:

@@ -11,18 +11,20 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from logging import CRITICAL, Logger
+from pathlib import Path
+from typing import Protocol
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from natsctl.core.task_group import together
 from natsctl.daemon.http.scrapes import Scrapes
-from natsctl.daemon.http.vitals import Check, Verdict, Vitals
-from natsctl.daemon.observe.watchdog import Stall, StandIn
+from natsctl.daemon.http.vitals import Check, Endpoint, Verdict
+from natsctl.daemon.observe.watchdog import Stall, StandIn, Watchdog
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 from natsctl.telemetry.logger import get_logger
@@ -44,10 +46,27 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
 Listen = Callable[[web.Server], Awaitable[asyncio.Server]]
 
 
+class Pages(Protocol):
+    """The content of the three endpoints."""
+
+    @property
+    def watchdog(self) -> Watchdog | None:
+        """Watches the event loop of the process, if handlers run in it."""
+        ...
+
+    async def check(self, endpoint: Endpoint) -> Verdict:
+        """Return the verdict behind an endpoint."""
+        ...
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the page for Prometheus and its content type, which depends on *accept*."""
+        ...
+
+
 @asynccontextmanager
 async def serving(
     address: Address,
-    vitals: Vitals,
+    pages: Pages,
     *,
     connection_s: float = CONNECTION_S,
     patience_s: float = PATIENCE_S,
@@ -60,15 +79,37 @@ async def serving(
 
     Raises `UsageError` if the process cannot listen on the address.
     """
+    listen = partial(_listen, address)
+    async with _serving(listen, pages, connection_s=connection_s, patience_s=patience_s) as sockets:
+        bound = Address(address.host, sockets[0].getsockname()[1])
+        log.info("serving /livez, /readyz and /metrics", address=bound)
+        yield bound
+
+
+@asynccontextmanager
+async def serving_on_socket(path: Path, pages: Pages) -> AsyncIterator[None]:
+    """Serve the three endpoints on a Unix socket, for the supervisor of this process."""
+
+    async def listen(server: web.Server) -> asyncio.Server:
+        return await asyncio.get_running_loop().create_unix_server(server, path)
+
+    async with _serving(listen, pages, connection_s=CONNECTION_S, patience_s=PATIENCE_S):
+        yield
+
+
+@asynccontextmanager
+async def _serving(
+    listen: Listen, pages: Pages, *, connection_s: float, patience_s: float
+) -> AsyncIterator[Sequence[socket.socket]]:
     async with together() as group:
-        scrapes = Scrapes(vitals.metrics, group)
-        server = _BoundedServer(_endpoints(vitals, scrapes), connection_s, patience_s)
+        scrapes = Scrapes(pages.metrics, group)
+        server = _BoundedServer(_endpoints(pages, scrapes), connection_s, patience_s)
         try:
-            async with _listening(server, partial(_listen, address)) as sockets:
-                bound = Address(address.host, sockets[0].getsockname()[1])
-                log.info("serving /livez, /readyz and /metrics", address=bound)
-                with vitals.watchdog.standing_in(http_stand_in(sockets)):
-                    yield bound
+            async with _listening(server, listen) as sockets:
+                with ExitStack() as stack:
+                    if pages.watchdog is not None:
+                        stack.enter_context(pages.watchdog.standing_in(http_stand_in(sockets)))
+                    yield sockets
         finally:
             scrapes.close()
 
@@ -101,13 +142,13 @@ def http_stand_in(sockets: Sequence[socket.socket]) -> StandIn:
     return lambda stall: asyncio.run(serve(stall))
 
 
-def _endpoints(vitals: Vitals, scrapes: Scrapes) -> Handler:
+def _endpoints(pages: Pages, scrapes: Scrapes) -> Handler:
     async def respond(request: web.BaseRequest) -> web.Response:
         match request.path:
             case "/livez":
-                return _verdict_response(vitals.live(), request)
+                return _verdict_response(await pages.check("livez"), request)
             case "/readyz":
-                return _verdict_response(vitals.ready(), request)
+                return _verdict_response(await pages.check("readyz"), request)
             case "/metrics":
                 page, content_type = await scrapes.page(request.headers.get("Accept", ""))
                 return web.Response(body=page, headers={"Content-Type": content_type})

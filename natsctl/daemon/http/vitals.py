@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -19,6 +19,8 @@ from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.metrics import exposition
 
 StateT_co = TypeVar("StateT_co", covariant=True)
+
+Endpoint = Literal["livez", "readyz"]
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -132,6 +134,10 @@ class Vitals:
             yield
         finally:
             self._parts = _Parts()
+
+    async def check(self, endpoint: Endpoint) -> Verdict:
+        """Return the verdict behind an endpoint: `live` or `ready`."""
+        return self.live() if endpoint == "livez" else self.ready()
 
     def live(self) -> Verdict:
         """Return whether the process can work, now or when other systems are back.

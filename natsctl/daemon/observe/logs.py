@@ -6,7 +6,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -28,15 +28,26 @@ _FIRST = ("time", "level", "logger", "message")
 _LAST = ("repeated", "exception")
 
 
-def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
+Render = Callable[[EventDict], str]
+"""Returns the line for the fields of an event; `time` is in seconds since the epoch."""
+
+
+def log_to_stderr(
+    settings: LogSettings, secrets: Iterable[str] = (), *, process: int | None = None
+) -> None:
     """Configure all loggers of the process to write to standard error.
 
     *Guarantees.* Each line has the fields of its event, the log context of its task, and the ids of
     the trace and span that are being recorded. *secrets*, and texts that look like a secret, are
     hidden in messages, fields and tracebacks. Loggers of the standard library and of structlog
-    write the same form. Repeated warnings and errors are folded (see `log_folding`).
+    write the same form. Repeated warnings and errors are folded (see `log_folding`). If *process*
+    is given, each line has this number in its field `process`.
     """
-    shared: list[Processor] = [structlog.contextvars.merge_contextvars, _with_context]
+    own: EventDict = {} if process is None else {"process": process}
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        lambda _, __, line: {**own, **_with_context(line)},
+    ]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -62,10 +73,15 @@ def secrets_of(nats: NatsOptions, cluster: KubeOptions | None = None) -> Iterato
         yield cluster.token
 
 
+def renderer(settings: LogSettings) -> Render:
+    """Return the function that renders a line in the form of the settings."""
+    return _json if settings.format == "json" else _Text(colour=_terminal_has_colour())
+
+
 def _formatter(
     settings: LogSettings, shared: list[Processor], hide: Hider
 ) -> structlog.stdlib.ProcessorFormatter:
-    render = _json if settings.format == "json" else _Text(colour=_terminal_has_colour())
+    render = renderer(settings)
 
     def render_hidden(_: WrappedLogger, __: str, line: EventDict) -> str:
         return render({name: _hidden(name, value, hide) for name, value in line.items()})
@@ -87,7 +103,7 @@ def _with_fields(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
     return {**line, **message.fields, "event": message.event}
 
 
-def _with_context(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
+def _with_context(line: EventDict) -> EventDict:
     """Add the log context and the ids of the trace; the line's own fields win."""
     return {**log_context(), **trace_ids(), **line}
 

@@ -14,6 +14,7 @@ from natsctl.daemon.settings.values import (
     ADDRESS,
     COLLECTOR,
     COUNT,
+    COUNT_OR_AUTO,
     DOMAIN,
     FILE,
     LEASE,
@@ -346,6 +347,13 @@ SETTINGS = (
         True,
         "Share each controller's keys among all processes that run it",
         "--shard",
+    ),
+    _setting(
+        "controllers.processes",
+        COUNT_OR_AUTO,
+        4,
+        "Number of processes that share each controller's keys; auto starts one per usable core",
+        "--processes",
     ),
     _setting(
         "controllers.lease_ttl_s",

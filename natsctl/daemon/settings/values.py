@@ -11,6 +11,7 @@ from msgspec import Meta
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 
+AUTO = "auto"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
@@ -54,6 +55,12 @@ def _urls(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
+def _count_or_auto(value: int | str) -> int | str:
+    if value == AUTO:
+        return AUTO
+    return msgspec.convert(value, _Count, strict=False)
+
+
 def _log_level(value: str) -> str:
     if not _LEVELS.fullmatch(value):
         raise ValueError("not a level")
@@ -88,6 +95,7 @@ COLLECTOR = Shape(
     "http://HOST:PORT or https://HOST:PORT, with or without a path", "URL", _Text, _collector
 )
 COUNT = Shape("a whole number above 0", "N", _Count)
+COUNT_OR_AUTO = Shape(f"a whole number above 0, or {AUTO}", f"N|{AUTO}", int | str, _count_or_auto)
 SECONDS = Shape("a number of seconds above 0", "SECONDS", Annotated[float, Meta(gt=0, le=1e9)])
 SECONDS_OR_ZERO = Shape(
     "a number of seconds, or 0", "SECONDS", Annotated[float, Meta(ge=0, le=1e9)]
