@@ -1,0 +1,130 @@
+"""`natsctl plan` shows what a controller would do on real servers, and writes nothing there."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli.kube_namespace import Namespace
+from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.eventually import eventually
+from tests.support.servers.contents import kube_contents, nats_contents
+from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.nats_server import NatsServer
+
+GREETINGS = "controllers.greetings:Greetings"
+WEBAPPS = "controllers.webapps:WebApps"
+
+Daemon = Callable[..., Awaitable[Running]]
+
+
+@pytest.fixture
+def namespace(kube_server: KubeCluster, kube_namespace: str) -> Namespace:
+    return Namespace(kube_server, kube_namespace)
+
+
+@pytest.fixture
+def webapps(folder: Path, nats_server: NatsServer, kube_server: KubeCluster) -> Natsctl:
+    return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
+
+
+async def test_a_plan_shows_what_a_daemon_does_afterwards(natsctl: Natsctl, daemon: Daemon) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    assert await natsctl.done("plan", "-c", GREETINGS) == (
+        "shop\n"
+        "  + Route.routes/shop\n"
+        '      spec.subject: "hello.shop"\n'
+        '      spec.payload: "hi!"\n'
+        "  ~ Greeting.greetings/shop (status)\n"
+        "      status.observedGeneration: 1\n"
+        "      status.ready: true\n"
+        "Plan: 1 to create, 1 to change, 0 to delete, 0 failed, 0 unchanged\n"
+    )
+    await daemon(GREETINGS)
+    await eventually(lambda: _has(natsctl, "routes", "shop"))
+    assert (await natsctl("plan", "-c", GREETINGS, "--exit-code")) == (
+        0,
+        "Plan: 0 to create, 0 to change, 0 to delete, 0 failed, 1 unchanged\n",
+        "",
+    )
+
+
+async def _has(natsctl: Natsctl, bucket: str, key: str) -> bool:
+    assert (await natsctl("get", bucket, key)).status == 0
+    return True
+
+
+async def test_a_plan_stores_nothing_in_nats(natsctl: Natsctl, nats_server: NatsServer) -> None:
+    for key in ("shop", "market"):
+        await natsctl.done("put", "greetings", key, "spec: {text: hi}", "--create-bucket")
+    before = await nats_contents(nats_server.url)
+    result = await natsctl("plan", "-c", GREETINGS, "-o", "json", "--exit-code")
+    assert (result.status, result.json["summary"]["create"]) == (10, 2)
+    assert await nats_contents(nats_server.url) == before
+
+
+async def test_a_key_that_fails_sets_the_exit_status(natsctl: Natsctl) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: 1}", "--create-bucket")
+    result = await natsctl("plan", "-c", GREETINGS, "--exit-code")
+    assert result.status == 1
+    assert "  ! not a valid Greeting: Expected `str`, got `int`" in result.out
+
+
+async def test_the_diff_is_unified_yaml(natsctl: Natsctl) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    result = await natsctl("plan", "-c", GREETINGS, "shop", "-o", "diff")
+    assert "--- a/Route.routes/shop\n+++ b/Route.routes/shop\n" in result.out
+    assert "+  payload: hi!\n" in result.out
+
+
+async def test_a_plan_for_a_cluster_shows_defaults_and_stores_nothing(
+    webapps: Natsctl, namespace: Namespace, nats_server: NatsServer, kube_server: KubeCluster
+) -> None:
+    await webapps.done("put", "webapps", "shop", namespace.app(), "--create-bucket")
+    before = (
+        await nats_contents(nats_server.url),
+        await kube_contents(kube_server, namespace.name),
+    )
+    result = await webapps("plan", "-c", WEBAPPS, "-o", "json")
+    assert result.status == 0, result
+    actions = result.json["keys"]["shop"]["actions"]
+    assert [(action["action"], action["kind"]) for action in actions] == [
+        ("create", "ConfigMap"),
+        ("create", "Deployment.apps"),
+        ("create", "Service"),
+        ("status", "WebApp.webapps"),
+    ]
+    paths = {difference["path"] for difference in actions[1]["diff"]}
+    assert "spec.template.spec.terminationGracePeriodSeconds" in paths  # the server's default
+    after = (
+        await nats_contents(nats_server.url),
+        await kube_contents(kube_server, namespace.name),
+    )
+    assert after == before
+
+
+async def test_a_plan_for_a_cluster_equals_the_work_of_the_daemon(
+    webapps: Natsctl, namespace: Namespace
+) -> None:
+    await webapps.done("put", "webapps", "shop", namespace.app(), "--create-bucket")
+    async with webapps.running("run", "-c", WEBAPPS) as running:
+        await running.logged("primaries listed, syncing")
+        await eventually(lambda: namespace.has("shop"))
+        await eventually(lambda: _nothing_to_do(webapps))
+        await webapps.done("put", "webapps", "shop", namespace.app(env={"A": "b"}))
+        await eventually(lambda: _nothing_to_do(webapps))
+    await webapps.done("put", "webapps", "shop", namespace.app(env={"A": "c"}))
+    changed = await webapps("plan", "-c", WEBAPPS, "-o", "json")
+    assert json.dumps(changed.json).count('"before": "b", "after": "c"') == 1
+    await webapps.done("delete", "webapps", "shop")
+    deleted = await webapps("plan", "-c", WEBAPPS, "-o", "json")
+    actions = deleted.json["keys"]["shop"]["actions"]
+    assert {action["action"] for action in actions} == {"delete"}
+    assert deleted.json["summary"]["delete"] == 3
+    assert await namespace.has("shop")
+
+
+async def _nothing_to_do(natsctl: Natsctl) -> bool:
+    assert (await natsctl("plan", "-c", WEBAPPS, "--exit-code")).status == 0
+    return True

@@ -1,0 +1,42 @@
+"""Everything that a plan must not change: streams, messages, consumers, objects of a cluster."""
+
+from typing import Any
+
+import nats
+
+from tests.support.servers.kube_cluster import KubeCluster
+
+KINDS = (
+    "/api/v1/configmaps",
+    "/api/v1/services",
+    "/api/v1/secrets",
+    "/api/v1/events",
+    "/apis/apps/v1/deployments",
+    "/apis/events.k8s.io/v1/events",
+    "/apis/coordination.k8s.io/v1/leases",
+)
+
+
+async def nats_contents(url: str) -> dict[str, Any]:
+    """Return the state, the configuration and the consumers of every stream, by name."""
+    client = await nats.connect(url)
+    try:
+        jetstream = client.jetstream()
+        return {
+            info.config.name or "": (info.config, info.state, info.state.consumer_count)
+            for info in await jetstream.streams_info()
+        }
+    finally:
+        await client.close()
+
+
+async def kube_contents(server: KubeCluster, namespace: str) -> dict[str, str]:
+    """Return the resourceVersion of every object of a namespace, by path."""
+    versions = {}
+    for path in KINDS:
+        root, _, plural = path.rpartition("/")
+        listed = await server.call("GET", f"{root}/namespaces/{namespace}/{plural}")
+        for item in listed["items"]:
+            metadata = item["metadata"]
+            versions[f"{path}/{metadata['name']}"] = metadata["resourceVersion"]
+    return versions
