@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist worksteal  # many tests wait
-FAST := $(addprefix tests/,unit property scenarios contract architecture typing)
+FAST := $(addprefix tests/,unit property scenarios simulation contract architecture typing)
 
 .PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures dist clean
 .DEFAULT_GOAL := help

@@ -51,6 +51,10 @@ COMMANDS = {
         "operate.external",
         "Show the links to external resources, and resolve those with an unknown result.",
     ),
+    "simulate": (
+        "daemon.simulate",
+        "Simulate a controller under faults, and find the bugs of a bad day.",
+    ),
     "new": ("daemon.new", "Create a controller, its test and a manifest."),
     "example": ("daemon.example", "List the example controllers, or print one."),
     "config": ("setup.config", "Print the settings in effect and the source of each."),

@@ -1,4 +1,4 @@
-"""Tests of controllers: stores in memory, virtual time, and a harness that runs a controller."""
+"""Tests of controllers: memory stores, virtual time, a harness, and simulation under faults."""
 
 from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
 from natsctl.testing.harness import Harness, running
@@ -6,10 +6,14 @@ from natsctl.testing.jetstream import MemoryJetStream
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder, RecordedEvent
+from natsctl.testing.simulation.finding import Finding, Report
+from natsctl.testing.simulation.objects import StoredObjects, load
+from natsctl.testing.simulation.simulate import SimulationError, simulate
 from natsctl.testing.time import VirtualTimeLoop, in_virtual_time
 
 __all__ = [
     "Backup",
+    "Finding",
     "Harness",
     "MemoryCluster",
     "MemoryJetStream",
@@ -20,7 +24,12 @@ __all__ = [
     "MemoryStore",
     "MemoryStores",
     "RecordedEvent",
+    "Report",
+    "SimulationError",
+    "StoredObjects",
     "VirtualTimeLoop",
     "in_virtual_time",
+    "load",
     "running",
+    "simulate",
 ]

@@ -205,6 +205,11 @@ class MemoryManifestStore:
         """Return the keys of the objects that the kind selects, in order."""
         return sorted(key for key, document in self._objects.at.items() if self._shows(document))
 
+    def stored(self) -> list[Stored]:
+        """Return the objects that the kind selects, in the order of their keys."""
+        shown = (self._objects.at[key] for key in self.keys())
+        return [self._stored(document) for document in shown]
+
     def document(self, key: str) -> Document:
         """Return the stored object; raises `NotFoundError` if it does not exist."""
         return self._existing(key)
@@ -369,6 +374,12 @@ class MemoryCluster:
         named = kind.api_version, kind.kind
         objects = self._kinds.setdefault(named, ClusterObjects())
         return MemoryManifestStore(kind, objects, self.kinds, guard=self.guard)
+
+    @property
+    def delivered(self) -> bool:
+        """True if every open watch has yielded every change."""
+        watches = (watch for objects in self._kinds.values() for watch in objects.watches)
+        return all(watch.empty() for watch in watches)
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
         """See `Discovers.resource`."""

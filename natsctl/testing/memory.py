@@ -113,6 +113,10 @@ class MemoryStore:
         """Return the keys of the objects that exist, in order."""
         return sorted(entry.key for entry in self._newest() if isinstance(entry, Stored))
 
+    def stored(self) -> list[Stored]:
+        """Return the objects that exist, in the order of their revisions."""
+        return [entry for entry in self._newest() if isinstance(entry, Stored)]
+
     @property
     def writes(self) -> int:
         """The number of writes that the bucket accepted."""
@@ -319,6 +323,12 @@ class MemoryStores:
         name = stream_of(kind.bucket) if isinstance(kind, KvKind) else kind.name
         bucket = self._buckets.setdefault(name, _Bucket(kind))
         return MemoryStore(kind, bucket, guard=self.guard)
+
+    @property
+    def delivered(self) -> bool:
+        """True if every open watch, also of the cluster, has yielded every change."""
+        watches = (watch for bucket in self._buckets.values() for watch in bucket.watches)
+        return all(watch.empty() for watch in watches) and self.kube.delivered
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all

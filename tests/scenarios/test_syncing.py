@@ -181,17 +181,30 @@ async def test_a_status_written_by_others_causes_no_sync() -> None:
         assert shop.status == {"parts": 1, "seen-by": "somebody"}
 
 
-async def test_finalizers_and_generation_written_by_others_cause_no_sync() -> None:
+async def test_finalizers_written_by_others_cause_no_sync() -> None:
     controller = Apps()
     async with running(controller) as harness:
         client = app_client(harness)
         await client.app("shop")
         await harness.run_until_idle()
         await edit(client.apps, "shop", "metadata", "finalizers", to=["theirs"])
-        await edit(client.apps, "shop", "metadata", "generation", to=17)
         await harness.run_until_idle()
 
         assert controller.syncs == ["shop"]
+
+
+async def test_a_spec_that_changed_and_changed_back_behind_a_broken_watch_is_synced() -> None:
+    controller = Apps()
+    async with running(controller) as harness:
+        client = app_client(harness)
+        await client.app("shop")
+        await harness.run_until_idle()
+        client.apps.break_watches()  # the relist merges both changes into one
+        await edit(client.apps, "shop", "metadata", "generation", to=17)
+        await harness.run_until_idle()
+
+        assert controller.syncs == ["shop", "shop"]
+        assert (await document(client.apps, "shop"))["status"]["observedGeneration"] == 17
 
 
 async def test_a_put_of_the_same_spec_causes_no_sync() -> None:

@@ -1,7 +1,8 @@
 """Reads documents from files, each with the bucket and the key of its object."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
@@ -30,10 +31,29 @@ def read_documents(files: Sequence[str]) -> list[KeyDocument]:
     input, and a folder stands for its YAML and JSON files. Raises `UsageError` that names the file
     and the number of an invalid document.
     """
-    documents = [document for file in _expanded(files) for document in _read(file)]
-    if not documents:
+    return [_named(file, number, document) for file, number, document in _numbered(files)]
+
+
+def read_mappings(files: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Return the documents of all files as they are, see `read_documents`."""
+    mappings: list[Mapping[str, Any]] = []
+    for file, number, document in _numbered(files):
+        if not isinstance(document, dict):
+            raise UsageError(f"{file}, document {number}: it is not a mapping")
+        mappings.append(document)
+    return mappings
+
+
+def _numbered(files: Sequence[str]) -> list[tuple[str, int, object]]:
+    """Return every document with the name of its file and its number there."""
+    numbered = [
+        (_file_name(file), number, document)
+        for file in _expanded(files)
+        for number, document in enumerate(_parsed(read_bytes(file), _file_name(file)), start=1)
+    ]
+    if not numbered:
         raise UsageError(f"there is no document in {', '.join(map(_file_name, files))}")
-    return documents
+    return numbered
 
 
 def _expanded(files: Sequence[str]) -> Iterator[str]:
@@ -50,13 +70,11 @@ def _file_name(file: str) -> str:
     return "standard input" if file == "-" else file
 
 
-def _read(file: str) -> Iterator[KeyDocument]:
-    name = _file_name(file)
-    for number, document in enumerate(_parsed(read_bytes(file), name), start=1):
-        try:
-            yield _checked(document)
-        except (UsageError, InvalidKeyError) as error:
-            raise UsageError(f"{name}, document {number}: {error}") from error
+def _named(file: str, number: int, document: object) -> KeyDocument:
+    try:
+        return _checked(document)
+    except (UsageError, InvalidKeyError) as error:
+        raise UsageError(f"{file}, document {number}: {error}") from error
 
 
 def _parsed(data: bytes, name: str) -> Iterator[object]:

@@ -107,7 +107,7 @@ def complete(work: Coroutine[Any, Any, None], loop_factory: LoopFactory | None =
     `EXIT_PIPE` and writes no error.
     """
     try:
-        with _interruptible(), asyncio.Runner(loop_factory=loop_factory) as runner:
+        with interruptible(), asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(work)
         flush()
     except BrokenPipeError:
@@ -116,7 +116,7 @@ def complete(work: Coroutine[Any, Any, None], loop_factory: LoopFactory | None =
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let SIGINT raise `KeyboardInterrupt` within the context.
 
     Outside of it, `natsctl_main` lets SIGINT end the process, because nothing needs to be cleaned

@@ -96,14 +96,22 @@ def confirm(question: str, *, yes: bool) -> None:
 class Progress:
     """Counts finished steps."""
 
-    def __init__(self, show: Callable[[int], None]) -> None:
+    def __init__(
+        self, show: Callable[[int], None], describe: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.done = 0
+        self.describe = describe
+        """Changes the label of the bar."""
         self._show = show
 
     def step(self) -> None:
         """Count one more step as finished."""
-        self.done += 1
-        self._show(self.done)
+        self.reach(self.done + 1)
+
+    def reach(self, done: int) -> None:
+        """Set the number of finished steps."""
+        self.done = done
+        self._show(done)
 
 
 @contextmanager
@@ -115,7 +123,10 @@ def progress_bar(label: str, total: int) -> Iterator[Progress]:
     if sys.stderr.isatty():
         with _rich_progress() as bar:
             task = bar.add_task(label, total=total)
-            yield Progress(lambda done: bar.update(task, completed=done))
+            yield Progress(
+                lambda done: bar.update(task, completed=done),
+                lambda label: bar.update(task, description=label),
+            )
     else:
         yield Progress(lambda _: None)
 

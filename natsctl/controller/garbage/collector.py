@@ -18,6 +18,7 @@ from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import read
+from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import (
     ConflictError,
@@ -25,6 +26,7 @@ from natsctl.errors import (
     NotFoundError,
     StoreError,
     StoreMissingError,
+    StoreTimeoutError,
     UsageError,
 )
 from natsctl.model.garbage import (
@@ -43,6 +45,7 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 READS_MAX = 16  # owners read at the leader at once
+BEGIN_S = 60.0  # for which a start waits for the remembered state of the bucket
 
 
 class _Suspect(msgspec.Struct, frozen=True):
@@ -115,11 +118,24 @@ class GarbageCollector:
         return GarbagePlan(orphans, refused, self._stores(), more)
 
     async def begin(self) -> None:
-        """Compare the bucket of primaries with its remembered state, before the first sync."""
-        try:
-            await self.evidence.review(secondaries=self._owned() > 0)
-        except StoreError as error:
-            log.warning("cannot read the remembered state of the bucket yet", error=error)
+        """Compare the bucket of primaries with its remembered state, before the first sync.
+
+        Waits up to `BEGIN_S` for a store that does not answer: if a first sync created objects
+        before the state is stored, the next start would hold collection.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline, failures = clock() + BEGIN_S, 0
+        while True:
+            try:
+                await self.evidence.review(secondaries=self._owned() > 0)
+            except StoreError as error:
+                failures += 1
+                if clock() > deadline or not isinstance(error, StoreTimeoutError):
+                    log.warning("cannot read the remembered state of the bucket yet", error=error)
+                    return
+                await asyncio.sleep(backoff(failures, base_s=0.05, limit_s=5.0))
+            else:
+                return
 
     async def accept(self) -> None:
         """Trust the bucket of primaries as it is, at a person's command.

@@ -11,8 +11,9 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.loop import KeyFilter, SyncLoop
 from natsctl.errors import InvalidInputError
+from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.store import Change
+from natsctl.model.store import Change, Stored
 
 BATCH = 500  # keys that are enqueued before other tasks run
 
@@ -197,7 +198,19 @@ def _operation_for(change: Change[Any], primary: Primary[Any]) -> Operation | No
             primary.deleted_states[key] = before
         return Operation.PURGE if change.purged else Operation.DELETE
     synced = None if key in primary.skipped else before
-    if synced is not None and not change.kind.differs(synced.value, after.value):
+    if synced is not None and not _desired_changed(change.kind, synced, after):
         return None
     primary.deleted_states.pop(key, None)
     return Operation.PUT
+
+
+def _desired_changed(kind: Kind[Any], before: Stored, after: Stored) -> bool:
+    """Return whether the desired state differs, or changed in between and was restored.
+
+    In the second case only the generation differs, and a sync sets `observedGeneration`.
+    """
+    if kind.differs(before.value, after.value):
+        return True
+    return not kind.plain and (
+        kind.metadata(before.value).generation != kind.metadata(after.value).generation
+    )

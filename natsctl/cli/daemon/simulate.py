@@ -1,0 +1,133 @@
+"""`natsctl simulate`: runs a controller in memory through schedules with faults."""
+
+import functools
+import os
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from natsctl.cli.documents.manifests import read_mappings
+from natsctl.cli.framework.command import INTERRUPTED, App, interruptible
+from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.cli.output.encoding import json_text
+from natsctl.cli.output.printing import OUTPUT_OPTION
+from natsctl.cli.output.terminal import progress_bar, write_line, write_notice, write_text
+from natsctl.errors import UsageError
+from natsctl.testing.simulation.finding import Report
+from natsctl.testing.simulation.parallel import search_in_processes
+from natsctl.testing.simulation.run import Checks
+from natsctl.testing.simulation.simulate import Simulation
+from natsctl.testing.simulation.subject import subject_of
+
+app = App()
+
+Documents = Sequence[Mapping[str, Any]]
+
+
+class SimulateOutput(Enum):
+    """An output format of `natsctl simulate`."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@app.add(
+    "natsctl simulate -c controllers.greetings:Greetings -f greetings.yaml",
+    "natsctl simulate -c controllers.greetings:Greetings -f greetings.yaml --seed 8127 --runs 1",
+    "natsctl simulate -c shops:Shops -f shops.yaml --runs 10000 -n auto -o json",
+    notes="Several documents for one key are its versions, in order.",
+)
+def simulate(
+    *,
+    controller: Annotated[
+        str,
+        typer.Option(
+            "--controller", "-c", metavar="M:C", help="Controller class as package.module:Name"
+        ),
+    ],
+    file: Annotated[
+        list[str],
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="YAML or JSON file with objects; repeatable"
+        ),
+    ],
+    runs: Annotated[int, typer.Option(min=1, metavar="NUMBER", help="Number of runs")] = 500,
+    seed: Annotated[int, typer.Option(min=0, metavar="NUMBER", help="Seed of the first run")] = 0,
+    processes: Annotated[
+        str,
+        typer.Option(
+            "--processes", "-n", metavar="NUMBER", help="Number of processes, or auto for all cores"
+        ),
+    ] = "1",
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Bucket, or field such as routes.spec.port, that may differ between runs; "
+            "repeatable",
+        ),
+    ] = None,
+    output: Annotated[SimulateOutput, OUTPUT_OPTION] = SimulateOutput.TEXT,
+) -> None:
+    """Simulate a controller under faults, and find the bugs of a bad day.
+
+    Each run creates, edits and deletes the objects of the files in memory and in virtual time,
+    while the process crashes, answers are lost, stores are away and caches lag. The controller must
+    become idle, make the same objects as without faults, write nothing in one more resync, and
+    leave nothing behind. The first seed that violates this is shown with its shortest schedule.
+
+    Exit codes: 0 if nothing was found, 1 if a property is violated.
+    """
+    documents = read_mappings(file)
+    make = functools.partial(_simulation, controller, documents, tuple(ignore or ()))
+    seeds, count = range(seed, seed + runs), _count(processes)
+    with interruptible():
+        report = _search(make, seeds, count)
+    if output is SimulateOutput.JSON:
+        write_text(json_text(report.document()))
+    else:
+        _write(report, runs)
+    if report.finding is not None:
+        raise typer.Exit(1)
+    if report.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _simulation(path: str, documents: Documents, ignored: tuple[str, ...]) -> Simulation:
+    subject = subject_of(type(load_runnable_controller(path)))  # type: ignore[arg-type]  # it is checked there
+    return Simulation(subject, documents, Checks(ignored=ignored))
+
+
+def _search(make: "functools.partial[Simulation]", seeds: range, processes: int) -> Report:
+    begun = time.monotonic()
+    with make() as simulation, progress_bar("simulating", len(seeds)) as bar:
+
+        def progress(done: int) -> None:
+            bar.describe(f"simulating, {done / max(time.monotonic() - begun, 0.001):.0f} runs/s")
+            bar.reach(done)
+
+        if processes == 1:
+            return simulation.search(seeds, progress)
+        return search_in_processes(make, seeds, processes, progress)
+
+
+def _count(processes: str) -> int:
+    if processes == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    if processes.isdecimal() and int(processes) > 0:
+        return int(processes)
+    raise UsageError(f"--processes is a number above 0 or auto, not {processes!r}")
+
+
+def _write(report: Report, runs: int) -> None:
+    if report.finding is not None:
+        for line in str(report.finding).splitlines():
+            write_line(line)
+        write_notice(f"found in run {report.runs} of {runs}")
+        return
+    if report.interrupted:
+        write_notice("interrupted")
+    write_line(f"{report.controller}: nothing was found in {report.runs} runs")

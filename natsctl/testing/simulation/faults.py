@@ -1,0 +1,148 @@
+"""Decides which faults a run has, and where."""
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+import msgspec
+
+from natsctl.testing.simulation.choices import Choices
+
+FAULTS_MAX = 8  # of one run
+CRASHES_MAX = 3
+RATES = (0.0, 0.02, 0.06, 0.15, 0.35)  # the probability of a fault at a call, one for each run
+SECONDS = (0.05, 0.5, 3.0, 20.0)  # how long a fault lasts
+JUMPS_S = (30.0, 600.0, 7200.0)
+
+
+class FaultType(Enum):
+    """The type of a fault."""
+
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+    LOST_ANSWER = "answer lost"
+    TIMEOUT = "timeout"
+    CONFLICT = "conflict"
+    AWAY = "store away"
+    JUMP = "time jumps"
+    BREAK = "watch breaks"
+    LAG = "cache lags"
+
+
+READ_FAULTS = (
+    FaultType.CRASH_BEFORE,
+    FaultType.CRASH_AFTER,
+    FaultType.TIMEOUT,
+    FaultType.AWAY,
+    FaultType.JUMP,
+)
+WRITE_FAULTS = (*READ_FAULTS, FaultType.LOST_ANSWER)
+REPLACE_FAULTS = (*WRITE_FAULTS, FaultType.CONFLICT)
+EVENT_FAULTS = (FaultType.BREAK, FaultType.LAG)
+_CRASHES = (FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """The *number*-th call of an operation on an object, or event of a watch, in a run."""
+
+    operation: str
+    target: str
+    number: int
+
+    def __str__(self) -> str:
+        times = "" if self.number == 1 else f" for the {ordinal(self.number)} time"
+        return f"{self.operation} {self.target}{times}"
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One fault: its type, its place, and how long it lasts."""
+
+    fault: FaultType
+    call: Call
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return _TEXTS[self.fault].format(call=self.call, seconds=self.seconds)
+
+
+_TEXTS = {
+    FaultType.CRASH_BEFORE: "crash before {call}; restart after {seconds:g} s",
+    FaultType.CRASH_AFTER: "crash after {call}; restart after {seconds:g} s",
+    FaultType.LOST_ANSWER: "the answer to {call} is lost; the write took effect",
+    FaultType.TIMEOUT: "timeout of {call}, which has no effect",
+    FaultType.CONFLICT: "conflict of {call}",
+    FaultType.AWAY: "the store is away for {seconds:g} s from {call}",
+    FaultType.JUMP: "time jumps by {seconds:g} s during {call}",
+    FaultType.BREAK: "a watch breaks before {call}",
+    FaultType.LAG: "a cache lags by {seconds:g} s at {call}",
+}
+
+
+class Faults:
+    """The faults of one run, and those that have happened.
+
+    Args:
+        at: returns the fault at a call, one of some types, or None.
+    """
+
+    def __init__(self, at: Callable[[Call, tuple[FaultType, ...]], Fault | None]) -> None:
+        self.happened: list[Fault] = []
+        self.over = False
+        self._at = at
+
+    def at(self, call: Call, types: tuple[FaultType, ...]) -> Fault | None:
+        """Return the fault that happens at this call now, one of these types, or None."""
+        if self.over:
+            return None
+        fault = self._at(call, types)
+        if fault is not None:
+            self.happened.append(fault)
+        return fault
+
+
+def no_faults() -> Faults:
+    """Return the faults of a run in which nothing fails."""
+    return Faults(lambda _call, _types: None)
+
+
+def given_faults(faults: Iterable[Fault]) -> Faults:
+    """Return exactly these faults."""
+    known = {(fault.call, fault.fault): fault for fault in faults}
+
+    def fault_at(call: Call, types: tuple[FaultType, ...]) -> Fault | None:
+        found = (known.get((call, fault_type)) for fault_type in types)
+        return next(filter(None, found), None)
+
+    return Faults(fault_at)
+
+
+def drawn_faults(choices: Choices) -> Faults:
+    """Return faults that the seed chooses.
+
+    Each run has its own rate and its own types of faults, so that some runs have many faults of
+    one type.
+    """
+    rate = choices.pick("faults/rate", RATES)
+    allowed = {kind for kind in FaultType if choices.share(f"faults/{kind.value}") < 0.5}  # noqa: PLR2004 - half of the types
+
+    def fault_at(call: Call, types: tuple[FaultType, ...]) -> Fault | None:
+        usable = tuple(fault_type for fault_type in types if fault_type in allowed)
+        if not usable or len(faults.happened) >= FAULTS_MAX:
+            return None
+        drawn = choices.draw(f"fault/{call.operation}/{call.target}/{call.number}")
+        if drawn.share() >= rate:
+            return None
+        fault_type = usable[int(drawn.share() * len(usable))]
+        crashes = sum(fault.fault in _CRASHES for fault in faults.happened)
+        if fault_type in _CRASHES and crashes >= CRASHES_MAX:
+            return None
+        lengths = JUMPS_S if fault_type is FaultType.JUMP else SECONDS
+        return Fault(fault_type, call, lengths[int(drawn.share() * len(lengths))])
+
+    faults = Faults(fault_at)
+    return faults
+
+
+def ordinal(number: int) -> str:
+    """Return `1st`, `2nd`, `3rd`, `4th`."""
+    last = 0 if number % 100 in (11, 12, 13) else number % 10
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"

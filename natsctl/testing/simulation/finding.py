@@ -1,0 +1,108 @@
+"""Presents the finding of a simulation, for people and for programs."""
+
+from typing import Any
+
+import msgspec
+
+from natsctl.testing.simulation.properties import Property
+from natsctl.testing.simulation.run import Ran
+
+WRITES_SHOWN = 8
+WIDTH = 110
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A property that a controller violates, with the shortest schedule that shows it.
+
+    Attributes:
+        controller: the controller's name.
+        seed: the seed of the run; `--seed` shows the finding again.
+        property: the property that does not hold.
+        detail: the observation.
+        hint: the likely cause.
+        script: the steps of users, in order.
+        faults: the faults.
+        writes: the last writes.
+    """
+
+    controller: str
+    seed: int
+    property: str
+    detail: str
+    hint: str
+    script: tuple[str, ...]
+    faults: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_cut(line) for line in self._lines())
+
+    def _lines(self) -> list[str]:
+        found = f"property `{self.property}`, seed {self.seed}"
+        return [
+            f"{self.controller}: {_MEANINGS[self.property]} ({found})",
+            f"  {self.detail}",
+            "script",
+            *(f"  {number}. {step}" for number, step in enumerate(self.script, start=1)),
+            "faults",
+            *(f"  {fault}" for fault in self.faults or ("none",)),
+            "last writes",
+            *(f"  {write}" for write in self.writes),
+            "hint",
+            f"  {self.hint}",
+        ]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a simulation: the number of runs, and the finding of the last run, if any."""
+
+    controller: str
+    runs: int
+    seed: int
+    finding: Finding | None = None
+    interrupted: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as `natsctl simulate -o json` prints it."""
+        finding = self.finding
+        return {
+            "controller": self.controller,
+            "runs": self.runs,
+            "seed": self.seed if finding is None else finding.seed,
+            "property": None if finding is None else finding.property,
+            "hint": "" if finding is None else f"{finding.hint} ({finding.detail})",
+            "script": [] if finding is None else list(finding.script),
+            "faults": [] if finding is None else list(finding.faults),
+            "writes": [] if finding is None else list(finding.writes),
+        }
+
+
+def finding_of(controller: str, seed: int, ran: Ran) -> Finding:
+    """Return the finding of a run that violates a property."""
+    violation = ran.violation
+    if violation is None:
+        raise ValueError("the run violates no property")
+    return Finding(
+        controller=controller,
+        seed=seed,
+        property=violation.property.value,
+        detail=violation.detail,
+        hint=violation.hint,
+        script=ran.script,
+        faults=tuple(map(str, ran.faults)),
+        writes=tuple(str(write).strip() for write in ran.writes[-WRITES_SHOWN:]),
+    )
+
+
+_MEANINGS = {
+    Property.SETTLES.value: "the controller does not become idle after the faults",
+    Property.SAME_RESULT.value: "the result differs from a run without faults",
+    Property.QUIET.value: "a resync writes although nothing changed",
+    Property.CLEAN.value: "objects stay after their primary was deleted",
+    Property.ALWAYS.value: "a write violates always=",
+    Property.FINALLY.value: "the final state violates finally_=",
+}
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH * 2 else f"{line[: WIDTH * 2]}…"

@@ -1,0 +1,233 @@
+"""Lies between the processes of a world and its stores, and injects the faults of a run.
+
+Every call of a store passes through here twice: on its way to the store, and with the answer. Each
+way takes a time that the seed chooses, so calls of several keys arrive in any order.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from natsctl.errors import ConflictError, StoreTimeoutError, WatchBrokenError
+from natsctl.model.store import Applied, Deleted, WatchEvent
+from natsctl.telemetry.hiding import hidden
+from natsctl.testing.simulation.choices import Choices, Drawn
+from natsctl.testing.simulation.faults import EVENT_FAULTS, Call, Fault, Faults, FaultType
+
+T = TypeVar("T")
+
+LATENCIES_S = (0.0, 0.0, 0.0, 0.001, 0.004, 0.03)
+TIMEOUT_S = 5.0  # until a call without an answer fails
+WRITES_KEPT = 12
+VALUE_SHOWN_MAX = 100  # characters of a value in the list of writes
+
+
+class Life(Protocol):
+    """One life of a process, from its start to a crash or a stop."""
+
+    crashed: bool
+
+    def crash(self, restart_s: float) -> None:
+        """Stop every task of the process at its current `await`."""
+        ...
+
+
+class Write(msgspec.Struct, frozen=True):
+    """A write that took effect, and its time in seconds since the start of the run."""
+
+    seconds: float
+    process: str
+    operation: str
+    target: str
+    value: bytes = b""
+
+    def __str__(self) -> str:
+        text = f"{self.seconds:9.3f} s  {self.operation} {self.target} {_shown(self.value)}"
+        return text.rstrip()
+
+
+class Network:
+    """The connections of all processes of one run.
+
+    Args:
+        choices: the choices of the run.
+        faults: the faults of the run.
+        hurried: whether calls take no time, so that the run is as simple as possible.
+    """
+
+    def __init__(self, choices: Choices, faults: Faults, *, hurried: bool = False) -> None:
+        self.faults = faults
+        self.calls = 0
+        self.pending = 0  # calls and events that are under way
+        self.writes: list[Write] = []
+        self.writes_count = 0
+        self.on_write: Callable[[Write], None] = _nothing
+        self._choices = choices
+        self._hurried = hurried or choices.share("network/hurried") < 0.2  # noqa: PLR2004 - a fifth of the runs
+        self._numbers: dict[tuple[str, str], int] = defaultdict(int)
+        self._away: dict[str, float] = {}  # until when a store does not answer
+
+    async def call(
+        self,
+        life: Life,
+        operation: str,
+        place: str,
+        name: str,
+        action: Callable[[], Awaitable[T]],
+        *,
+        types: tuple[FaultType, ...],
+    ) -> T:
+        """Carry a call to a store and the answer back; a fault raises a `StoreError`."""
+        if life.crashed:
+            await _forever()
+        self.calls += 1
+        self.pending += 1
+        try:
+            call = self._numbered(operation, f"{place}/{name}" if name else place)
+            drawn = self._choices.draw(f"latency/{operation}/{call.target}/{call.number}")
+            await self._travel(drawn)
+            fault = self.faults.at(call, types)
+            if fault is not None:
+                await self._before(life, fault, place)
+            if place in self._away:
+                await self._check_away(place)
+            result = await action()
+            if fault is not None:
+                await self._after(life, fault)
+            await self._travel(drawn)
+            if life.crashed:
+                await _forever()
+            return result
+        finally:
+            self.pending -= 1
+
+    def wrote(
+        self, process: str, operation: str, place: str, name: str, value: bytes = b""
+    ) -> None:
+        """Record a write that took effect."""
+        seconds = asyncio.get_running_loop().time()
+        write = Write(round(seconds, 3), process, operation, f"{place}/{name}", value)
+        self.writes.append(write)
+        del self.writes[:-WRITES_KEPT]
+        self.writes_count += 1
+        self.on_write(write)
+
+    @asynccontextmanager
+    async def watch(
+        self,
+        life: Life,
+        place: str,
+        opened: Callable[[], AbstractAsyncContextManager[AsyncIterator[WatchEvent]]],
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """Open a watch whose events may be late, and which may break."""
+        await self.call(life, "watch", place, "", _no_wait, types=())
+        async with opened() as events, aclosing(self._events(life, place, events)) as delivered:
+            yield delivered
+
+    async def _events(
+        self, life: Life, place: str, events: AsyncIterator[WatchEvent]
+    ) -> AsyncGenerator[WatchEvent, None]:
+        async for event in events:
+            if isinstance(event, Applied | Deleted) and not self.faults.over:
+                key = event.key if isinstance(event, Deleted) else event.stored.key
+                fault = self.faults.at(self._numbered("event", f"{place}/{key}"), EVENT_FAULTS)
+                if fault is not None:
+                    await self._late(fault)
+            if life.crashed:
+                await _forever()
+            if place in self._away:
+                raise WatchBrokenError(f"the connection to {place} is lost")
+            yield event
+
+    async def _late(self, fault: Fault) -> None:
+        if fault.fault is FaultType.BREAK:
+            raise WatchBrokenError("the watch was broken")
+        self.pending += 1
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            self.pending -= 1
+
+    async def _travel(self, drawn: Drawn) -> None:
+        if not self._hurried:
+            seconds = LATENCIES_S[int(drawn.share() * len(LATENCIES_S))]
+            if seconds:
+                await asyncio.sleep(seconds)
+
+    async def _before(self, life: Life, fault: Fault, place: str) -> None:
+        match fault.fault:
+            case FaultType.CRASH_BEFORE:
+                life.crash(fault.seconds)
+                await _forever()
+            case FaultType.TIMEOUT:
+                await asyncio.sleep(TIMEOUT_S)
+                raise StoreTimeoutError(f"{place} did not answer within {TIMEOUT_S:g} s")
+            case FaultType.CONFLICT:
+                raise ConflictError(f"{place} changed since it was read")
+            case FaultType.AWAY:
+                until = asyncio.get_running_loop().time() + fault.seconds
+                self._away[place] = max(until, self._away.get(place, 0.0))
+            case FaultType.JUMP:
+                _jump(fault.seconds)
+            case _:
+                pass
+
+    async def _after(self, life: Life, fault: Fault) -> None:
+        match fault.fault:
+            case FaultType.CRASH_AFTER:
+                life.crash(fault.seconds)
+                await _forever()
+            case FaultType.LOST_ANSWER:
+                await asyncio.sleep(TIMEOUT_S)
+                raise StoreTimeoutError(f"no answer within {TIMEOUT_S:g} s")
+            case _:
+                pass
+
+    async def _check_away(self, place: str) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._away[place] or self.faults.over:
+            del self._away[place]
+            return
+        await asyncio.sleep(min(TIMEOUT_S, self._away[place] - loop.time()))
+        raise StoreTimeoutError(f"{place} does not answer")
+
+    def _numbered(self, operation: str, target: str) -> Call:
+        self._numbers[operation, target] += 1
+        return Call(operation, target, self._numbers[operation, target])
+
+
+def _jump(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    loop.jump(seconds)  # type: ignore[attr-defined]  # runs are in virtual time
+
+
+def _nothing(_write: Write) -> None:
+    """Do nothing after a write."""
+
+
+async def _no_wait() -> None:
+    """Open a watch at once."""
+
+
+async def _forever() -> None:
+    """Wait until the task is cancelled, since its process has crashed."""
+    await asyncio.get_running_loop().create_future()
+
+
+def _shown(value: bytes) -> str:
+    """Return the spec and the status of a value, shortened and without secrets."""
+    if not value:
+        return ""
+    try:
+        document = msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return f"{len(value)} bytes"
+    if isinstance(document, dict):
+        left_out = {"metadata", "apiVersion", "kind"}
+        document = {name: field for name, field in document.items() if name not in left_out}
+    text = hidden(msgspec.json.encode(document).decode())
+    return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"

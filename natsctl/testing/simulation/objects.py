@@ -1,0 +1,172 @@
+"""Reads the objects of a simulation, and writes them to the stores of a world as a user does."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+import yaml
+
+from natsctl.core.objects.finalizers import delete
+from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, UsageError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.keys import check_key
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.manifests import KubeKind, joined
+from natsctl.testing.cluster import MemoryManifestStore
+from natsctl.testing.memory import MemoryStore, MemoryStores
+
+T = TypeVar("T")
+
+GONE_S = 3600.0  # until an object that is marked deleted must be gone
+POLL_S = 1.0
+
+Objects: TypeAlias = str | Path | Sequence[Mapping[str, Any]]
+"""A YAML or JSON file, or documents: `{"bucket": "shops", "key": "a", "spec": {}}`."""
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """The desired state of one object: a document without bucket and key."""
+
+    kind: Kind[Any]
+    key: str
+    document: Document
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """The name of the kind, and the key."""
+        return self.kind.name, self.key
+
+
+class StoredObjects:
+    """The stored objects of all kinds at one moment."""
+
+    def __init__(self, stores: MemoryStores) -> None:
+        self._stores = stores
+
+    def items(self, kind: Kind[T]) -> dict[str, T]:
+        """Return the valid objects of a kind by key, such as `items(Shops.services.kind)`."""
+        values = self.values(kind)
+        return {key: kind.decode(value) for key, value in values.items() if kind.valid(value)}
+
+    def values(self, kind: Kind[Any]) -> dict[str, bytes]:
+        """Return the stored values of a kind by key."""
+        store = store_of(self._stores, kind)
+        return {stored.key: stored.value for stored in store.stored()}
+
+
+def load(file: str | Path) -> list[Document]:
+    """Return the documents of a YAML or JSON file; raises `UsageError`."""
+    try:
+        loaded = list(yaml.safe_load_all(Path(file).read_bytes()))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is neither YAML nor JSON: {error}") from error
+    return list(_flat(loaded))
+
+
+def desired_objects(objects: Objects, kinds: Sequence[Kind[Any]]) -> list[Desired]:
+    """Return the objects, in order; a document without a bucket is of the first kind.
+
+    Raises `UsageError` that names the number of an invalid document.
+    """
+    given = load(objects) if isinstance(objects, str | Path) else objects
+    desired = []
+    for number, document in enumerate(given, start=1):
+        try:
+            desired.append(_desired(document, kinds))
+        except (UsageError, InvalidObjectError) as error:
+            raise UsageError(f"document {number}: {error}") from error
+    if not any(each.kind is kinds[0] for each in desired):
+        raise UsageError(f"there is no object of {kinds[0].name}, so nothing would be synced")
+    return desired
+
+
+async def put(stores: MemoryStores, wanted: Desired) -> None:
+    """Store the desired state; wait until an object that is marked deleted is gone."""
+    store = store_of(stores, wanted.kind)
+    deadline = asyncio.get_running_loop().time() + GONE_S
+    while True:
+        try:
+            current = await store.get(wanted.key)
+        except NotFoundError:
+            current = None
+        value = stored_form(wanted, None if current is None else current.value)
+        marked = current is not None and _marked(wanted.kind, current.value)
+        if marked and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(POLL_S)
+            continue
+        try:
+            if current is None:
+                await store.create(wanted.key, value)
+            elif current.value != value:
+                await store.update(wanted.key, value, revision=current.revision)
+        except ConflictError:
+            continue
+        return
+
+
+async def remove(stores: MemoryStores, kind: Kind[Any], key: str) -> None:
+    """Delete the object as a user does, if it exists: finalizers delay that."""
+    try:
+        await delete(store_of(stores, kind), key)
+    except NotFoundError:
+        return
+
+
+def stored_form(wanted: Desired, current: bytes | None) -> bytes:
+    """Return the value that stores the desired state over the current value."""
+    if wanted.kind.plain:
+        return documents.render(wanted.document.get("value", wanted.document))
+    before = None if current is None else documents.parse(current)
+    return documents.render(documents.stamp(before, wanted.document))
+
+
+def store_of(stores: MemoryStores, kind: Kind[Any]) -> MemoryStore | MemoryManifestStore:
+    """Return the store of a kind in NATS or in a cluster."""
+    return stores.kube.store(kind) if isinstance(kind, KubeKind) else stores.store(kind)
+
+
+def _desired(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired:
+    if "apiVersion" in document:
+        return _manifest(document, kinds)
+    bucket = document.get("bucket", getattr(kinds[0], "bucket", ""))
+    kind = next(
+        (kind for kind in kinds if isinstance(kind, KvKind) and kind.bucket == bucket), None
+    )
+    if kind is None:
+        raise UsageError(f"the controller has no kind in bucket {bucket}")
+    key = document.get("key")
+    if not isinstance(key, str):
+        raise UsageError("it has no key")
+    fields = {name: value for name, value in document.items() if name not in {"bucket", "key"}}
+    desired = Desired(kind, check_key(key), fields)
+    kind.decode(stored_form(desired, None))
+    return desired
+
+
+def _manifest(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired:
+    version, name = document["apiVersion"], document.get("kind")
+    for kind in kinds:
+        if isinstance(kind, KubeKind) and (kind.api_version, kind.kind) == (version, name):
+            metadata = document.get("metadata") or {}
+            namespace = metadata.get("namespace") or kind.namespace or ""
+            return Desired(kind, joined(namespace, str(metadata.get("name"))), dict(document))
+    raise UsageError(f"the controller has no kind {name} of {version}")
+
+
+def _marked(kind: Kind[Any], value: bytes) -> bool:
+    return not kind.plain and kind.metadata(value).deletion_timestamp is not None
+
+
+def _flat(loaded: Iterable[Any]) -> Iterator[Document]:
+    for document in loaded:
+        if isinstance(document, list):
+            yield from _flat(document)
+        elif isinstance(document, dict):
+            yield document
+        elif document is not None:
+            raise UsageError("a document is not a mapping with bucket, key and spec")

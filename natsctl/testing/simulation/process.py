@@ -1,0 +1,163 @@
+"""Runs a program in a process that crashes and starts again.
+
+A crash stops every task of the process at its current `await`. From then on the connection of the
+process is dead, so the end of the tasks has no effect outside. The next life of the process begins
+with a new instance of the program.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from natsctl.errors import NatsctlError
+from natsctl.telemetry.hiding import error_text
+from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.memory import MemoryStores
+from natsctl.testing.simulation.clock import reseed
+from natsctl.testing.simulation.network import Network
+from natsctl.testing.simulation.stores import Connection, SimulatedCluster, SimulatedStores
+
+KILL_ROUNDS = 50  # in which tasks of a crashed process may end
+RESTART_S = 1.0  # after a start that failed
+
+
+class Program(Protocol):
+    """A program that a process runs, such as a `ControllerRuntime`."""
+
+    async def run(self) -> None:
+        """Work until `stop`; raises the error that ends the program."""
+        ...
+
+    def stop(self) -> None:
+        """Begin no further work."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """True if no work is left, apart from work at a requested time."""
+        ...
+
+
+MakeProgram = Callable[[SimulatedStores, SimulatedCluster], Program]
+"""Makes a new instance of a program over the stores that its process sees."""
+
+current_life: contextvars.ContextVar["ProcessLife | None"] = contextvars.ContextVar(
+    "current_life", default=None
+)
+"""The life of the process to which the current task belongs."""
+
+
+class ProcessLife:
+    """One life of a process, from its start to a crash or its end."""
+
+    def __init__(self, name: str, network: Network) -> None:
+        self.crashed = False
+        self.name = name
+        self.network = network
+        self.program: Program | None = None
+        self.restart_s = 0.0
+        self.over = asyncio.Event()
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def crash(self, restart_s: float) -> None:
+        """See `Life.crash`."""
+        self.crashed = True
+        self.restart_s = restart_s
+        self.over.set()
+
+    def joined(self, task: asyncio.Task[Any]) -> None:
+        """Note a task of this life."""
+        self._tasks.append(task)
+
+    async def run(self, make: MakeProgram, nats: MemoryStores, kube: MemoryCluster) -> None:
+        """Run a new program; raises the error that ends it."""
+        connection = Connection(self.network, self, self.name)
+        self.program = make(SimulatedStores(nats, connection), SimulatedCluster(kube, connection))
+        await self.program.run()
+
+    async def kill(self) -> None:
+        """Cancel every task, until all have ended."""
+        for _ in range(KILL_ROUNDS):
+            running = [task for task in self._tasks if not task.done()]
+            if not running:
+                return
+            for task in running:
+                task.cancel()
+            await asyncio.sleep(0)
+
+
+class Process:
+    """A process that starts again after each crash, until it is stopped."""
+
+    def __init__(
+        self,
+        name: str,
+        make: MakeProgram,
+        network: Network,
+        stores: MemoryStores,
+        *,
+        seed: int,
+    ) -> None:
+        self.name = name
+        self.failure = ""  # why the program ended last
+        self.starts = 0
+        self.life = ProcessLife(name, network)
+        self._make = make
+        self._network = network
+        self._stores = stores
+        self._seed = seed
+        self._stopped = False
+
+    @property
+    def program(self) -> Program | None:
+        """The program that runs now; None between a crash and the next start."""
+        return None if self.life.crashed else self.life.program
+
+    @property
+    def idle(self) -> bool:
+        """True if the program runs and has no work left."""
+        program = self.program
+        return program is not None and program.idle
+
+    async def run(self) -> None:
+        """Run one life after the other until `stop`."""
+        while not self._stopped:
+            self.starts += 1
+            reseed(self._seed, f"{self.name}/{self.starts}")
+            self.life = life = ProcessLife(self.name, self._network)
+            context = contextvars.copy_context()
+            context.run(current_life.set, life)
+            work = life.run(self._make, self._stores, self._stores.kube)
+            main = asyncio.get_running_loop().create_task(work, context=context)
+            life.joined(main)
+            main.add_done_callback(lambda _, life=life: life.over.set())  # type: ignore[misc]
+            await life.over.wait()
+            if not life.crashed:
+                self._ended(main)
+                life.crash(RESTART_S)
+            await life.kill()
+            if not self._stopped:
+                await asyncio.sleep(life.restart_s)
+
+    def stop(self) -> None:
+        """End the process at once, as a crash does; `run` returns."""
+        self._stopped = True
+        self.life.crash(0.0)
+
+    def _ended(self, main: "asyncio.Task[None]") -> None:
+        error = None if main.cancelled() else main.exception()
+        if error is not None and not isinstance(error, NatsctlError | ExceptionGroup):
+            raise error
+        self.failure = "it ended" if error is None else error_text(error)
+
+
+def task_factory(
+    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+) -> "asyncio.Task[Any]":
+    """Make a task, and add it to the process of the task that creates it."""
+    task = asyncio.Task(coro, loop=loop, **options)
+    life = current_life.get()
+    if life is not None:
+        life.joined(task)
+    return task

@@ -1,0 +1,174 @@
+"""Decides which property a run violates, and explains the likely cause in words."""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from natsctl.model import documents
+from natsctl.model.kinds import Kind
+from natsctl.testing.simulation.objects import StoredObjects
+from natsctl.testing.simulation.stores import place_of
+
+Result: TypeAlias = Mapping[str, object]
+"""The objects that a controller made, by bucket and key, without fields of servers."""
+
+_OWN_DOMAIN = "natsctl.io/"
+
+
+class Property(Enum):
+    """A promise that every controller should keep."""
+
+    SETTLES = "settles"
+    SAME_RESULT = "same result"
+    QUIET = "quiet"
+    CLEAN = "clean"
+    ALWAYS = "always"
+    FINALLY = "finally"
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A property that a run violates, with the observation and the likely cause."""
+
+    property: Property
+    detail: str
+    hint: str
+
+
+def result_of(
+    objects: StoredObjects, kinds: Sequence[Kind[Any]], ignored: Sequence[str]
+) -> dict[str, object]:
+    """Return the objects of these kinds, without the *ignored* fields such as `ports.spec.port`."""
+    result: dict[str, object] = {}
+    for kind in kinds:
+        place = place_of(kind)
+        for key, value in objects.values(kind).items():
+            shown = _comparable(kind, value)
+            for path in ignored:
+                owner, _, field = path.partition(".")
+                if owner == place and field:
+                    shown = _without(shown, field.split("."))
+            if place not in ignored:
+                result[f"{place}/{key}"] = shown
+    return result
+
+
+def compare(result: Result, expected: Result) -> Violation | None:
+    """Return a violation unless the result is that of the run without faults."""
+    missing = [name for name in expected if name not in result]
+    extra = [name for name in result if name not in expected]
+    differing = [name for name in expected if name in result and result[name] != expected[name]]
+    if not (missing or extra or differing):
+        return None
+    detail = "; ".join(
+        [
+            *(f"{name} is missing" for name in missing[:2]),
+            *(f"{name} should not exist" for name in extra[:2]),
+            *(f"{name}: {_difference(result[name], expected[name])}" for name in differing[:2]),
+        ]
+    )
+    return Violation(Property.SAME_RESULT, detail, _hint_of_result(missing, extra, differing))
+
+
+def never_settles(failing: Mapping[str, str], failure: str) -> Violation:
+    """Return the violation of a controller that does not become idle."""
+    if failing:
+        key, error = next(iter(failing.items()))
+        detail = f"{key} still fails: {error}"
+        hint = "the handler cannot continue from the state that the faults left behind"
+    elif failure:
+        detail = f"the controller does not run: {failure}"
+        hint = "start() or the declaration fails after a restart"
+    else:
+        detail = "keys are synced again and again"
+        hint = "each sync enqueues its own key, or a handler waits for something that never happens"
+    return Violation(Property.SETTLES, detail, hint)
+
+
+def not_quiet(writes: Sequence[str]) -> Violation:
+    """Return the violation of a controller whose resync writes."""
+    hint = (
+        "a sync writes something else each time, such as a time, a counter or a random value, or "
+        "deletes and creates again: compare before you write"
+    )
+    return Violation(Property.QUIET, f"one more resync wrote: {writes[0]}", hint)
+
+
+def not_clean(left: Sequence[str]) -> Violation:
+    """Return the violation of a controller that leaves objects behind."""
+    names = ", ".join(left[:3])
+    hint = (
+        "the cleanup can be lost: clean up before the finalizer is removed, and create only what a "
+        "later sync finds by its name or by its owner"
+    )
+    return Violation(Property.CLEAN, f"left after all primaries were deleted: {names}", hint)
+
+
+def _hint_of_result(missing: list[str], extra: list[str], differing: list[str]) -> str:
+    if missing and extra:
+        return (
+            "secondary names differ between runs: they depend on state in memory, on randomness or "
+            "on the order of keys"
+        )
+    if extra:
+        return (
+            "an object that is no longer wanted stays: delete what owned() returns and the spec "
+            "does not name, and find by a fixed name what was created before"
+        )
+    if missing:
+        return (
+            "a sync ended as done without its object: an error was swallowed, or a status or the "
+            "memory states that the object was made, and the store is not asked"
+        )
+    if differing:
+        return (
+            "a field differs: it depends on the clock, on randomness, on the order of keys or on "
+            "an old read, or an existing object is taken for a right one"
+        )
+    return ""
+
+
+def _difference(actual: object, expected: object, path: str = "") -> str:
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        for name in sorted(actual.keys() | expected.keys()):
+            if actual.get(name) != expected.get(name):
+                return _difference(
+                    actual.get(name), expected.get(name), f"{path}.{name}" if path else str(name)
+                )
+    return f"{path or 'the value'} is {_text(actual)}, without faults it is {_text(expected)}"
+
+
+def _text(value: object) -> str:
+    text = documents.render(value).decode()
+    return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - characters that fit a line
+
+
+def _comparable(kind: Kind[Any], value: bytes) -> object:
+    if kind.plain:
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return repr(value)
+    document = documents.parse(value)
+    metadata = documents.metadata_of(document)
+    shown = {name: field for name, field in document.items() if name not in ("metadata", "status")}
+    for name in ("labels", "annotations"):
+        texts = metadata.get(name)
+        kept = {
+            key: text
+            for key, text in (texts.items() if isinstance(texts, dict) else ())
+            if not key.startswith(_OWN_DOMAIN)
+        }
+        if kept:
+            shown[name] = kept
+    return shown
+
+
+def _without(document: object, path: Sequence[str]) -> object:
+    if not isinstance(document, dict):
+        return document
+    name, *rest = path
+    if not rest:
+        return {key: value for key, value in document.items() if key != name}
+    return {**document, name: _without(document[name], rest)} if name in document else document

@@ -1,0 +1,340 @@
+"""Runs one schedule: the script under its faults, and then the check of each property."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from natsctl.errors import ConflictError, NotFoundError
+from natsctl.model import documents
+from natsctl.model.kinds import Kind
+from natsctl.testing.memory import MemoryStores
+from natsctl.testing.simulation import properties
+from natsctl.testing.simulation.choices import Choices
+from natsctl.testing.simulation.faults import Fault, drawn_faults, given_faults
+from natsctl.testing.simulation.network import Network, Write
+from natsctl.testing.simulation.objects import (
+    Desired,
+    StoredObjects,
+    put,
+    remove,
+    store_of,
+)
+from natsctl.testing.simulation.process import Process
+from natsctl.testing.simulation.properties import Property, Result, Violation
+from natsctl.testing.simulation.script import (
+    EditSecondary,
+    Pause,
+    Put,
+    Remove,
+    RemoveSecondary,
+    Resync,
+    Step,
+    Wait,
+    editable,
+    edited_fields,
+    replaced,
+)
+from natsctl.testing.simulation.stores import place_of
+from natsctl.testing.simulation.subject import HostedProgram, Subject
+
+SETTLE_S = 7200.0  # virtual time in which a controller must become idle
+PAUSE_S = 60.0  # for how long a step waits for an idle controller
+CALLS_MAX = 4000  # of one run, and after them the controller counts as restless
+CHECKS = 3  # in a row that must find the controller idle
+POLLS_MAX = 5  # rounds of requested times that may still write
+POLL_S_MAX = 3600.0
+CLEAN_S = 400.0  # more than the grace period of orphans and two GC cycles
+
+Check = Callable[[StoredObjects], object]
+
+
+class Checks(msgspec.Struct, frozen=True):
+    """The user's own properties, and the fields that may differ between runs."""
+
+    always: Check | None = None
+    finally_: Check | None = None
+    ignored: tuple[str, ...] = ()
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """All that decides a run: the seed, the script, and the faults (None: the seed draws them)."""
+
+    seed: int
+    script: tuple[Step, ...]
+    faults: tuple[Fault, ...] | None = None
+    hurried: bool = False
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """The outcome of a run."""
+
+    violation: Violation | None
+    result: dict[str, object]
+    faults: tuple[Fault, ...]
+    script: tuple[str, ...]
+    writes: tuple[Write, ...]
+
+
+class ViolatedError(Exception):
+    """Ends a run whose property is violated."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(violation.detail)
+        self.violation = violation
+
+
+class Run:
+    """One run of a subject."""
+
+    def __init__(self, subject: Subject, checks: Checks, schedule: Schedule) -> None:
+        self._subject = subject
+        self._checks = checks
+        self._schedule = schedule
+        choices = Choices(schedule.seed)
+        given = schedule.faults
+        self._faults = drawn_faults(choices) if given is None else given_faults(given)
+        self._network = Network(choices, self._faults, hurried=schedule.hurried)
+        self._stores = MemoryStores()
+        self._objects = StoredObjects(self._stores)
+        self._process = Process(
+            subject.name, subject.make, self._network, self._stores, seed=schedule.seed
+        )
+        self._steps: list[str] = []
+        self._edited: set[str] = set()  # by hand, and not written by the controller since
+        self._broken: Violation | None = None
+        if checks.always is not None:
+            self._network.on_write = self._check_always
+
+    async def run(self, expected: Result | None) -> Ran:
+        """Run the schedule; compare with the *expected* result, unless it is None."""
+        running = asyncio.get_running_loop().create_task(self._process.run())
+        violation = None
+        result: dict[str, object] = {}
+        try:
+            for step in self._schedule.script:
+                await self._pause(step.pause)
+                await self._take(step)
+            await self._wait_idle(PAUSE_S)
+            self._faults.over = True
+            await self._settle()
+            result = properties.result_of(self._objects, self._subject.made, self._checks.ignored)
+            if expected is not None:
+                _raise(properties.compare(result, expected))
+            await self._check_quiet()
+            self._check_finally()
+            await self._check_clean()
+        except ViolatedError as error:
+            violation = error.violation
+        finally:
+            self._faults.over = True
+            self._process.stop()
+            await running
+        return Ran(
+            violation,
+            result,
+            tuple(self._faults.happened),
+            tuple(self._steps),
+            tuple(self._network.writes),
+        )
+
+    async def _take(self, step: Step) -> None:
+        text = str(step)
+        match step:
+            case Put(desired=desired):
+                await put(self._stores, desired)
+            case Remove(kind=kind, key=key):
+                await remove(self._stores, kind, key)
+            case RemoveSecondary(number=number):
+                text = await self._by_hand(number, edit=False) or text
+            case EditSecondary(number=number):
+                text = await self._by_hand(number, edit=True) or text
+            case Resync():
+                await self._wait_idle(PAUSE_S)
+                self._resync()
+            case Wait(seconds=seconds):
+                await asyncio.sleep(seconds)
+        suffix = "" if step.pause is Pause.NONE else f", {step.pause.value}"
+        self._steps.append(f"{text}{suffix}")
+
+    async def _by_hand(self, number: int, *, edit: bool) -> str:
+        """Delete or edit one secondary; return the action as text, empty if there was none."""
+        made = [
+            (kind, key)
+            for kind in self._subject.touched
+            for key in store_of(self._stores, kind).keys()  # noqa: SIM118 - a store is no dict
+        ]
+        if not made:
+            return ""
+        kind, key = made[number % len(made)]
+        try:
+            if edit:
+                return await self._edit_by_hand(kind, key, number)
+            await store_of(self._stores, kind).delete(key)
+        except (ConflictError, NotFoundError):
+            return ""  # the controller was faster
+        return f"delete {place_of(kind)}/{key} by hand"
+
+    async def _edit_by_hand(self, kind: Kind[Any], key: str, number: int) -> str:
+        """Edit one field; `always` is not checked until the controller has written the object."""
+        store = store_of(self._stores, kind)
+        before = await store.get(key)
+        document = documents.parse(before.value)
+        fields = edited_fields(editable(document))
+        if not fields:
+            return ""
+        path, value = fields[number % len(fields)]
+        edited = documents.render(replaced(document, path, value))
+        if not kind.valid(edited):
+            return ""
+        await store.update(key, edited, revision=before.revision)
+        name = f"{place_of(kind)}/{key}"
+        self._edited.add(name)
+        return f"edit {'.'.join(path)} of {name} by hand"
+
+    async def _pause(self, pause: Pause) -> None:
+        match pause:
+            case Pause.NONE:
+                pass
+            case Pause.SHORT:
+                await asyncio.sleep(0.01)
+            case Pause.IDLE:
+                await self._wait_idle(PAUSE_S)
+        _raise(self._broken)
+
+    async def _settle(self) -> None:
+        """Wait until the controller is idle, and requested times bring no more writes."""
+        for _ in range(POLLS_MAX):
+            if not await self._wait_idle(SETTLE_S):
+                raise ViolatedError(self._never_settles())
+            requested_s = self._requested_s()
+            if not requested_s:
+                return
+            before = self._network.writes_count
+            await asyncio.sleep(min(requested_s, POLL_S_MAX) + 0.01)
+            if not await self._wait_idle(SETTLE_S):
+                raise ViolatedError(self._never_settles())
+            if self._network.writes_count == before:
+                return
+
+    async def _wait_idle(self, limit_s: float) -> bool:
+        """Wait until the controller is idle; return False if it is not within the time."""
+        clock = asyncio.get_running_loop().time
+        begun, quiet = clock(), 0
+        while quiet < CHECKS:
+            _raise(self._broken)
+            if self._idle:
+                quiet += 1
+                await asyncio.sleep(0)
+                continue
+            quiet = 0
+            waited_s = clock() - begun
+            if waited_s > limit_s or self._network.calls > CALLS_MAX:
+                return False
+            await asyncio.sleep(0.002 + waited_s / 8)
+        return True
+
+    @property
+    def _idle(self) -> bool:
+        return not self._network.pending and self._process.idle and self._stores.delivered
+
+    def _resync(self) -> None:
+        program = self._process.program
+        if isinstance(program, HostedProgram):
+            program.resync()
+
+    def _requested_s(self) -> float:
+        program = self._process.program
+        keys = store_of(self._stores, self._subject.primary).keys()
+        return program.requested_s(keys) if isinstance(program, HostedProgram) else 0.0
+
+    def _never_settles(self) -> Violation:
+        program = self._process.program
+        failing = program.failing if isinstance(program, HostedProgram) else {}
+        return properties.never_settles(failing, self._process.failure)
+
+    async def _check_quiet(self) -> None:
+        before = self._network.writes_count
+        self._resync()
+        await self._settle()
+        count = self._network.writes_count - before
+        if count:
+            raise ViolatedError(properties.not_quiet([_short(w) for w in self._last(count)]))
+
+    async def _check_clean(self) -> None:
+        primary = self._subject.primary
+        for key in store_of(self._stores, primary).keys():  # noqa: SIM118 - a store is no dict
+            await remove(self._stores, primary, key)
+        if not self._subject.cleans:
+            return
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + CLEAN_S
+        while True:
+            await self._settle()
+            left = self._left()
+            if not left:
+                return
+            if clock() > deadline:
+                raise ViolatedError(properties.not_clean(left))
+            await asyncio.sleep(10)
+
+    def _left(self) -> list[str]:
+        kinds = (self._subject.primary, *self._subject.made)
+        return [
+            f"{place_of(kind)}/{key}"
+            for kind in kinds
+            for key in store_of(self._stores, kind).keys()  # noqa: SIM118 - a store is no dict
+        ]
+
+    def _last(self, count: int) -> Sequence[Write]:
+        return self._network.writes[-count:]
+
+    def _check_always(self, write: Write) -> None:
+        self._edited.discard(write.target)
+        if self._broken is None and not self._edited:
+            text = self._failed(self._checks.always)
+            if text:
+                self._broken = Violation(Property.ALWAYS, text, _ALWAYS_HINT)
+
+    def _check_finally(self) -> None:
+        text = self._failed(self._checks.finally_)
+        if text:
+            raise ViolatedError(Violation(Property.FINALLY, text, _FINALLY_HINT))
+
+    def _failed(self, check: Check | None) -> str:
+        """Return why the user's check fails; empty if it holds."""
+        if check is None:
+            return ""
+        name = getattr(check, "__name__", "the check")
+        try:
+            holds = check(self._objects)
+        except AssertionError as error:
+            return f"{name}: {error}" if str(error) else f"{name} failed"
+        return f"{name} returned False" if holds is False else ""
+
+
+_ALWAYS_HINT = (
+    "two keys are synced at the same time, or a sync decides by a cache that lacks another key's "
+    "write: reserve by creating an object whose key is what must be unique"
+)
+_FINALLY_HINT = "the state is stable, and is not what finally_ demands"
+
+
+async def run(subject: Subject, checks: Checks, schedule: Schedule, expected: Result | None) -> Ran:
+    """Run a schedule once."""
+    return await Run(subject, checks, schedule).run(expected)
+
+
+def known_state(final: Sequence[Desired]) -> tuple[tuple[str, str, bytes], ...]:
+    """Return a value that is equal for equal final states."""
+    return tuple(sorted((*each.name, documents.render(each.document)) for each in final))
+
+
+def _short(write: Write) -> str:
+    return " ".join(str(write).split()[2:])
+
+
+def _raise(violation: Violation | None) -> None:
+    if violation is not None:
+        raise ViolatedError(violation)

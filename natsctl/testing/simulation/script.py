@@ -1,0 +1,266 @@
+"""Decides what users do in a run: which objects they create, edit and delete, and when."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.testing.simulation.choices import Choices
+from natsctl.testing.simulation.objects import Desired, stored_form
+from natsctl.testing.simulation.stores import place_of
+
+STEPS_MAX = 8  # between the first objects and the last ones
+DELETED_SHARE = 0.15  # of the primaries, at the end
+WAITS_S = (0.02, 1.0, 40.0)
+
+
+class Pause(Enum):
+    """The wait before a step."""
+
+    NONE = "at once"
+    SHORT = "shortly after"
+    IDLE = "when idle"
+
+
+class Put(msgspec.Struct, frozen=True):
+    """A user stores an object."""
+
+    desired: Desired
+    note: str = ""
+    pause: Pause = Pause.NONE
+
+    def __str__(self) -> str:
+        document = {k: v for k, v in self.desired.document.items() if k != "metadata"}
+        text = documents.render(document).decode()
+        note = f"  ({self.note})" if self.note else ""
+        return f"put {_name(self.desired.kind, self.desired.key)} {_cut(text)}{note}"
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """A user deletes an object."""
+
+    kind: Any
+    key: str
+    pause: Pause = Pause.NONE
+
+    def __str__(self) -> str:
+        return f"delete {_name(self.kind, self.key)}"
+
+
+class RemoveSecondary(msgspec.Struct, frozen=True):
+    """A person deletes one of the secondaries that exist."""
+
+    number: int
+    pause: Pause = Pause.NONE
+
+    def __str__(self) -> str:
+        return "delete a secondary by hand"
+
+
+class EditSecondary(msgspec.Struct, frozen=True):
+    """A person edits a field of one of the secondaries that exist."""
+
+    number: int
+    pause: Pause = Pause.NONE
+
+    def __str__(self) -> str:
+        return "edit a secondary by hand"
+
+
+class Resync(msgspec.Struct, frozen=True):
+    """The controller syncs every key again, when its caches are up to date."""
+
+    pause: Pause = Pause.NONE
+
+    def __str__(self) -> str:
+        return "resync every key"
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Time passes."""
+
+    seconds: float
+    pause: Pause = Pause.NONE
+
+    def __str__(self) -> str:
+        return f"wait {self.seconds:g} s"
+
+
+Step: TypeAlias = Put | Remove | RemoveSecondary | EditSecondary | Resync | Wait
+Names = tuple[str, str]
+
+
+class Author:
+    """Writes scripts.
+
+    Args:
+        objects: the objects of the file; several for one key are its versions, in order.
+        primary: the name of the kind whose keys are synced.
+        hands: whether persons may change secondaries.
+    """
+
+    def __init__(self, objects: Sequence[Desired], *, primary: str, hands: bool) -> None:
+        self._primary = primary
+        self._hands = hands
+        self.versions: dict[Names, list[Desired]] = {}
+        for desired in objects:
+            self.versions.setdefault(desired.name, []).append(desired)
+
+    def write(self, choices: Choices) -> tuple[Step, ...]:
+        """Return the script of a seed."""
+        return tuple(self._paused(self._steps(choices), choices))
+
+    def plain(self, final: Iterable[Desired]) -> tuple[Step, ...]:
+        """Return the script that only creates the objects: first those that are only read."""
+        ordered = sorted(final, key=lambda desired: self._is_primary(desired.name))
+        return tuple(Put(desired) for desired in ordered)
+
+    def _steps(self, choices: Choices) -> Iterator[Step]:
+        names = list(self.versions)
+        read_only = [name for name in names if not self._is_primary(name)]
+        primaries = [name for name in names if self._is_primary(name)]
+        current: dict[Names, int | None] = dict.fromkeys(names)
+        for name in choices.shuffled("script/first", names):
+            if self._is_primary(name) or choices.share(f"script/first/{name}/there") < 0.7:  # noqa: PLR2004 - most
+                current[name] = 0
+                yield Put(self.versions[name][0], self._note(name, 0))
+        if read_only:
+            yield from self._middle("read", choices, names, current)
+            yield from self._last(choices, read_only, current)
+            yield Resync()
+        yield from self._middle("own", choices, primaries, current)
+        yield from self._last(choices, primaries, current)
+
+    def _middle(
+        self,
+        part: str,
+        choices: Choices,
+        names: Sequence[Names],
+        current: dict[Names, int | None],
+    ) -> Iterator[Step]:
+        for number in range(choices.below(f"script/{part}/count", STEPS_MAX + 1)):
+            at = f"script/{part}/{number}"
+            drawn = choices.draw(at)
+            action, name = drawn.share(), names[int(drawn.share() * len(names))]
+            if action < 0.45:  # noqa: PLR2004 - shares of the actions
+                yield self._edit(at, choices, name, current)
+            elif action < 0.65 and current[name] is not None:  # noqa: PLR2004 - likewise
+                current[name] = None
+                yield Remove(self.versions[name][0].kind, name[1])
+            elif action < 0.78 and self._hands:  # noqa: PLR2004 - likewise
+                yield RemoveSecondary(int(drawn.share() * 1000))
+            elif action < 0.9 and self._hands:  # noqa: PLR2004 - likewise
+                yield EditSecondary(int(drawn.share() * 1000))
+            elif action < 0.95:  # noqa: PLR2004 - likewise
+                yield Resync()
+            else:
+                yield Wait(choices.pick(f"{at}/wait", WAITS_S))
+
+    def _edit(
+        self, at: str, choices: Choices, name: Names, current: dict[Names, int | None]
+    ) -> Step:
+        """Return the next version of an object, or its newest version with an edited field."""
+        versions, before = self.versions[name], current[name]
+        following = 0 if before is None else before + 1
+        if following < len(versions):
+            current[name] = following
+            return Put(versions[following], self._note(name, following))
+        current[name] = before = len(versions) - 1
+        return _edited(versions[before], choices, at) or Put(versions[before])
+
+    def _last(
+        self, choices: Choices, names: Sequence[Names], current: dict[Names, int | None]
+    ) -> Iterator[Step]:
+        """Yield the steps that end in the known state: the last version, or nothing."""
+        for name in choices.shuffled(f"script/last/{len(names)}", names):
+            last = self.versions[name][-1]
+            share = choices.share(f"script/last/{name}")
+            if self._is_primary(name) and share < DELETED_SHARE and len(names) > 1:
+                if current[name] is not None:
+                    yield Remove(last.kind, name[1])
+            else:
+                yield Put(last, self._note(name, len(self.versions[name]) - 1))
+
+    def _paused(self, steps: Iterable[Step], choices: Choices) -> Iterator[Step]:
+        for number, step in enumerate(steps):
+            share = choices.share(f"script/pause/{number}")
+            pause = Pause.NONE if share < 0.4 else Pause.SHORT if share < 0.7 else Pause.IDLE  # noqa: PLR2004 - shares
+            yield msgspec.structs.replace(step, pause=pause)
+
+    def _is_primary(self, name: Names) -> bool:
+        return name[0] == self._primary
+
+    def _note(self, name: Names, number: int) -> str:
+        return f"version {number + 1}" if len(self.versions[name]) > 1 else ""
+
+
+def final_state(script: Iterable[Step]) -> dict[Names, Desired]:
+    """Return the objects that exist after a script."""
+    state: dict[Names, Desired] = {}
+    for step in script:
+        match step:
+            case Put(desired=desired):
+                state[desired.name] = desired
+            case Remove(kind=kind, key=key):
+                state.pop((kind.name, key), None)
+            case _:
+                pass
+    return state
+
+
+def edited_fields(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], object]]:
+    """Return every field whose value can be edited, with its new value."""
+    fields: list[tuple[tuple[str, ...], object]] = []
+    for path, value in _leaves(document, ()):
+        match value:
+            case bool():
+                fields.append((path, not value))
+            case int():
+                fields.append((path, value + 1))
+            case str():
+                fields.append((path, f"{value}x"))
+            case _:
+                pass
+    return fields
+
+
+def replaced(document: Document, path: tuple[str, ...], value: object) -> Document:
+    """Return the document with another value of one field."""
+    name, *rest = path
+    below = document[name]
+    inner = replaced(below, tuple(rest), value) if rest and isinstance(below, dict) else value
+    return {**document, name: inner}
+
+
+def editable(document: Document) -> Document:
+    """Return the fields of an object that describe its desired state."""
+    left_out = {"metadata", "status", "apiVersion", "kind", "bucket", "key"}
+    return {name: value for name, value in document.items() if name not in left_out}
+
+
+def _edited(desired: Desired, choices: Choices, at: str) -> Put | None:
+    """Return the object with one edited field, None if no edit gives a valid object."""
+    for path, value in choices.shuffled(f"{at}/field", edited_fields(editable(desired.document))):
+        edited = msgspec.structs.replace(desired, document=replaced(desired.document, path, value))
+        if desired.kind.valid(stored_form(edited, None)):
+            return Put(edited, f"{'.'.join(path)} edited")
+    return None
+
+
+def _leaves(document: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(document, Mapping):
+        for name, value in document.items():
+            yield from _leaves(value, (*path, str(name)))
+    elif path:
+        yield path, document
+
+
+def _name(kind: Any, key: str) -> str:
+    return f"{place_of(kind)}/{key}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004 - characters that fit a line

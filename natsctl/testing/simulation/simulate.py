@@ -1,0 +1,152 @@
+"""Simulates a controller: runs one seed after the other, and shrinks the first finding."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Self
+
+from natsctl.testing.simulation.choices import Choices
+from natsctl.testing.simulation.clock import SimulationLoop, reproducible
+from natsctl.testing.simulation.finding import Finding, Report, finding_of
+from natsctl.testing.simulation.objects import Objects, desired_objects
+from natsctl.testing.simulation.process import task_factory
+from natsctl.testing.simulation.run import Check, Checks, Ran, Schedule, known_state, run
+from natsctl.testing.simulation.script import Author, final_state
+from natsctl.testing.simulation.shrinking import Shrinker
+from natsctl.testing.simulation.subject import ControllerClass, Subject, subject_of
+
+REFERENCE_SEED = -1
+REFERENCES_MAX = 256  # results of runs without faults that are kept
+
+Progress = Callable[[int], None]
+"""Called with the number of finished runs."""
+
+
+class SimulationError(AssertionError):
+    """Raised by `simulate` if a controller violates a property; `finding` describes the run."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(f"\n{finding}")
+        self.finding = finding
+
+
+def simulate(
+    controller: ControllerClass,
+    *,
+    objects: Objects,
+    runs: int = 500,
+    seed: int = 0,
+    always: Check | None = None,
+    finally_: Check | None = None,
+    ignore: Sequence[str] = (),
+) -> Report:
+    """Run a controller through many schedules with faults, and check properties of each run.
+
+    Args:
+        controller: a subclass of `Controller` or `ManagedController`.
+        objects: a YAML or JSON file, or documents as `natsctl apply` reads them. Several documents
+            for one key are its versions.
+        runs: the number of runs.
+        seed: the seed of the first run; the following runs have the following seeds.
+        always: is called with the `StoredObjects` after each write of the controller; it raises
+            `AssertionError` or returns False if a property of yours is violated.
+        finally_: is called like *always*, when the controller is idle at the end.
+        ignore: buckets, and fields such as `services.spec.port`, that may differ between runs.
+
+    Returns a report if every property holds. Raises `SimulationError` with the shortest schedule
+    that violates a property, and `UsageError` if an object is invalid.
+    """
+    checks = Checks(always, finally_, tuple(ignore))
+    with Simulation(subject_of(controller), objects, checks) as simulation:
+        report = simulation.search(range(seed, seed + runs))
+    if report.finding is not None:
+        raise SimulationError(report.finding)
+    return report
+
+
+class Simulation:
+    """The simulation of one subject, for many runs; use it as a context."""
+
+    def __init__(self, subject: Subject, objects: Objects, checks: Checks) -> None:
+        self.subject = subject
+        self._checks = checks
+        desired = desired_objects(objects, subject.kinds)
+        hands = bool(subject.touched)
+        self._author = Author(desired, primary=subject.primary.name, hands=hands)
+        self._references: dict[object, Ran] = {}
+        self._loop = SimulationLoop()
+        self._loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed's is generic
+        self._runner = asyncio.Runner(loop_factory=lambda: self._loop)
+
+    def __enter__(self) -> Self:
+        self._runner.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
+
+    def search(self, seeds: range, progress: Progress = lambda _: None) -> Report:
+        """Run the seeds in order, up to the first that violates a property."""
+        name, count = self.subject.name, 0
+        try:
+            for count, seed in enumerate(seeds, start=1):
+                finding = self.finding(seed)
+                progress(count)
+                if finding is not None:
+                    return Report(controller=name, runs=count, seed=seed, finding=finding)
+        except KeyboardInterrupt:
+            return Report(
+                controller=name, runs=max(0, count - 1), seed=seeds.start, interrupted=True
+            )
+        return Report(controller=name, runs=count, seed=seeds.start)
+
+    def finding(self, seed: int) -> Finding | None:
+        """Run one seed, and return its shrunk finding, None if every property holds."""
+        schedule = self.schedule(seed)
+        ran = self.run(schedule)
+        if ran.violation is None:
+            return None
+        shrinker = Shrinker(self.run, schedule, ran)
+        with suppress(KeyboardInterrupt):  # the finding is then longer than necessary
+            shrinker.shrink()
+        return finding_of(self.subject.name, seed, shrinker.ran)
+
+    def schedule(self, seed: int) -> Schedule:
+        """Return the schedule of a seed."""
+        return Schedule(seed, self._author.write(Choices(seed)))
+
+    def run(self, schedule: Schedule) -> Ran:
+        """Run a schedule, and compare its result with that of a run without faults."""
+        reference = self._reference(schedule)
+        if reference.violation is not None:
+            return reference
+        return self._run(schedule, reference.result)
+
+    def _reference(self, schedule: Schedule) -> Ran:
+        final = list(final_state(schedule.script).values())
+        state = known_state(final)
+        known = self._references.get(state)
+        if known is None:
+            if len(self._references) >= REFERENCES_MAX:
+                self._references.clear()
+            plain = Schedule(REFERENCE_SEED, self._author.plain(final), (), hurried=True)
+            known = self._references[state] = self._run(plain, None)
+        return known
+
+    def _run(self, schedule: Schedule, expected: dict[str, object] | None) -> Ran:
+        self._loop.restart()
+        with reproducible(self._loop, (self.subject.module,)), _quiet():
+            return self._runner.run(run(self.subject, self._checks, schedule, expected))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the log lines of the runs from the log of the test."""
+    logger = logging.getLogger("natsctl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,94 @@
+"""Simulation finds each of these bugs within 500 runs, and passes the same controllers without."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from natsctl import Controller
+from natsctl.testing.simulation.finding import Finding
+from natsctl.testing.simulation.objects import StoredObjects
+from natsctl.testing.simulation.simulate import SimulationError, simulate
+from tests.support.controllers import faulty
+
+RUNS_MAX = 500
+STEPS_MAX = 10
+FAULTS_MAX = 3
+LINES_MAX = 40  # a screen
+
+
+class Case(msgspec.Struct, frozen=True):
+    controller: type[Controller]
+    property: str = ""
+    always: Callable[[StoredObjects], None] | None = None
+    objects: tuple[dict[str, Any], ...] = faulty.DOCUMENTS
+    ignore: tuple[str, ...] = ()
+
+    def simulate(self, runs: int, seed: int = 0) -> None:
+        simulate(
+            self.controller,
+            objects=self.objects,
+            runs=runs,
+            seed=seed,
+            always=self.always,
+            ignore=self.ignore,
+        )
+
+    def finding(self, runs: int = RUNS_MAX, seed: int = 0) -> Finding:
+        with pytest.raises(SimulationError) as caught:
+            self.simulate(runs, seed)
+        return caught.value.finding
+
+
+BUGS = [
+    Case(faulty.CountedNames, "same result"),
+    Case(faulty.RandomNames, "same result"),
+    Case(faulty.TimeInSpec, "quiet"),
+    Case(faulty.ExistsIsRight, "same result"),
+    Case(faulty.RemembersInMemory, "same result"),
+    Case(faulty.SwallowsErrors, "same result"),
+    Case(faulty.RestlessStatus, "quiet"),
+    Case(faulty.DoneBeforeDoing, "same result"),
+    Case(faulty.LeavesRenamed, "same result"),
+    Case(faulty.DeletesAllFirst, "quiet"),
+    Case(faulty.SamePort, "always", always=faulty.ports_are_unique),
+    Case(faulty.StaleQuota, "always", always=faulty.quota_holds),
+    Case(faulty.ReadsConfigAtStart, "same result", objects=faulty.WITH_CONFIG),
+    Case(faulty.ReliesOnOrder, "same result"),
+]
+CORRECT = [
+    Case(faulty.FixedNames),
+    Case(faulty.TimeOfCreation),
+    Case(faulty.ReportsErrors),
+    Case(faulty.DoneAfterDoing),
+    Case(faulty.DeletesRenamed),
+    Case(faulty.ReservedPort, always=faulty.ports_are_unique, ignore=("parts",)),
+    Case(faulty.ReadsConfig, objects=faulty.WITH_CONFIG),
+]
+
+
+def _name(case: Case) -> str:
+    return case.controller.__name__
+
+
+@pytest.mark.parametrize("case", BUGS, ids=_name)
+def test_a_bug_is_found_and_its_finding_is_small_and_shown_again(case: Case) -> None:
+    finding = case.finding()
+    assert finding.property == case.property
+    assert len(finding.script) <= STEPS_MAX
+    assert len(finding.faults) <= FAULTS_MAX
+    assert len(str(finding).splitlines()) <= LINES_MAX
+    assert case.finding(1, finding.seed) == finding
+
+
+@pytest.mark.parametrize("case", CORRECT, ids=_name)
+def test_a_correct_controller_passes(case: Case) -> None:
+    case.simulate(10)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("case", CORRECT, ids=_name)
+def test_a_correct_controller_passes_ten_thousand_runs(case: Case) -> None:
+    case.simulate(10_000)

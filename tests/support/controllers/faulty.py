@@ -1,0 +1,300 @@
+"""Controllers with one bug each, and the same controllers without it."""
+
+import uuid
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from natsctl import (
+    Controller,
+    ExistsError,
+    Object,
+    PermanentError,
+    StoreError,
+    kv,
+    primary,
+    secondary,
+    tertiary,
+)
+from natsctl.testing.simulation.objects import StoredObjects
+
+
+class ShopSpec(msgspec.Struct, frozen=True):
+    image: str = "nginx"
+    parts: int = 1
+    name: str = ""
+
+
+class Shop(Object, frozen=True):
+    spec: ShopSpec
+
+
+class PartSpec(msgspec.Struct, frozen=True):
+    image: str = ""
+    port: int = 0
+    note: str = ""
+
+
+class Part(Object, frozen=True):
+    spec: PartSpec
+
+
+class ConfigSpec(msgspec.Struct, frozen=True):
+    registry: str = ""
+
+
+class Config(Object, frozen=True):
+    spec: ConfigSpec
+
+
+SHOPS = kv(Shop, bucket="shops")
+PARTS = kv(Part, bucket="parts")
+CONFIGS = kv(Config, bucket="configs")
+
+DOCUMENTS: tuple[dict[str, Any], ...] = (
+    {"key": "a", "spec": {"image": "nginx", "parts": 1}},
+    {"key": "a", "spec": {"image": "caddy", "parts": 2}},
+    {"key": "b", "spec": {"image": "nginx", "parts": 1, "name": "bob"}},
+    {"key": "b", "spec": {"image": "nginx", "parts": 1, "name": "eve"}},
+    {"key": "c", "spec": {"image": "httpd"}},
+)
+WITH_CONFIG = (*DOCUMENTS, {"bucket": "configs", "key": "all", "spec": {"registry": "one"}})
+
+
+class _Shops(Controller):
+    shops = primary(SHOPS)
+    parts = secondary(PARTS)
+
+    async def sync_handler(self, key: str) -> None:
+        shop = self.shops.get(key)
+        if shop is not None:
+            await self.make(key, shop)
+
+    async def make(self, key: str, shop: Shop) -> None:
+        raise NotImplementedError
+
+
+def part(shop: Shop, **fields: Any) -> Part:
+    return Part(spec=PartSpec(image=shop.spec.image, **fields))
+
+
+class CountedNames(_Shops):
+    """Names its objects by a counter in memory."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+
+    async def make(self, key: str, shop: Shop) -> None:
+        name = self.names.setdefault(key, f"part-{len(self.names)}")
+        await self.parts.apply(name, part(shop), adopt=True)
+
+
+class FixedNames(_Shops):
+    """Names its objects by its key."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(f"part-{key}", part(shop))
+
+
+class RandomNames(_Shops):
+    """Names its objects at random."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        if not self.parts.owned():
+            await self.parts.apply(f"{key}-{uuid.uuid4().hex[:8]}", part(shop))
+
+
+class TimeInSpec(_Shops):
+    """Writes the time into a spec."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(key, part(shop, note=datetime.now(UTC).isoformat()))
+
+
+class TimeOfCreation(_Shops):
+    """Keeps the time of its creation, which is no field of the spec."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(key, part(shop))
+        if "since" not in shop.status:
+            await self.shops.update_status(key, {"since": datetime.now(UTC).isoformat()})
+
+
+class ExistsIsRight(_Shops):
+    """Takes an object that exists for a right one."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        if self.parts.get(key) is None:
+            await self.parts.apply(key, part(shop))
+
+
+class RemembersInMemory(_Shops):
+    """Remembers in memory which objects it has made."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, ShopSpec] = {}
+
+    async def make(self, key: str, shop: Shop) -> None:
+        if self.made.get(key) != shop.spec:
+            self.made[key] = shop.spec
+            await self.parts.apply(key, part(shop))
+
+
+class SwallowsErrors(_Shops):
+    """Swallows the errors of stores."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        try:
+            await self.parts.apply(key, part(shop))
+        except StoreError:
+            return
+
+
+class ReportsErrors(_Shops):
+    """Reports the error of a store, and raises it."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        try:
+            await self.parts.apply(key, part(shop))
+        except StoreError as error:
+            await self.shops.update_status(key, {"error": str(error)})
+            raise
+        await self.shops.update_status(key, {"error": None})
+
+
+class RestlessStatus(_Shops):
+    """Counts its syncs in the status."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(key, part(shop))
+        syncs = shop.status.get("syncs", 0)
+        await self.shops.update_status(key, {"syncs": int(str(syncs)) + 1})
+
+
+class DoneBeforeDoing(_Shops):
+    """Stores that it is done before it does anything."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        if shop.status.get("done") != shop.spec.image:
+            await self.shops.update_status(key, {"done": shop.spec.image})
+            await self.parts.apply(key, part(shop))
+
+
+class DoneAfterDoing(_Shops):
+    """Stores that it is done after it did everything."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(key, part(shop))
+        await self.shops.update_status(key, {"done": shop.spec.image})
+
+
+class LeavesRenamed(_Shops):
+    """Leaves an object behind that was renamed."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(f"{key}.{shop.spec.name or 'main'}", part(shop))
+
+
+class DeletesRenamed(_Shops):
+    """Deletes the owned objects that are no longer wanted."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        wanted = f"{key}.{shop.spec.name or 'main'}"
+        await self.parts.apply(wanted, part(shop))
+        for name in self.parts.owned():
+            if name != wanted:
+                await self.parts.delete(name)
+
+
+class DeletesAllFirst(_Shops):
+    """Deletes everything, and creates it again."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        for name in self.parts.owned():
+            await self.parts.delete(name)
+        for number in range(shop.spec.parts):
+            await self.parts.apply(f"{key}.{number}", part(shop))
+
+
+class SamePort(_Shops):
+    """Allocates the first port that the cache shows as free."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        existing = self.parts.get(key)
+        port = existing.spec.port if existing else self._free()
+        await self.parts.apply(key, part(shop, port=port))
+
+    def _free(self) -> int:
+        taken = {other.spec.port for other in self.parts.items().values()}
+        return next(port for port in range(8000, 9000) if port not in taken)
+
+
+class ReservedPort(_Shops):
+    """Reserves a port by an object whose key is the port."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        name = next(iter(self.parts.owned()), None) or await self._reserved(shop)
+        port = int(name.removeprefix("port-"))
+        await self.parts.apply(name, part(shop, port=port))
+
+    async def _reserved(self, shop: Shop) -> str:
+        for port in range(8000, 9000):
+            if self.parts.get(f"port-{port}") is None:
+                with suppress(ExistsError):
+                    await self.parts.create(f"port-{port}", part(shop))
+                    return f"port-{port}"
+        raise PermanentError("no port is free")
+
+
+class StaleQuota(_Shops):
+    """Grants from a quota by a cache that lacks the writes of other keys."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        used = sum(other.spec.port for name, other in self.parts.items().items() if name != key)
+        if used < 2:
+            await self.parts.apply(key, part(shop, port=2))
+
+
+class ReadsConfigAtStart(_Shops):
+    """Reads a tertiary once, at its start."""
+
+    configs = tertiary(CONFIGS)
+
+    async def start(self) -> None:
+        config = self.configs.get("all")
+        self.registry = config.spec.registry if config else ""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(key, part(shop, note=self.registry))
+
+
+class ReadsConfig(_Shops):
+    """Reads a tertiary in each sync."""
+
+    configs = tertiary(CONFIGS)
+
+    async def make(self, key: str, shop: Shop) -> None:
+        config = self.configs.get("all")
+        await self.parts.apply(key, part(shop, note=config.spec.registry if config else ""))
+
+
+class ReliesOnOrder(_Shops):
+    """Relies on the order in which keys are synced."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        others = [name for name in self.parts.items() if name < key]
+        existing = self.parts.get(key)
+        note = existing.spec.note if existing else f"{len(others)} before"
+        await self.parts.apply(key, part(shop, note=note))
+
+
+def ports_are_unique(objects: StoredObjects) -> None:
+    ports = [each.spec.port for each in objects.items(PARTS).values() if each.spec.port]
+    assert len(ports) == len(set(ports)), f"ports {sorted(ports)}"
+
+
+def quota_holds(objects: StoredObjects) -> None:
+    used = sum(each.spec.port for each in objects.items(PARTS).values())
+    assert used <= 2, f"{used} of 2 are used"
