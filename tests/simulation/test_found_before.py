@@ -26,7 +26,12 @@ RESTORED_SPEC = Found(
     (Fault(FaultType.BREAK, Call("event", "shops/a", 3)),),
 )
 UNSAVED_RECORD = Found(
-    (put("a", "one"), put("b", "one", Pause.NONE), Wait(1.0), Remove(SHOPS, "a")),
+    (
+        put("a", "one", Pause.NONE),
+        put("b", "one", Pause.NONE),
+        Wait(1.0),
+        Remove(SHOPS, "a"),
+    ),
     (
         Fault(FaultType.AWAY, Call("create", "natsctl/gc.doneafterdoing", 1), 0.5),
         Fault(FaultType.CRASH_AFTER, Call("create", "parts/b", 1), 3.0),
