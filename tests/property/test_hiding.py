@@ -26,6 +26,7 @@ PARTS = st.sampled_from(
         "aaaaaaaaa",
         "SU",
         "bearer ",
+        "BASIC ",
         "\n",
         "é",
     ]
@@ -53,3 +54,10 @@ def test_truncation_does_not_change_the_hidden_parts(text: str, limit: int) -> N
 def test_hiding_is_idempotent(text: str) -> None:
     hide = Hider([KNOWN_SECRET])
     assert hide(hide(text)) == hide(text)
+
+
+@given(st.lists(PARTS, max_size=12).map("".join))
+def test_a_short_text_is_hidden_like_the_beginning_of_a_long_one(text: str) -> None:
+    rest = "\n" + "(" * 60
+    hide = Hider()
+    assert hide(text) + rest == hide(text + rest)
