@@ -1,6 +1,5 @@
 """Reads the lines of a response that arrives in chunks."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 
 import aiohttp
@@ -8,6 +7,7 @@ import aiohttp
 from natsctl.errors import WatchBrokenError
 from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.request import RequestInfo
+from natsctl.kubernetes.http.shared_timeout import SharedTimeout
 
 
 class LineSplitter:
@@ -53,20 +53,20 @@ async def read_lines(
     if a line is too long, or if no byte arrives for *silence_s* seconds. Only time spent waiting
     for the server counts, however slow the consumer is.
     """
-    splitter = LineSplitter(line_max_bytes=line_max_bytes)
-    while chunk := await _read_chunk(content, request, silence_s):
+    splitter, silence = LineSplitter(line_max_bytes=line_max_bytes), SharedTimeout(silence_s)
+    while chunk := await _read_chunk(content, request, silence):
         for line in splitter.feed(chunk):
             yield line
     splitter.end()
 
 
 async def _read_chunk(
-    content: aiohttp.StreamReader, request: RequestInfo, silence_s: float
+    content: aiohttp.StreamReader, request: RequestInfo, silence: SharedTimeout
 ) -> bytes:
     try:
-        async with asyncio.timeout(silence_s):
+        with silence:
             return await content.readany()
     except TimeoutError as error:
-        raise WatchBrokenError(f"{request}: nothing came for {silence_s:g} s") from error
+        raise WatchBrokenError(f"{request}: nothing came for {silence.limit_s:g} s") from error
     except (aiohttp.ClientError, OSError) as error:
         raise WatchBrokenError(f"{request}: {explain_failure(error).reason}") from error

@@ -31,6 +31,7 @@ from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.lines import read_lines
 from natsctl.kubernetes.http.request import RequestInfo, request_info, request_span
 from natsctl.kubernetes.http.server_warnings import ServerWarnings
+from natsctl.kubernetes.http.shared_timeout import SharedTimeout
 from natsctl.kubernetes.http.wire import READS, Reply
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import Span, trace_headers
@@ -102,6 +103,7 @@ class Transport:
         self._options = options
         self._slots = asyncio.Semaphore(options.in_flight_max)
         self._clock = asyncio.get_running_loop().time
+        self._timeout = SharedTimeout(options.timeout_s)
 
     async def call(
         self,
@@ -134,17 +136,17 @@ class Transport:
         outcome is unknown; `StoreError` if the server is not reached; `TooLargeError` for a
         response that is too large.
         """
-        limit_s = self._options.timeout_s if timeout_s is None else timeout_s
+        timeout = self._timeout if timeout_s is None else SharedTimeout(timeout_s)
         safe = method in READS if safe is None else safe
         content = () if body is None else (("Content-Type", content_type),)
         request = _Request(method, path, query, (("Accept", accept), *content), body, safe)
-        deadline = self._clock() + limit_s
+        deadline = self._clock() + timeout.limit_s
         try:
-            async with asyncio.timeout_at(deadline):
+            with timeout:
                 return await self._send_until_answered(request, deadline)
         except TimeoutError as error:
             self.answers[NO_RESPONSE, method] += 1
-            reason = f"{self.server} does not answer within {limit_s:g} s"
+            reason = f"{self.server} does not answer within {timeout.limit_s:g} s"
             raise _unknown_outcome(request, reason) from error
 
     @asynccontextmanager
