@@ -29,7 +29,7 @@ REPEAT_S = 10.0  # a repeat within this time increases the count of the first ev
 EVENTS_MAX = 25  # that are read for a key; the stream keeps no more
 
 
-class KvEvent(msgspec.Struct, frozen=True):
+class KvEvent(msgspec.Struct, frozen=True, gc=False):
     """An event in the stream, as JSON; timestamps are RFC 3339."""
 
     controller: str
@@ -79,7 +79,7 @@ class StreamRecorder:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.outbox.add(
             key,
-            (key, type, reason, message),
+            (key, type.value, reason, message),
             first=lambda: KvEvent(self._controller, key, type.value, reason, message, now, now),
             again=lambda sent: replace(sent, count=sent.count + 1, last=now),
         )

@@ -36,7 +36,7 @@ CLUSTER_NAMESPACE = "default"  # of Events about cluster-scoped objects
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
-class KubeEvent(msgspec.Struct, frozen=True):
+class KubeEvent(msgspec.Struct, frozen=True, gc=False):
     """An Event that was sent or is pending. It happened `count` times from `first` to `last`."""
 
     name: str
@@ -91,7 +91,7 @@ class KubeRecorder:
             first = partial(KubeEvent, name, about, type, reason, message, now, now)
             self.outbox.add(
                 f"{about.kind} {about.namespace}/{about.name}",
-                (about.kind, about.namespace, about.name, about.uid, type, reason, message),
+                (about.kind, about.namespace, about.name, about.uid, type.value, reason, message),
                 first=first,
                 again=lambda event: replace(event, count=event.count + 1, last=now),
             )

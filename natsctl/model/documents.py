@@ -97,7 +97,11 @@ def overlay_value(old: object, new: object) -> object:
 def view(wanted: Any, stored: Any) -> Any:
     """Return the fields of *stored* that *wanted* has; the result equals *wanted* if all agree."""
     if isinstance(wanted, dict) and isinstance(stored, dict):
-        return {name: view(value, stored[name]) for name, value in wanted.items() if name in stored}
+        return {
+            name: view(value, stored[name]) if isinstance(value, dict | list) else stored[name]
+            for name, value in wanted.items()
+            if name in stored
+        }
     if isinstance(wanted, list) and isinstance(stored, list) and len(wanted) == len(stored):
         return [view(one, other) for one, other in zip(wanted, stored, strict=True)]
     return stored

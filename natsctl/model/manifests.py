@@ -25,7 +25,8 @@ Manifest = dict[str, Any]
 Propagation = Literal["Background", "Foreground", "Orphan"]
 OnImmutable = Literal["fail", "recreate"]
 
-_NAME = re.compile(r"[^/%\s]{1,253}")
+_DOTS = (".", "..")
+_KEY = re.compile(r"(?:([^/%\s]{1,253})/)?([^/%\s]{1,253})")
 
 
 class KubeMetadata(Metadata, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -50,7 +51,7 @@ class KubeObject(Object, frozen=True, kw_only=True, rename="camel", omit_default
     metadata: KubeMetadata = KubeMetadata()
 
 
-class Reference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Reference(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A reference to an object in a cluster, as in events and owner references."""
 
     api_version: str
@@ -214,11 +215,10 @@ def split(key: str) -> tuple[str, str]:
 
     Raises `InvalidKeyError` if no object in a cluster can have this key.
     """
-    namespace, slash, name = key.rpartition("/")
-    valid = _NAME.fullmatch(name) and (not slash or _NAME.fullmatch(namespace))
-    if not valid or {".", ".."} & {namespace, name}:
+    parts = _KEY.fullmatch(key)
+    if parts is None or parts[1] in _DOTS or parts[2] in _DOTS:
         raise InvalidKeyError(f"key {key!r} is neither a name nor namespace/name")
-    return namespace, name
+    return parts[1] or "", parts[2]
 
 
 def joined(namespace: str, name: str) -> str:

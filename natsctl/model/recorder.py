@@ -74,7 +74,7 @@ class Budget:
         return allowed
 
 
-class _Pending(msgspec.Struct, Generic[E], frozen=True):
+class _Pending(msgspec.Struct, Generic[E], frozen=True, gc=False):
     """An event about the object `about` that waits to be sent since the time `since`."""
 
     about: str

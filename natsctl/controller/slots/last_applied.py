@@ -7,7 +7,6 @@ remembers none, and asks the server once which fields it still owns (`model/mana
 """
 
 import hashlib
-from collections.abc import Callable
 
 import msgspec
 
@@ -28,7 +27,7 @@ class LastApplied:
     def __init__(self, annotation: str, *, partly: bool = False) -> None:
         self._annotation = annotation
         self._results: dict[str, tuple[str, object]] = {}  # by key: the digest and the stored form
-        self._seen: Callable[[Document, Stored], object] = _revision if partly else _seen
+        self._partly = partly
 
     def __len__(self) -> int:
         """Count the objects whose stored form is remembered."""
@@ -46,14 +45,17 @@ class LastApplied:
 
     def is_current(self, manifest: Document, stored: Stored) -> bool:
         """Return whether another apply of the sealed *manifest* would leave the object as it is."""
-        if not self.carries(manifest, stored):
+        digest, document = self.digest(manifest), documents.parse(stored.value)
+        if digest != self.digest(document):
             return False
-        seen = self._seen(manifest, stored)
-        return seen == manifest or self._results.get(stored.key) == (self.digest(manifest), seen)
+        seen = stored.revision if self._partly else documents.view(manifest, document)
+        return seen == manifest or self._results.get(stored.key) == (digest, seen)
 
     def applied(self, manifest: Document, stored: Stored) -> None:
         """Remember the stored form after an apply of the sealed *manifest*, if it differs."""
-        seen = self._seen(manifest, stored)
+        seen: object = stored.revision
+        if not self._partly:
+            seen = documents.view(manifest, documents.parse(stored.value))
         if seen == manifest:
             self._results.pop(stored.key, None)
         else:
@@ -68,11 +70,3 @@ class LastApplied:
         annotations = documents.metadata_of(document).get("annotations")
         digest = annotations.get(self._annotation, "") if isinstance(annotations, dict) else ""
         return str(digest)
-
-
-def _revision(_manifest: Document, stored: Stored) -> object:
-    return stored.revision
-
-
-def _seen(manifest: Document, stored: Stored) -> object:
-    return documents.view(manifest, documents.parse(stored.value))

@@ -1,6 +1,7 @@
 """Builds the URL paths of a kind's objects."""
 
 import re
+from functools import lru_cache
 from urllib.parse import quote
 
 import msgspec
@@ -47,6 +48,7 @@ class Paths(msgspec.Struct, frozen=True):
         return namespace, name
 
 
+@lru_cache(maxsize=1024)
 def _quoted(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else quote(name, safe="")
 
