@@ -13,7 +13,9 @@ from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.participant import Participant
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.coordination.term_guard import TermGuard
-from natsctl.core.sync.calls import report_stuck
+from natsctl.core.planning.planned import Planned, planned
+from natsctl.core.planning.record import current_plan
+from natsctl.core.sync.calls import current_key, report_stuck
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.managed import ManagedController
@@ -94,6 +96,7 @@ class Operator:
         on_stop: called when the operator begins to stop the controllers.
         shard: returns the membership of this process in a sharded controller, see `shards`. With
             it, each key is synced in one process at a time.
+        dry_run: plan continuously, and write nothing; see `PlanRecord`.
 
     Raises `UsageError` if two controllers have the same name, if a name cannot be part of a
     subject, if a system that a kind needs is not given, if a controller cannot be sharded, and if
@@ -112,11 +115,16 @@ class Operator:
         election: Callable[[str, str], Election] | None = None,
         shard: Callable[[str, str], Shard] | None = None,
         on_stop: Callable[[], None] = _nothing,
+        dry_run: bool = False,
     ) -> None:
         if election is not None and shard is not None:
             raise UsageError("give either a leader election or sharding, not both")
         self._settings = ControllerSettings() if settings is None else settings
         self._nats, self._kube = nats, kube
+        self._planned: Planned | None = None
+        if dry_run and nats is not None:
+            self._planned = planned(nats=nats, kube=kube, key_of=current_key, continuous=True)
+        self._plans: dict[str, Planned] = {}  # by controller
         self._election, self._shard = election, shard
         self._on_stop = on_stop
         self.elections: dict[str, Election] = {}  # by controller
@@ -207,6 +215,9 @@ class Operator:
     ) -> tuple[Stores | None, ManifestStores | None]:
         """Return the controller's stores, which reject its writes outside of a term."""
         nats, kube, name = self._nats, self._kube, controller.name
+        if self._planned is not None:
+            plan = self._plans[name] = self._planned.of_another(current_key)
+            return plan.nats, plan.kube
         if self._election is not None:
             self.elections[name] = self._election(name, owner_of(controller))
         if self._shard is not None:
@@ -229,6 +240,9 @@ class Operator:
         for runtime in self.runtimes:
             context = contextvars.copy_context()
             context.run(bind_log_context, controller=runtime.name)
+            plan = self._plans.get(runtime.name)
+            if plan is not None:
+                context.run(current_plan.set, plan.record)
             work, started = self._work(runtime)
             name = f"controller {runtime.name}"
             task = asyncio.create_task(work, name=name, context=context)

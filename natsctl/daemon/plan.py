@@ -78,7 +78,8 @@ async def make_plan(
     progress: Progress = _show_nothing,
 ) -> MadePlan:
     """Return the plan with the objects that it changes; see `plan`."""
-    with planned(nats=nats, kube=kube, key_of=current_key) as stores:
+    stores = planned(nats=nats, kube=kube, key_of=current_key)
+    with stores.planning():
         controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
         controller.rate_limit = None
         runtime = ControllerRuntime(

@@ -128,3 +128,40 @@ async def test_a_plan_for_a_cluster_equals_the_work_of_the_daemon(
 async def _nothing_to_do(natsctl: Natsctl) -> bool:
     assert (await natsctl("plan", "-c", WEBAPPS, "--exit-code")).status == 0
     return True
+
+
+async def test_a_dry_run_beside_a_daemon_writes_nothing_and_neither_leads_nor_shares(
+    natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    live = ("run", "-c", GREETINGS, "--leader-elect", "--lease-ttl", "2")
+    async with natsctl.running("run", "-c", GREETINGS, "--dry-run") as first:
+        await first.logged("planned a change", times=2)
+        async with natsctl.running(*live), natsctl.running("run", "-c", GREETINGS, "--dry-run"):
+            await eventually(lambda: _has(natsctl, "routes", "shop"))
+            await eventually(lambda: _modes(natsctl, ["dry-run", "dry-run", "leader"]))
+            await eventually(lambda: _planned(natsctl, []))
+            status = await natsctl("status")
+            assert "more than once" not in status.out + status.err
+        before = await nats_contents(nats_server.url)
+        await natsctl.done("put", "greetings", "market", "spec: {text: ho}")
+        await first.logged("object=market", times=2)
+        await eventually(lambda: _planned(natsctl, ["create", "status"], "market"))
+        after = await nats_contents(nats_server.url)
+        del before["KV_greetings"], after["KV_greetings"]  # the user wrote there
+        assert after == before
+
+
+async def _modes(natsctl: Natsctl, modes: list[str]) -> bool:
+    result = await natsctl("status", "-o", "json")
+    assert sorted(status["mode"] for status in result.json) == modes
+    return True
+
+
+async def _planned(natsctl: Natsctl, planned: list[str], key: str = "shop") -> bool:
+    """Check that the dry runs plan these actions for the key."""
+    explained = await natsctl("explain", key, "-c", "greetings", "-o", "json")
+    for answer in explained.json:
+        if answer["planned"] is not None:
+            assert [action["action"] for action in answer["planned"]["actions"]] == planned
+    return True

@@ -72,6 +72,7 @@ ServeWith = Callable[..., Coroutine[None, None, None]]
     "natsctl run -c fleet.sites:Sites --listen :8080 --otlp http://collector:4318",
     "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
     "natsctl run -c fleet.sites:Sites --shard",
+    "natsctl run -c fleet.sites:Sites --dry-run",
     "natsctl run -c fleet.sites:Sites --processes auto",
 )
 @connected_on(loop_factory)
@@ -96,6 +97,9 @@ async def run(
         ),
     ] = None,
     port: PortOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Log what the controllers would do, and write nothing")
+    ] = False,
     with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
     child: Annotated[str | None, typer.Option("--child", hidden=True)] = None,
 ) -> None:
@@ -111,6 +115,10 @@ async def run(
     by. With --shard, the processes share the keys of each controller. With --processes, this
     command starts several processes that share the keys, restarts a process that dies, and serves
     the metrics of all.
+
+    With --dry-run, the controllers plan continuously, beside any other daemons. Each change
+    that a controller would make is logged and counted. The controllers write nothing, and neither
+    lead nor share keys.
     """
     effective.settings.check()
     if embedded:
@@ -126,14 +134,17 @@ async def run(
     number = None if place is None else place.number
     log_to_stderr(settings.logs, secrets_of(with_context(options), cluster), process=number)
     server = private_server(store_dir, port) if embedded else None
-    count = process_count(settings.controllers)
+    count = 1 if dry_run else process_count(settings.controllers)
     if count > 1:
         await supervise(effective, controller, count, server, private=with_parent)
         return
     with reporting(place) as report:
         controllers = [load_runnable_controller(path) for path in controller]
         report(Loaded())
-        serve = partial(_serve, controllers, settings.controllers, cluster, report=report)
+        if dry_run:
+            serve = partial(_serve_plan, controllers, settings.controllers, cluster)
+        else:
+            serve = partial(_serve, controllers, settings.controllers, cluster, report=report)
         socket = None if place is None else Path(place.socket)
         await _run_daemon(serve, options, settings, server=server, socket=socket)
 
@@ -218,6 +229,29 @@ async def _serve(
                 with vitals.watchdog.standing_in(status_stand_in(options, daemon, names)):
                     async with publishing(nats, controllers):
                         await _run_operator(operator, report)
+
+
+async def _serve_plan(
+    controllers: Sequence[Controller | Runnable],
+    settings: ControllerSettings,
+    cluster: KubeOptions | None,
+    vitals: Vitals,
+    options: NatsOptions,
+    *,
+    on_stop: Callable[[], None],
+) -> None:
+    """Connect, plan continuously what the controllers would do, and answer requests about it."""
+    async with (
+        cluster_for(controllers, cluster, wait=True) as kube,
+        connect(options, wait=True) as nats,
+    ):
+        operator = Operator(
+            controllers, nats=nats, kube=kube, settings=settings, on_stop=on_stop, dry_run=True
+        )
+        with vitals.of(nats.connection, operator.runtimes, (), kube, ()):
+            async with answering(nats.connection, operator.runtimes, dry_run=True):
+                log.info("planning only: nothing is written")
+                await operator.run()
 
 
 async def _run_operator(operator: Operator, report: OnReport) -> None:

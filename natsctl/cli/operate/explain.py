@@ -10,10 +10,12 @@ from natsctl.cli.operate.find_daemon import (
     choose_by_key,
     find_controller,
 )
+from natsctl.cli.output.differences import described
 from natsctl.cli.output.entries import NONE, age
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.insight.explain import Queued
+from natsctl.core.planning.overlay import planned_revision
 from natsctl.core.sync.journal import SyncRecord
 from natsctl.daemon.api.messages import KeyEvent, KeyExplanation
 from natsctl.errors import NotFoundError
@@ -77,6 +79,8 @@ def _write(key: KeyExplanation, now: datetime) -> None:
     _write_field("owns", ", ".join((*owned, *more)))
     _write_fields("reads", key.reads)
     _write_fields("contested", key.contested)
+    if key.planned is not None:
+        _write_fields("planned", [described(action) for action in key.planned.actions] or [NONE])
     _write_table(
         "last syncs",
         ["STARTED", "OPERATION", "TOOK", "REVISION", "WRITES", "OUTCOME"],
@@ -92,6 +96,8 @@ def _write(key: KeyExplanation, now: datetime) -> None:
 
 
 def _object(key: KeyExplanation) -> str:
+    if key.revision is not None and planned_revision(key.revision):
+        return "a planned revision"
     if key.revision is not None:
         return f"revision {key.revision}"
     return "no revision of it was valid" if key.exists or key.invalid else "does not exist"

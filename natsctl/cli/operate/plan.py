@@ -14,7 +14,7 @@ from natsctl.cli.framework.controllers import load_controller
 from natsctl.cli.framework.exit_codes import FAILED
 from natsctl.cli.framework.options import with_cluster
 from natsctl.cli.operate.local import with_owner_names
-from natsctl.cli.output.differences import write_differences, write_signed, write_unified
+from natsctl.cli.output.differences import described, write_differences, write_signed, write_unified
 from natsctl.cli.output.printing import write_json
 from natsctl.cli.output.terminal import Progress as Bar
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice, write_text
@@ -25,12 +25,10 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import connect
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
-from natsctl.model.plan import Action, KeyPlan, Plan
+from natsctl.model.plan import KeyPlan, Plan
 
 CHANGES = 10
 """The exit status with `--exit-code` if the plan has changes."""
-
-_SIGNS = {"create": "+", "update": "~", "delete": "-"}
 
 
 class PlanOutput(Enum):
@@ -152,23 +150,12 @@ def exit_with_plan(plan: Plan, *, exit_code: bool) -> None:
 def _write_key(key: str, key_plan: KeyPlan) -> None:
     write_line(key or "(outside of a sync)")
     for action in key_plan.actions:
-        write_signed(_SIGNS[action.effect], _described(action), indent="  ")
+        write_signed(described(action), indent="  ")
         write_differences(action.diff, indent="      ")
     if key_plan.error:
-        write_signed("!", key_plan.error, indent="  ")
+        write_signed(f"! {key_plan.error}", indent="  ")
     if key_plan.after_s is not None:
         write_text(f"    again after {key_plan.after_s:g} s")
-
-
-def _described(action: Action) -> str:
-    name = f"{action.kind}/{action.key}"
-    match action.action:
-        case "status":
-            return f"{name} (status)"
-        case "external":
-            return f"{name} (external resource)"
-        case _:
-            return name if action.reason is UNSET else f"{name}: {action.reason}"
 
 
 def _write_errors(plan: Plan) -> None:

@@ -5,11 +5,16 @@ import sys
 from collections.abc import Iterable
 
 import typer
+from msgspec import UNSET
 
 from natsctl.cli.output.encoding import json_text, yaml_text
 from natsctl.cli.output.terminal import coloured, write_text
 from natsctl.model.differences import Difference
+from natsctl.model.plan import Action
 from natsctl.telemetry.escaping import escaped
+
+SIGNS = {"create": "+", "update": "~", "delete": "-"}
+"""The sign of an action by its effect."""
 
 COLOURS = {
     "+": typer.colors.GREEN,
@@ -21,10 +26,10 @@ COLOURS = {
 """The colour of a line that begins with a sign."""
 
 
-def write_signed(sign: str, text: str, *, indent: str = "") -> None:
+def write_signed(text: str, *, indent: str = "") -> None:
     """Write a line that begins with a sign, in the colour of the sign."""
-    line = f"{indent}{sign} {escaped(text)}"
-    colour = COLOURS.get(sign)
+    line = f"{indent}{escaped(text)}"
+    colour = COLOURS.get(text[:1])
     write_text(line if colour is None else coloured(line, colour, sys.stdout))
 
 
@@ -58,3 +63,15 @@ def _text(value: object) -> str:
 
 def _lines(value: object) -> list[str]:
     return [] if value is None else yaml_text(value).splitlines()
+
+
+def described(action: Action) -> str:
+    """Return an action of a plan as one line: its sign, its object, and more about it."""
+    name = f"{SIGNS[action.effect]} {action.kind}/{action.key}"
+    match action.action:
+        case "status":
+            return f"{name} (status)"
+        case "external":
+            return f"{name} (external resource)"
+        case _:
+            return name if action.reason is UNSET else f"{name}: {action.reason}"

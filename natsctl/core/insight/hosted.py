@@ -7,6 +7,7 @@ from natsctl.core.insight.measures import lags
 from natsctl.core.insight.tree import Beyond, Branch
 from natsctl.core.sync.host import Host
 from natsctl.errors import StoreError
+from natsctl.model.plan import KeyPlan
 
 
 class Hosted(ABC):
@@ -51,6 +52,11 @@ class Hosted(ABC):
         Asks the stores, for a second at most. A store that does not answer is left out.
         """
         return await lags(self._host.informers)
+
+    def planned(self, key: str) -> KeyPlan | None:
+        """Return what the syncs of the key would do; None if the controller does not only plan."""
+        plan = self._host.plan
+        return None if plan is None else plan.key_plan(key)
 
     @property
     def primaries(self) -> int:

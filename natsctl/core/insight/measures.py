@@ -72,7 +72,8 @@ class Measures(msgspec.Struct, frozen=True):
     """The measures of a controller since its creation.
 
     `synced` is true once the syncs have begun. `syncs` is None without a sync handler, and `upkeep`
-    is None without secondaries. Before the stores are open there are no `caches`.
+    is None without secondaries. Before the stores are open there are no `caches`. `planned` counts
+    the changes that a controller would have made that only plans, by action and kind.
     """
 
     controller: str
@@ -81,6 +82,7 @@ class Measures(msgspec.Struct, frozen=True):
     queues: tuple[QueueMeasures, ...]
     syncs: Counts | None = None
     upkeep: UpkeepMeasures | None = None
+    planned: Mapping[tuple[str, str], int] = {}
 
 
 def measures_of(
@@ -96,6 +98,7 @@ def measures_of(
         ),
         syncs=syncs,
         upkeep=upkeep,
+        planned={} if host.plan is None else dict(host.plan.counts),
     )
 
 

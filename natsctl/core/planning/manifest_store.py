@@ -6,7 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 from natsctl.core.planning.overlay import Overlay, Planned, State
-from natsctl.core.planning.store import PlanningStore, Wrote
+from natsctl.core.planning.record import PlanRecord
+from natsctl.core.planning.store import PlanningStore
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -36,11 +37,11 @@ class PlanningManifestStore(PlanningStore):
         kind: KubeKind[Any],
         stored: ManifestStore,
         overlay: Overlay,
-        wrote: Wrote,
+        record: PlanRecord | None,
         *,
         guard: WriteGuard = UNGUARDED,
     ) -> None:
-        super().__init__(kind, stored, overlay, wrote, guard=guard)
+        super().__init__(kind, stored, overlay, record, guard=guard)
         self._manifests = stored
 
     async def locate(self, manifest: Document) -> str:

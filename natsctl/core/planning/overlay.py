@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from natsctl.core.planning.record import PlanRecord
 from natsctl.errors import StoreError
 from natsctl.model.store import Applied, Deleted, Stored, WatchEvent
 
@@ -91,9 +92,11 @@ class Inbox:
 
 
 class Overlay:
-    """The planned states of one bucket, or of one kind in a cluster."""
+    """The planned states of one bucket, or of one kind in a cluster, called *place*."""
 
-    def __init__(self, revisions: Revisions) -> None:
+    def __init__(self, place: str, revisions: Revisions) -> None:
+        self.place = place
+        self.records: set[PlanRecord] = set()  # of the controllers that write here
         self.entries: dict[str, Planned] = {}
         self.appliers: dict[str, str] = {}  # keys that only one field manager has planned
         self._revisions = revisions
@@ -130,6 +133,8 @@ class Overlay:
         if revision <= planned.base:
             return False
         del self.entries[key]
+        for record in self.records:
+            record.superseded(self.place, key)
         return True
 
     def holds(self, key: str, revision: int) -> bool:

@@ -12,7 +12,7 @@ from natsctl.model.store import ManifestStores, Stores
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """The stores of a plan, and the record of their writes."""
+    """The stores of a plan, and the record of the writes of one controller."""
 
     record: PlanRecord
     nats: PlanningStores
@@ -23,27 +23,36 @@ class Planned(msgspec.Struct, frozen=True):
         """True if every watch has delivered every planned write."""
         return self.nats.settled and (self.kube is None or self.kube.settled)
 
+    def of_another(self, key_of: Callable[[], str]) -> "Planned":
+        """Return the same planned states with a record for another controller."""
+        record = PlanRecord(key_of, continuous=self.record.continuous)
+        kube = None if self.kube is None else self.kube.recorded(record)
+        return Planned(record, self.nats.recorded(record), kube)
 
-@contextmanager
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        """Make `natsctl.planning()` True in the context, for this controller."""
+        token = current_plan.set(self.record)
+        try:
+            yield
+        finally:
+            current_plan.reset(token)
+
+
 def planned(
     *,
     nats: Stores,
     kube: ManifestStores | None,
     key_of: Callable[[], str],
-    retries: bool = False,
-) -> Iterator[Planned]:
-    """Yield stores over *nats* and *kube* whose writes are recorded and not stored.
+    continuous: bool = False,
+) -> Planned:
+    """Return stores over *nats* and *kube* whose writes are recorded and not stored.
 
-    In the context, `planning()` is True. *key_of* returns the key of the present sync;
-    *retries* is whether sync loops retry failed keys.
+    *key_of* returns the key of the present sync. See `PlanRecord` about *continuous* plans.
     """
-    record, revisions = PlanRecord(key_of, retries=retries), Revisions()
-    token = current_plan.set(record)
-    try:
-        yield Planned(
-            record,
-            PlanningStores(nats, record.wrote, revisions),
-            None if kube is None else PlanningManifestStores(kube, record.wrote, revisions),
-        )
-    finally:
-        current_plan.reset(token)
+    record, revisions = PlanRecord(key_of, continuous=continuous), Revisions()
+    return Planned(
+        record,
+        PlanningStores(nats, record, revisions),
+        None if kube is None else PlanningManifestStores(kube, record, revisions),
+    )

@@ -1,5 +1,6 @@
 """Records the writes of a plan, by the key whose sync made them."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,8 +14,15 @@ from natsctl.errors import RetryAfter
 from natsctl.model.kinds import Kind
 from natsctl.model.plan import Action, KeyPlan, PlanSummary
 from natsctl.telemetry.hiding import error_text
+from natsctl.telemetry.logger import get_logger
 
-ExternalCall = Literal["create", "update", "delete"]
+log = get_logger(__name__)
+
+KEYS_MAX = 10_000  # of a continuous plan
+
+Effect = Literal["create", "update", "delete"]
+
+_Place = tuple[str, str]  # the bucket or the kind of an object, and its key
 
 
 class _Write(msgspec.Struct):
@@ -44,8 +52,8 @@ class _KeyRecord:
     __slots__ = ("after_s", "error", "external", "failed_at", "writes")
 
     def __init__(self) -> None:
-        self.writes: dict[tuple[str, str], _Write] = {}  # by kind and key
-        self.external: dict[tuple[str, str], ExternalCall] = {}
+        self.writes: dict[_Place, _Write] = {}
+        self.external: dict[_Place, Action] = {}
         self.error = ""
         self.after_s: float | None = None
         self.failed_at = 0  # the number of writes when the sync failed
@@ -57,49 +65,65 @@ class _KeyRecord:
             for (_, key), write in self.writes.items()
             for action in actions_of(write.kind, key, write.before, write.after, write.reason)
         ]
-        actions += [
-            Action(action="external", kind=kind, key=key, call=call)
-            for (kind, key), call in self.external.items()
-        ]
+        actions += self.external.values()
         return KeyPlan(error=self.error, after_s=self.after_s, actions=tuple(actions))
 
 
 class PlanRecord:
-    """The writes and the results of all syncs of a plan.
+    """The writes and the results of the syncs of one controller in a plan.
 
     Args:
         key_of: returns the key of the sync that runs now, as text; empty outside of a sync.
-        retries: whether sync loops retry failed keys themselves, see `to_retry`.
+        continuous: whether the plan goes on until it is stopped. Sync loops then retry failed keys,
+            every planned write is logged, and the oldest keys are dropped above `KEYS_MAX`.
+            Otherwise `to_retry` decides about retries.
     """
 
-    def __init__(self, key_of: Callable[[], str], *, retries: bool = False) -> None:
-        self.retries = retries
+    def __init__(self, key_of: Callable[[], str], *, continuous: bool = False) -> None:
+        self.continuous = continuous
         self.syncs = 0
         self.version = 0  # grows with every write
+        self.counts: Counter[tuple[str, str]] = Counter()  # planned writes, by effect and kind
         self._key_of = key_of
         self._keys: dict[str, _KeyRecord] = {}  # that wrote, failed, or ask to come back
         self._quiet: set[str] = set()  # keys without any of that
 
     # ---- what happens
 
-    def wrote(self, kind: Kind[Any], key: str, before: bytes | None, after: bytes | None) -> None:
-        """Record that the present sync changed an object."""
+    def wrote(
+        self, place: str, kind: Kind[Any], key: str, before: bytes | None, after: bytes | None
+    ) -> None:
+        """Record that the present sync changed an object of the bucket or the kind *place*."""
         self.version += 1
-        writes = self._record(self._key_of()).writes
-        known = writes.pop((kind.name, key), None)
+        sync_key = self._key_of()
+        writes = self._record(sync_key).writes
+        known = writes.pop((place, key), None)
         first = before if known is None else known.before
-        writes[kind.name, key] = _Write(kind, first, after, _reason.get())
+        writes[place, key] = _Write(kind, first, after, _reason.get())
+        self._count(_effect(before, after), kind.name, key, sync_key)
 
-    def called(self, kind: Kind[Any], key: str, call: ExternalCall) -> None:
+    def called(self, place: str, kind: Kind[Any], key: str, call: Effect) -> None:
         """Record that the present sync would change the external resource of an object."""
-        self._record(self._key_of()).external[kind.name, key] = call
+        sync_key = self._key_of()
+        action = Action(action="external", kind=kind.name, key=key, call=call)
+        self._record(sync_key).external[place, key] = action
+        self._count(f"external {call}", kind.name, key, sync_key)
+
+    def superseded(self, place: str, key: str) -> None:
+        """Forget the planned writes of an object that another client has changed since."""
+        for sync_key, record in list(self._keys.items()):
+            record.writes.pop((place, key), None)
+            record.external.pop((place, key), None)
+            if not (record.writes or record.external or record.error):
+                del self._keys[sync_key]
 
     def synced(self, key: Hashable, after_s: float | None) -> None:
         """Record a successful sync."""
         self.syncs += 1
         name = str(key)
-        if after_s is None and name not in self._keys:
-            self._quiet.add(name)
+        if name not in self._keys and (after_s is None or self.continuous):
+            if not self.continuous:
+                self._quiet.add(name)
             return
         record = self._record(name)
         record.error, record.after_s = "", after_s
@@ -118,6 +142,11 @@ class PlanRecord:
         """Record that a key is not synced because its object is invalid."""
         self._record(key).error = reason
 
+    def _count(self, effect: str, kind: str, key: str, sync_key: str) -> None:
+        self.counts[effect, kind] += 1
+        if self.continuous:
+            log.info("planned a change", action=effect, kind=kind, object=key, key=sync_key)
+
     # ---- results
 
     def to_retry(self) -> list[str]:
@@ -127,6 +156,11 @@ class PlanRecord:
             for key, record in self._keys.items()
             if record.error and record.failed_at < self.version
         ]
+
+    def key_plan(self, key: str) -> KeyPlan:
+        """Return the plan of one key."""
+        record = self._keys.get(key)
+        return KeyPlan() if record is None else record.plan
 
     def keys(self) -> dict[str, KeyPlan]:
         """Return the plans of the keys that change anything, fail, or ask to come back."""
@@ -140,10 +174,10 @@ class PlanRecord:
     def changes(self) -> Iterator[PlannedChange]:
         """Yield the objects that change, in the order of the keys that write them."""
         for _, record in sorted(self._keys.items()):
-            for (kind, key), write in record.writes.items():
+            for (_, key), write in record.writes.items():
                 before, after = shown_values(write.kind, write.before, write.after)
                 if before != after:
-                    yield PlannedChange(kind, key, before, after)
+                    yield PlannedChange(write.kind.name, key, before, after)
 
     def summary(self, keys: dict[str, KeyPlan], exists: Callable[[str], bool]) -> PlanSummary:
         """Return the counts of these plans, and of the existing keys that change nothing."""
@@ -157,7 +191,15 @@ class PlanRecord:
         if record is None:
             record = self._keys[key] = _KeyRecord()
             self._quiet.discard(key)
+            if self.continuous and len(self._keys) > KEYS_MAX:
+                del self._keys[next(iter(self._keys))]
         return record
+
+
+def _effect(before: bytes | None, after: bytes | None) -> Effect:
+    if after is None:
+        return "delete"
+    return "create" if before is None else "update"
 
 
 current_plan: ContextVar[PlanRecord | None] = ContextVar("current_plan", default=None)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from natsctl.core.planning.overlay import (
     HISTORY_MAX,
@@ -13,6 +13,7 @@ from natsctl.core.planning.overlay import (
     State,
     planned_revision,
 )
+from natsctl.core.planning.record import PlanRecord
 from natsctl.core.task_group import together
 from natsctl.errors import (
     ConflictError,
@@ -35,16 +36,12 @@ from natsctl.model.store import (
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 MISSING = "missing"  # the incarnation of a store that does not exist
+REOPEN_S = 5.0  # between two attempts to open a store that does not exist
 
 
-class Wrote(Protocol):
-    """Records a planned write."""
-
-    def __call__(
-        self, kind: Kind[Any], key: str, before: bytes | None, after: bytes | None
-    ) -> None:
-        """Record that the object changes from *before* to *after*; None does not exist."""
-        ...
+async def _still_missing() -> Store | None:
+    """Return None: the store does not appear."""
+    return None
 
 
 class PlanningStore:
@@ -59,8 +56,9 @@ class PlanningStore:
         kind: the kind.
         stored: the store below, whose writes are dry runs; None if it does not exist.
         overlay: the planned states of the bucket.
-        wrote: called with every planned write.
+        record: records every planned write; None for natsctl's own records.
         guard: permits or forbids each planned write.
+        reopen: returns the store below if it exists now.
     """
 
     def __init__(
@@ -68,15 +66,19 @@ class PlanningStore:
         kind: Kind[Any],
         stored: Store | None,
         overlay: Overlay,
-        wrote: Wrote,
+        record: PlanRecord | None,
         *,
         guard: WriteGuard = UNGUARDED,
+        reopen: Callable[[], Awaitable[Store | None]] = _still_missing,
     ) -> None:
         self.kind = kind
         self._stored = stored
         self._overlay = overlay
-        self._wrote = wrote
+        self._record = record
+        if record is not None:
+            overlay.records.add(record)
         self._guard = guard
+        self._reopen = reopen
 
     # ---- reads
 
@@ -155,7 +157,7 @@ class PlanningStore:
         self._expect_planned(current.key, planned)
         deleted = self._overlay.remove(current.key, base=base, purged=purge)
         if isinstance(current, Stored):
-            self._wrote(self.kind, current.key, current.value, None)
+            self._wrote(current.key, current.value, None)
         return deleted.revision
 
     def _plan(
@@ -173,8 +175,12 @@ class PlanningStore:
         stored = self._overlay.put(
             key, lambda revision: self._numbered(value, revision), base=base, fresh=fresh
         )
-        self._wrote(self.kind, key, before, stored.value)
+        self._wrote(key, before, stored.value)
         return stored
+
+    def _wrote(self, key: str, before: bytes | None, after: bytes | None) -> None:
+        if self._record is not None:
+            self._record.wrote(self._overlay.place, self.kind, key, before, after)
 
     def _numbered(self, value: bytes, revision: int) -> bytes:  # noqa: ARG002 - NATS keeps the revision apart
         """Return the value as the store would return it at the planned revision."""
@@ -205,10 +211,21 @@ class PlanningStore:
         """See `Store.watch`."""
         async with AsyncExitStack() as stack:
             inbox = stack.enter_context(self._overlay.subscribed())
-            stored = _nothing() if self._stored is None else self._stored.watch()
-            events = await stack.enter_async_context(stored)
+            stored = aclosing(self._missing()) if self._stored is None else self._stored.watch()
+            events: AsyncIterator[WatchEvent] = await stack.enter_async_context(stored)
             await stack.enter_async_context(_forwarding(events, inbox))
             yield await stack.enter_async_context(aclosing(self._events(inbox)))
+
+    async def _missing(self) -> AsyncGenerator[WatchEvent, None]:
+        """Yield an empty list, and the events of the store as soon as it exists."""
+        yield Listing(MISSING)
+        yield Listed(0)
+        while self._stored is None:
+            await asyncio.sleep(REOPEN_S)
+            self._stored = await self._reopen()
+        async with self._stored.watch() as events:
+            async for event in events:
+                yield event
 
     async def _events(self, inbox: Inbox) -> AsyncGenerator[WatchEvent, None]:
         """Yield the list and the changes of the store, and the planned changes."""
@@ -299,19 +316,6 @@ class PlanningStore:
             f"{self.kind.name} has no {deleted.key}: the plan deletes it",
             deleted_at=deleted.revision,
         )
-
-
-@asynccontextmanager
-async def _nothing() -> AsyncIterator[AsyncIterator[WatchEvent]]:
-    """Watch a store that does not exist: an empty list, and no changes."""
-
-    async def events() -> AsyncGenerator[WatchEvent, None]:
-        yield Listing(MISSING)
-        yield Listed(0)
-        await asyncio.Event().wait()
-
-    async with aclosing(events()) as listing:
-        yield listing
 
 
 @asynccontextmanager

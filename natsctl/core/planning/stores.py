@@ -3,17 +3,19 @@
 import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Self
 
 from natsctl.core.planning.manifest_store import PlanningManifestStore
 from natsctl.core.planning.overlay import Overlay, Revisions
-from natsctl.core.planning.store import PlanningStore, Wrote
+from natsctl.core.planning.record import PlanRecord
+from natsctl.core.planning.store import PlanningStore
 from natsctl.errors import StoreMissingError
 from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType
-from natsctl.model.store import JetStream, ManifestStores, Stores
+from natsctl.model.store import JetStream, ManifestStores, Store, Stores
 from natsctl.model.write_guard import DRY_RUN, UNGUARDED, WriteGuard
 
 RECORDS = "natsctl"
@@ -41,13 +43,13 @@ class PlanningStores:
 
     Args:
         stores: the system.
-        wrote: called with every planned write of an object.
+        record: records the planned writes of objects.
         revisions: numbers the planned writes.
     """
 
-    def __init__(self, stores: Stores, wrote: Wrote, revisions: Revisions) -> None:
+    def __init__(self, stores: Stores, record: PlanRecord, revisions: Revisions) -> None:
         self._stores = stores.guarded(DRY_RUN)
-        self._wrote = wrote
+        self._record = record
         self._revisions = revisions
         self.guard = UNGUARDED
         self._overlays: dict[str, Overlay] = {}
@@ -56,6 +58,12 @@ class PlanningStores:
     def settled(self) -> bool:
         """True if every watch has delivered every planned write."""
         return all(overlay.settled for overlay in self._overlays.values())
+
+    def recorded(self, record: PlanRecord) -> Self:
+        """Return these stores with another record of their planned writes."""
+        recorded = copy.copy(self)
+        recorded._record = record  # noqa: SLF001 - of a copy of this object
+        return recorded
 
     def guarded(self, guard: WriteGuard) -> Self:
         """See `Stores.guarded`; the guard permits or forbids each planned write."""
@@ -66,15 +74,20 @@ class PlanningStores:
     async def open(self, kind: Kind[Any]) -> PlanningStore:
         """See `Stores.open`."""
         bucket = kind.bucket if isinstance(kind, KvKind) else kind.name
+        stored = await self._opened(kind)
+        if stored is None and isinstance(kind, KvKind) and not kind.create:
+            stored = await self._stores.open(kind)  # raises that the bucket does not exist
+        overlay = self._overlays.setdefault(bucket, Overlay(bucket, self._revisions))
+        record = None if bucket == RECORDS else self._record
+        reopen = partial(self._opened, kind)
+        return PlanningStore(kind, stored, overlay, record, guard=self.guard, reopen=reopen)
+
+    async def _opened(self, kind: Kind[Any]) -> Store | None:
+        """Return the store of the kind, None if it does not exist."""
         try:
-            stored = await self._stores.open(kind)
+            return await self._stores.open(kind)
         except StoreMissingError:
-            if isinstance(kind, KvKind) and not kind.create:
-                raise
-            stored = None
-        overlay = self._overlays.setdefault(bucket, Overlay(self._revisions))
-        wrote = _ignore if bucket == RECORDS else self._wrote
-        return PlanningStore(kind, stored, overlay, wrote, guard=self.guard)
+            return None
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[NoRecorder]:  # noqa: ARG002 - no event is recorded
@@ -94,17 +107,23 @@ class PlanningManifestStores:
     The server checks every write by a dry run (`dryRun=All`). See `PlanningStores`.
     """
 
-    def __init__(self, stores: ManifestStores, wrote: Wrote, revisions: Revisions) -> None:
+    def __init__(self, stores: ManifestStores, record: PlanRecord, revisions: Revisions) -> None:
         self._stores = stores.guarded(DRY_RUN)
-        self._wrote = wrote
+        self._record = record
         self._revisions = revisions
         self.guard = UNGUARDED
-        self._overlays: dict[tuple[str, str], Overlay] = {}
+        self._overlays: dict[str, Overlay] = {}
 
     @property
     def settled(self) -> bool:
         """See `PlanningStores.settled`."""
         return all(overlay.settled for overlay in self._overlays.values())
+
+    def recorded(self, record: PlanRecord) -> Self:
+        """Return these stores with another record of their planned writes."""
+        recorded = copy.copy(self)
+        recorded._record = record  # noqa: SLF001 - of a copy of this object
+        return recorded
 
     def guarded(self, guard: WriteGuard) -> Self:
         """See `Stores.guarded`; the guard permits or forbids each planned write."""
@@ -116,9 +135,9 @@ class PlanningManifestStores:
         """See `ManifestStores.open`."""
         stored = await self._stores.open(kind)
         declared: KubeKind[Any] = stored.kind
-        name = declared.api_version, declared.kind
-        overlay = self._overlays.setdefault(name, Overlay(self._revisions))
-        return PlanningManifestStore(declared, stored, overlay, self._wrote, guard=self.guard)
+        place = f"{declared.kind}.{declared.api_version}"
+        overlay = self._overlays.setdefault(place, Overlay(place, self._revisions))
+        return PlanningManifestStore(declared, stored, overlay, self._record, guard=self.guard)
 
     async def resource(self, api_version: str, kind: str) -> ResourceType:
         """See `Discovers.resource`."""
@@ -130,7 +149,3 @@ class PlanningManifestStores:
     async def recorder(self, controller: str) -> AsyncIterator[NoRecorder]:  # noqa: ARG002 - no event is recorded
         """See `Stores.recorder`; events are dropped."""
         yield NoRecorder()
-
-
-def _ignore(kind: Kind[Any], key: str, before: bytes | None, after: bytes | None) -> None:
-    """Leave natsctl's own records out of the plan."""

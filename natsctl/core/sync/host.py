@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import call_hook, report_stuck
 from natsctl.core.sync.journal import Journal
@@ -63,6 +64,7 @@ class Host:
         self.synced = asyncio.Event()  # every cache is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
+        self.plan: PlanRecord | None = None  # of a controller that only plans, once it runs
         self._start = start
         self._clean = clean
         self._stop_timeout_s = stop_timeout_s
@@ -78,6 +80,7 @@ class Host:
         The keys of the objects in *primaries* are synced.
         """
         self.informers, self.primaries = informers, primaries
+        self.plan = current_plan.get()
         async with together() as group:
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")

@@ -101,7 +101,7 @@ class SyncLoop(Generic[K]):
             self._leadership, self._listener = current_leadership.get(), listener
             self._workers = workers
             self._plan = current_plan.get()
-            if self._plan is not None and not self._plan.retries:
+            if self._plan is not None and not self._plan.continuous:
                 self._retry = _never_retry
             if self._leadership is not None and listener is not None:
                 self._hold_nothing()

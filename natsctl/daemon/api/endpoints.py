@@ -45,6 +45,8 @@ log = get_logger(__name__)
 
 KEYS_MAX = 10_000  # in one request
 
+_PLANNED_VERBS = (Verb.STATUS, Verb.EXPLAIN)
+
 Leads = Callable[[str], bool]
 """Returns whether this process acts for the controller of that name now."""
 
@@ -60,6 +62,8 @@ class ControllerEndpoints:
         leads: whether this process acts for a controller.
         shard: the membership of this process if the controller is sharded.
         election: the election of the controller's leader, if there is one.
+        dry_run: whether the controller only plans. It then answers the verbs `status` and
+            `explain`, and none that a daemon answers which works for the controller.
     """
 
     def __init__(
@@ -71,7 +75,9 @@ class ControllerEndpoints:
         *,
         shard: Shard | None = None,
         election: Election | None = None,
+        dry_run: bool = False,
     ) -> None:
+        self._dry_run = dry_run
         self._runnable = runnable
         self._shard = shard
         self._election = election
@@ -79,7 +85,7 @@ class ControllerEndpoints:
             runnable.name,
             Presence(
                 daemon=daemon,
-                mode=configured_mode(election, shard),
+                mode=configured_mode(election, shard, dry_run=dry_run),
                 work=Workload(owner_of(runnable)),
             ),
             Verb.STATUS.subject(runnable.name),
@@ -108,7 +114,7 @@ class ControllerEndpoints:
         """Return the endpoints that this process serves now."""
         leads = self._leads(self._runnable.name) and not self._stopping
         for verb, endpoint in self._endpoints.items():
-            if leads or not verb.acts:
+            if verb in _PLANNED_VERBS if self._dry_run else leads or not verb.acts:
                 yield endpoint
 
     def _endpoint(self, verb: Verb, handler: Handler) -> Endpoint:
@@ -128,11 +134,13 @@ class ControllerEndpoints:
         runnable, status = self._runnable, Status(controller=self._runnable.name)
         if isinstance(runnable, Hosted) and runnable.prepared:
             status = runnable.status()
+        if self._dry_run:  # a plan may have another id
+            status = replace(status, installation="")
         return replace(
             ControllerStatus.of(status, self._daemon),
             state=self._state(),
             members=[] if self._shard is None else list(self._shard.state().members),
-            mode=current_mode(self._election, self._shard),
+            mode=current_mode(self._election, self._shard, dry_run=self._dry_run),
             trouble=hidden(trouble_of(self._election, self._shard)),
         )
 
@@ -158,6 +166,7 @@ class ControllerEndpoints:
         key = _key(request)
         self._check_started(runtime)
         explanation = KeyExplanation.of(runtime.explain(key), self._daemon)
+        explanation = replace(explanation, planned=runtime.planned(key))
         if self._shard is not None:
             member = self._shard.whose(key) or ""
             explanation = replace(explanation, member=member, here=runtime.holds(key))

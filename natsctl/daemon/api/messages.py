@@ -8,6 +8,7 @@ from msgspec.structs import asdict, replace
 
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.model.garbage import GarbagePlan
+from natsctl.model.plan import KeyPlan
 from natsctl.telemetry.hiding import shortened
 
 SHOWN_MAX = 100  # keys that a status names of each list; it counts all of them
@@ -43,8 +44,8 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
         failing_count: the number of keys whose last sync failed.
         contested_count: the number of keys with contested objects.
         members: the daemons that share the keys; empty if the controller is not sharded.
-        mode: `alone`, `leader`, `standby`, `shard 2 of 4`, or `shard` while it joins; empty if the
-            daemon has version 0.1.
+        mode: `alone`, `leader`, `standby`, `shard 2 of 4`, `shard` while it joins, or `dry-run`;
+            empty if the daemon has version 0.1.
         trouble: why the daemon does not take part in the election or in the sharding; empty if it
             does.
     """
@@ -102,6 +103,7 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
         member: the daemon that syncs the key if the controller is sharded; empty if it is not, or
             if no daemon is known to sync the key.
         here: whether the answering daemon syncs the key.
+        planned: what a daemon that only plans would do; None from any other daemon.
     """
 
     daemon: Process
@@ -110,6 +112,7 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     events_error: str = ""
     member: str = ""
     here: bool = True
+    planned: KeyPlan | None = None
 
     @classmethod
     def of(cls, explanation: Explanation, daemon: Process) -> "KeyExplanation":

@@ -12,6 +12,7 @@ class Mode(StrEnum):
     ALONE = "alone"
     ELECTED = "leader-elect"
     SHARED = "shard"
+    DRY_RUN = "dry-run"
     UNKNOWN = ""
 
     @property
@@ -20,15 +21,21 @@ class Mode(StrEnum):
         return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
 
-def configured_mode(election: Election | None, shard: Shard | None) -> Mode:
+def configured_mode(
+    election: Election | None, shard: Shard | None, *, dry_run: bool = False
+) -> Mode:
     """Return the mode of a daemon with this election or membership."""
+    if dry_run:
+        return Mode.DRY_RUN
     if election is not None:
         return Mode.ELECTED
     return Mode.ALONE if shard is None else Mode.SHARED
 
 
-def current_mode(election: Election | None, shard: Shard | None) -> str:
+def current_mode(election: Election | None, shard: Shard | None, *, dry_run: bool = False) -> str:
     """Return the mode and the daemon's present part in it, as `natsctl status` shows them."""
+    if dry_run:
+        return Mode.DRY_RUN.value
     if election is not None:
         return "leader" if election.state().leads else "standby"
     if shard is None:

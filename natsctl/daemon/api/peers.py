@@ -41,6 +41,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     def disturbs(self, other: "Presence") -> bool:
         """Return whether both daemons sync the same keys at the same time."""
         modes = {self.mode, other.mode}
+        if Mode.DRY_RUN in modes:
+            return False
         return Mode.ALONE in modes or (len(modes) > 1 and Mode.UNKNOWN not in modes)
 
 
@@ -141,7 +143,7 @@ def conflict(statuses: Sequence[ControllerStatus]) -> str:
     modes = [
         status.mode.partition(" ")[0].replace("standby", "leader")
         for status in statuses
-        if status.mode
+        if status.mode not in {Mode.UNKNOWN, Mode.DRY_RUN}
     ]
     alone = modes.count(Mode.ALONE)
     if alone < 2 and len(set(modes)) < 2:  # noqa: PLR2004 - one daemon, or all in one mode

@@ -60,6 +60,7 @@ async def answering(
     shards: Mapping[str, Shard] = NO_SHARDS,
     elections: Mapping[str, Election] = NO_ELECTIONS,
     daemon: Process | None = None,
+    dry_run: bool = False,
 ) -> AsyncIterator[None]:
     """Serve these controllers over NATS while the context lasts.
 
@@ -72,6 +73,7 @@ async def answering(
         shards: the membership of this process in each sharded controller, by name.
         elections: the election of the leader of each controller that has one, by name.
         daemon: this process; by default `this_process()`.
+        dry_run: whether the controllers only plan.
     """
     daemon = this_process() if daemon is None else daemon
     controllers = [
@@ -82,6 +84,7 @@ async def answering(
             leads,
             shard=shards.get(runtime.name),
             election=elections.get(runtime.name),
+            dry_run=dry_run,
         )
         for runtime in runtimes
     ]

@@ -46,6 +46,16 @@ RESULTS = MetricTable[int](
     },
 )
 
+PLANNED = MetricTable[int](
+    ("controller", "action", "kind"),
+    counters={
+        "natsctl_planned_changes_total": (
+            "Changes that a controller would have made that only plans (run --dry-run).",
+            float,
+        ),
+    },
+)
+
 SYNCS = MetricTable[Counts](
     ("controller",),
     counters={
@@ -309,6 +319,13 @@ def families(scrape: Scrape) -> list[Family]:
         *SYNCS.families(syncs),
         *UPKEEP.families({name: m.upkeep for name, m in named.items() if m.upkeep is not None}),
         *CONTROLLERS.families(named),
+        *PLANNED.families(
+            {
+                (name, *change): n
+                for name, m in controllers.items()
+                for change, n in m.planned.items()
+            }
+        ),
         *QUEUES.families({(q.name, name): q for name, m in controllers.items() for q in m.queues}),
         *CACHES.families(
             {(name, c.slot, c.kind): c for name, m in controllers.items() for c in m.caches}

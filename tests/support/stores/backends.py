@@ -9,6 +9,7 @@ import pytest
 
 import natsctl
 from natsctl.core.planning.overlay import Revisions
+from natsctl.core.planning.record import PlanRecord
 from natsctl.core.planning.stores import PlanningStores
 from natsctl.jetstream.stores import Nats
 from natsctl.kubernetes.cluster import Kube
@@ -98,7 +99,7 @@ class PlanningBackend:
 
     def __init__(self) -> None:
         self._below = MemoryStores()
-        self.stores = PlanningStores(self._below, ignore_write, Revisions())
+        self.stores = PlanningStores(self._below, PlanRecord(lambda: ""), Revisions())
 
     def kind(self) -> Kind[Note]:
         return natsctl.kv(Note, bucket="notes")
@@ -108,10 +109,6 @@ class PlanningBackend:
 
     async def watches(self) -> int:
         return self._below.store(self.kind()).watches
-
-
-def ignore_write(kind: Kind[Any], key: str, before: bytes | None, after: bytes | None) -> None:
-    """Record no planned write."""
 
 
 class MemoryClusterBackend:

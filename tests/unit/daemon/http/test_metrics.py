@@ -113,6 +113,7 @@ def test_every_natsctl_metric_is_on_the_dashboard_or_in_a_rule() -> None:
         "natsctl_cache_revision",  # read with natsctl_cache_lag_revisions
         "natsctl_lease_epoch",
         "natsctl_lease_known",  # also a readiness check
+        "natsctl_planned_changes",  # of a dry run
     }
 
 
