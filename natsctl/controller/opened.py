@@ -124,11 +124,12 @@ class Opener:
         memory = await self._backends.open(MEMORY)
         evidence = Evidence(primary.informer, memory, controller.name)
         runs = SyncRuns(
-            reads.tracked(controller.sync_handler),
+            controller.sync_handler,
             primary,
             secondaries,
             self._barrier,
             reports,
+            reads=reads,
             journal=self._journal,
             evidence=evidence,
             policy=controller.deletion_policy,

@@ -33,7 +33,6 @@ from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 _LOGGING_OPTIONS = ("exc_info", "extra", "stack_info", "stacklevel")
 _PLAIN = re.compile(r"[^\s\"=]+")
 
-_context: ContextVar[Mapping[str, object]] = ContextVar("log_context")
 _EMPTY: Mapping[str, object] = {}
 
 
@@ -83,14 +82,46 @@ class HidingFormatter(logging.Formatter):
         return escaped_lines(hidden(super().format(record), limit=TRACEBACK_MAX))
 
 
+class SyncFields(msgspec.Struct, eq=False):
+    """The log context of one sync, kept raw: it becomes a mapping only if something is logged."""
+
+    outer: Mapping[str, object]
+    key: object
+    attempt: int
+    operation: str | None = None
+
+    def mapping(self) -> Mapping[str, object]:
+        """Return the fields by name."""
+        operation = {} if self.operation is None else {"operation": self.operation}
+        return {**self.outer, "key": self.key, "attempt": self.attempt, **operation}
+
+
+_context: ContextVar[Mapping[str, object] | SyncFields] = ContextVar("log_context", default=_EMPTY)
+
+
 def log_context() -> Mapping[str, object]:
     """Return the fields that belong to every log line of the current task."""
-    return _context.get(_EMPTY)
+    context = _context.get()
+    return context.mapping() if isinstance(context, SyncFields) else context
 
 
 def bind_log_context(**fields: object) -> None:
     """Add fields to the log context of the current task."""
     _context.set({**log_context(), **fields})
+
+
+def bind_sync(outer: Mapping[str, object], key: object, attempt: int) -> None:
+    """Begin the log context of a sync in the current task; it has the fields of *outer* too."""
+    _context.set(SyncFields(outer, key, attempt))
+
+
+def bind_operation(operation: str) -> None:
+    """Add the reason for the current sync to the log context."""
+    context = _context.get()
+    if isinstance(context, SyncFields):
+        context.operation = operation
+    else:
+        bind_log_context(operation=operation)
 
 
 def unbind_sync() -> None:

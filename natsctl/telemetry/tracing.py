@@ -93,6 +93,11 @@ class Span:
 _UNRECORDED = Span()
 
 
+def records_spans() -> bool:
+    """Return whether anything records spans."""
+    return _source.tracer() is not None
+
+
 def sync_span(controller: str, attributes: Callable[[], Attributes]) -> Span:
     """Return the span of a sync, which has no parent unless the program has started a span.
 

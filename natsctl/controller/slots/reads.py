@@ -13,8 +13,6 @@ from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.core.dependencies.watches import Cause, DependencyWatches
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.read_your_writes import current_sync
-from natsctl.core.sync.calls import awaitable
-from natsctl.core.sync.loop import SyncHandler
 from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
@@ -84,23 +82,18 @@ class Reads:
         """Run the watches while the context lasts."""
         return self._watches.running()
 
-    def tracked(self, handler: SyncHandler) -> SyncHandler:
-        """Return the handler with a batch of reads around each of its runs.
+    def begin(self, key: str) -> None:
+        """Begin a batch: the reads of one run of the key's handler."""
+        self._batches.start(key)
 
-        If the handler fails, it may not have done all its reads; then no watch ends.
-        """
+    def end(self, key: str) -> None:
+        """End the batch of a handler that has done all its reads, and the watches without one."""
+        self._batches.end(key)
 
-        async def sync(key: str) -> float | None:
-            self._batches.start(key)
-            try:
-                after_s = await awaitable(handler, key)
-            except BaseException:
-                self._batches.abandon(key)
-                raise
-            self._batches.end(key)
-            return after_s
-
-        return sync
+    def abandon(self, key: str) -> None:
+        """End the batch of a handler that failed, if one has begun: no watch ends."""
+        if key in self._batches:
+            self._batches.abandon(key)
 
     async def _read(self, dependency: Dependency[Any]) -> Sequence[Stored]:
         sync = current_sync.get()

@@ -67,6 +67,10 @@ class Secondaries:
             for stored in secondary.owned_stored(key):
                 yield secondary, stored
 
+    def unmarked(self, key: str) -> list[tuple[Owned[Any], Stored]]:
+        """Return the objects of the primary *key* that carry no installation, with their slots."""
+        return [(slot, stored) for slot in self._slots for stored in slot.unmarked(key)]
+
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects in a cluster that the primary *key* owns."""
         return [reference for slot in self._in_cluster() for reference in slot.references(key)]

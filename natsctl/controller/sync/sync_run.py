@@ -1,19 +1,20 @@
 """Runs one sync of a primary: the wait for its own writes, the handler, and the record."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import Owned
+from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.events import SyncReports
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier, Sync
 from natsctl.core.planning.record import because
-from natsctl.core.sync.calls import Calls
+from natsctl.core.sync.calls import Calls, delay_of
 from natsctl.core.sync.journal import Journal, SyncRecord
 from natsctl.core.sync.keys import Operation, skips_invalid
 from natsctl.core.sync.loop import SyncHandler
@@ -22,8 +23,8 @@ from natsctl.model.garbage import orphan_reason
 from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
-from natsctl.telemetry.logger import bind_log_context, log_context
-from natsctl.telemetry.tracing import sync_span
+from natsctl.telemetry.logger import bind_operation, log_context
+from natsctl.telemetry.tracing import records_spans, sync_span
 
 DeletionPolicy = Literal["delete", "orphan"]
 
@@ -37,6 +38,7 @@ class SyncRuns:
         secondaries: the secondary slots.
         barrier: remembers the writes that the caches do not show yet.
         reports: logs and records events about keys.
+        reads: the dependencies of the keys.
         journal: records the syncs.
         evidence: decides whether the bucket proves that a primary was deleted.
         policy: `delete` removes the secondaries of a deleted primary, `orphan` keeps them.
@@ -51,12 +53,14 @@ class SyncRuns:
         barrier: Barrier,
         reports: SyncReports,
         *,
+        reads: Reads,
         journal: Journal,
         evidence: Evidence,
         policy: DeletionPolicy,
         timeout_s: float,
     ) -> None:
         self._journal = journal
+        self._reads = reads
         self._handler = handler
         self._primary = primary
         self._cache = primary.informer.cache
@@ -87,30 +91,45 @@ class SyncRuns:
         self._missing = {key: bucket for key, bucket in self._missing.items() if wanted(key)}
         self._claimed = {key: owned for key, owned in self._claimed.items() if wanted(key)}
 
-    async def sync(self, key: str, operation: Operation) -> float | None:
+    def sync(self, key: str, operation: Operation) -> Awaitable[float | None]:
         """Sync the key; return the seconds until its next sync, or None. Raises its failure.
 
         A key is skipped if its newest state is invalid, or if it failed permanently and has the
         same state, unless a person requests the sync.
         """
-        bind_log_context(operation=operation)
+        bind_operation(operation)
         if self._skips(key, operation):
-            return None
-        missing_in = self._missing.pop(key, None)
-        with (
-            sync_span(self._name, log_context),
-            _SyncRun(key, operation, missing_in, self._clock) as run,
-        ):
+            return _skipped()
+        run = _SyncRun(
+            key,
+            operation is Operation.MANUAL,
+            operation=operation,
+            started=datetime.now(UTC),
+            begun=self._clock(),
+        )
+        return self._traced(run) if records_spans() else self._sync(run)
+
+    async def _traced(self, run: "_SyncRun") -> float | None:
+        with sync_span(self._name, log_context):
+            return await self._sync(run)
+
+    async def _sync(self, run: "_SyncRun") -> float | None:
+        key = run.key
+        run.missing_in = self._missing.pop(key, None)
+        with run:
             try:
                 if self._barrier.awaits(key):
                     await self._barrier.wait(key)
                 run.stored = self._barrier.read(self._primary.informer, key)
                 run.last = self._primary.deleted_states.get(key)
-                after_s = await self._calls.delay(key, self._handler, key)
+                self._reads.begin(key)
+                value = await self._calls.call(key, self._handler, key)
+                after_s = None if value is None else delay_of(value, "sync_handler")
+                self._reads.end(key)
                 if run.stored is None:
                     await self._remove_secondaries(run)
-                else:
-                    await self._mark(key)
+                elif unmarked := self._secondaries.unmarked(key):
+                    await self._mark(unmarked)
             except BaseException as error:
                 self._record_failure(run, error)
                 raise
@@ -120,6 +139,8 @@ class SyncRuns:
     def _skips(self, key: str, operation: Operation) -> bool:
         if skips_invalid(self._primary, key):
             return True
+        if not self._failed:
+            return False
         failed = self._failed.get(key)
         if failed is None or operation is Operation.MANUAL:
             return False
@@ -139,12 +160,11 @@ class SyncRuns:
                 for secondary, stored in owned:
                     await secondary.delete_owned(key, stored)
 
-    async def _mark(self, key: str) -> None:
+    async def _mark(self, unmarked: Sequence[tuple[Owned[Any], Stored]]) -> None:
         """Assign secondaries that carry no installation to this one."""
-        for secondary in self._secondaries:
-            for stored in secondary.unmarked(key):
-                with suppress(ConflictError):  # it changed: its owner is synced again
-                    await secondary.mark(stored)
+        for secondary, stored in unmarked:
+            with suppress(ConflictError):  # it changed: its owner is synced again
+                await secondary.mark(stored)
 
     async def _deletion(self, run: "_SyncRun") -> str:
         """Return why the primary counts as deleted; empty if it does not."""
@@ -162,50 +182,47 @@ class SyncRuns:
         if run.last is not None and self._primary.deleted_states.get(key) is run.last:
             del self._primary.deleted_states[key]
         self._reports.synced(key, run)
-        self._journal.add(key, run.record(None))
+        self._journal.add(key, run.record(self._clock()))
 
     def _record_failure(self, run: "_SyncRun", error: BaseException) -> None:
+        self._reads.abandon(run.key)
         error_class = classify(error)
         if error_class is ErrorClass.DELAY:
-            self._journal.add(run.key, run.record(None))
+            self._journal.add(run.key, run.record(self._clock()))
             return
-        self._journal.add(run.key, run.record(error))
+        self._journal.add(run.key, run.record(self._clock(), error))
         if isinstance(error, Exception):
             self._reports.failed(run.key, error)
         if error_class is ErrorClass.PERMANENT and run.stored is not None:
             self._failed[run.key] = run.stored
 
 
-class _SyncRun(Sync):
-    """A sync that has not ended."""
+class _SyncRun(Sync, kw_only=True):
+    """A sync that has not ended.
 
-    __slots__ = ("_begun", "_clock", "_operation", "_started", "last", "missing_in", "stored")
+    `stored` is the state before the handler ran, `last` the last state of a deleted primary, and
+    `missing_in` the incarnation of the bucket that lacks the owner.
+    """
 
-    def __init__(
-        self,
-        key: str,
-        operation: Operation,
-        missing_in: str | None,
-        clock: Callable[[], float],
-    ) -> None:
-        super().__init__(key)
-        self.manual = operation is Operation.MANUAL
-        self.missing_in = missing_in  # the incarnation of the bucket that lacks the owner
-        self.stored: Stored | None = None  # the state before the handler ran
-        self.last: Stored | None = None  # the last state of a deleted primary
-        self._operation = operation
-        self._started = datetime.now(UTC)
-        self._clock = clock
-        self._begun = clock()
+    operation: Operation
+    started: datetime
+    begun: float  # loop time
+    missing_in: str | None = None
+    stored: Stored | None = None
+    last: Stored | None = None
 
-    def record(self, error: BaseException | None) -> SyncRecord:
+    def record(self, now: float, error: BaseException | None = None) -> SyncRecord:
         return SyncRecord(
-            operation=self._operation,
-            started=self._started,
-            duration_s=self._clock() - self._begun,
-            revision=None if self.stored is None else self.stored.revision,
-            error="" if error is None else error_text(error),
-            created=self.created,
-            updated=self.updated,
-            deleted=self.deleted,
+            self.operation,
+            self.started,
+            now - self.begun,
+            None if self.stored is None else self.stored.revision,
+            "" if error is None else error_text(error),
+            self.created,
+            self.updated,
+            self.deleted,
         )
+
+
+async def _skipped() -> None:
+    """Sync nothing."""

@@ -226,7 +226,7 @@ class DependencyWatches(Generic[W]):
 
     def keep_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
         """End the dependencies of *dependent* that are not *wanted*."""
-        for dependency in self.dependencies_of(dependent):
+        for dependency in tuple(self._dependencies.get(dependent, ())):
             if dependency not in wanted:
                 self.release(dependent, dependency)
 

@@ -6,7 +6,7 @@ caches include those writes. If a cache does not include them in time, the store
 
 import asyncio
 from collections import defaultdict, deque
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,31 +22,22 @@ from natsctl.model.store import Stored
 AnyInformer = Informer[Any]
 
 
-class Sync:
+class Sync(msgspec.Struct, eq=False):
     """One run of a handler: its key, and its writes so far.
 
-    Within `with Sync(key):`, reads and writes belong to this sync.
+    Within `with Sync(key):`, reads and writes belong to this sync. A person requested the sync if
+    `manual` is true. `generation` is that of the key's object, as the handler has read it;
+    `touched` are the objects in a cluster that the sync wrote.
     """
 
-    __slots__ = (
-        "_token",
-        "created",
-        "deleted",
-        "generation",
-        "key",
-        "manual",
-        "touched",
-        "updated",
-    )
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.manual = False  # a person requested the sync
-        self.generation = 0  # of the key's object, as the handler has read it
-        self.created = 0
-        self.updated = 0
-        self.deleted = 0
-        self.touched: list[Reference] = []  # objects in a cluster that the sync wrote
+    key: str
+    manual: bool = False
+    generation: int = 0
+    created: int = 0
+    updated: int = 0
+    deleted: int = 0
+    touched: list[Reference] = []
+    _token: "Token[Sync | None] | None" = None
 
     def __enter__(self) -> Self:
         self._token = current_sync.set(self)
@@ -58,7 +49,8 @@ class Sync:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        current_sync.reset(self._token)
+        if self._token is not None:
+            current_sync.reset(self._token)
 
 
 class _Unseen(msgspec.Struct, frozen=True, eq=False):

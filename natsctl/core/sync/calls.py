@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from natsctl.core.coordination.term import leading
 from natsctl.core.objects.read_your_writes import current_sync
 from natsctl.core.planning.record import planning
+from natsctl.core.sync.steps import Rest, first_step
 from natsctl.core.sync.threads import Threads
 from natsctl.core.sync.time_limit import IGNORED_S, TimeLimit
 from natsctl.errors import HandlerError, PlanningError, UsageError, is_delay
@@ -143,26 +144,38 @@ class Calls:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Call the function for the key."""
+        """Call the function for the key.
+
+        Most calls end with their first step, without waiting for anything. Such a call cannot be
+        cancelled, so that it needs no time limit.
+        """
         call = Call(self._owner, key)
         call.begin()
         try:
-            with self._limit:
-                try:
-                    call.work = work = awaitable(function, *args, **kwargs)
-                    return await work
-                except Exception:
-                    raise
-                except BaseException as error:
-                    failure = failure_of(error, call.task)
-                    if failure is None:
-                        raise
-                    raise failure from error
-                finally:
-                    if call.has_threads:
-                        await call.threads.ended()
+            call.work = work = awaitable(function, *args, **kwargs)
+            result = first_step(work)
+            if isinstance(result, Rest) or call.has_threads:
+                result = await self._finish(call, result)
+        except Exception:
+            raise
+        except BaseException as error:
+            failure = failure_of(error, call.task)
+            if failure is None:
+                raise
+            raise failure from error
+        else:
+            return result
         finally:
             call.end()
+
+    async def _finish(self, call: Call, result: "T | Rest[T]") -> T:
+        """Wait within the time limit until the rest of the call and its threads have ended."""
+        with self._limit:
+            try:
+                return await result if isinstance(result, Rest) else result
+            finally:
+                if call.has_threads:
+                    await call.threads.ended()
 
     async def delay(
         self,

@@ -23,6 +23,9 @@ class Synced(msgspec.Struct, frozen=True):
     after: float | None = None
 
 
+SYNCED = Synced()
+
+
 class Failed(msgspec.Struct, frozen=True):
     """The handler raised."""
 

@@ -15,12 +15,12 @@ from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import failure_of
 from natsctl.core.sync.counters import SyncCounters
-from natsctl.core.sync.follow_up import Failed, Outcome, Synced, settle
+from natsctl.core.sync.follow_up import SYNCED, Failed, Outcome, Synced, settle
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
 from natsctl.slices import Slices
-from natsctl.telemetry.logger import bind_log_context
+from natsctl.telemetry.logger import bind_sync, log_context
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -187,16 +187,19 @@ class SyncLoop(Generic[K]):
         slices = Slices()
         assigned = self._leadership is not None and self._listener is not None
         worker = cast("asyncio.Task[None]", asyncio.current_task())
+        context = log_context()
         while True:
-            try:
-                key = await self.queue.get()
-            except QueueShutDownError:
-                return
+            key = self.queue.get_nowait()
+            if key is None:
+                try:
+                    key = await self.queue.get()
+                except QueueShutDownError:
+                    return
             if assigned and not self.holdings.has(key):
                 self.queue.drop(key)
                 self.queue.done(key)
                 continue
-            bind_log_context(key=key, attempt=self.queue.failures(key) + 1)
+            bind_sync(context, key, self.queue.failures(key) + 1)
             begun, changed = clock(), self.counters.begin(key)
             outcome = await self._sync(key)
             now = clock()
@@ -214,7 +217,8 @@ class SyncLoop(Generic[K]):
 
     async def _sync(self, key: K) -> Outcome:
         try:
-            return Synced(await self._handled(key))
+            after_s = await self._handled(key)
+            return SYNCED if after_s is None else Synced(after_s)
         except BaseException as error:
             failure = failure_of(error, asyncio.current_task())
             if failure is None:
