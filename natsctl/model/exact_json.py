@@ -55,7 +55,7 @@ def rounds_to(exact: object, rounded: object) -> bool:
     return float.__eq__(exact, rounded)
 
 
-def decode(data: bytes) -> object:
+def decode(data: bytes | msgspec.Raw) -> object:
     """Return the value in *data*; raises as `msgspec.json.decode` does."""
     return _decoder.decode(data)
 

@@ -404,7 +404,7 @@ async def test_a_large_bucket_recreated_during_its_listing_collects_nothing() ->
         for number in range(3000):
             await client.app(f"app-{number}", parts=())
         async with controller.apps.informer.subscribe(
-            lambda _: cycles or cycles.append(asyncio.create_task(plan(harness)))  # type: ignore[arg-type,func-returns-value]
+            lambda _: cycles or cycles.append(asyncio.create_task(plan(harness)))  # type: ignore[func-returns-value]
         ):
             cycles.clear()
             await asyncio.sleep(20)

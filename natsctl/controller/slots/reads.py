@@ -39,7 +39,7 @@ class Reads:
         self._backends = backends
         self._enqueue = enqueue
         self._watches = DependencyWatches(self._open, self._changed)
-        self._batches = Batches(self._watches)
+        self.batches = Batches(self._watches)  # a batch surrounds each run of a handler
 
     @property
     def watch_count(self) -> int:
@@ -75,31 +75,18 @@ class Reads:
     def keep(self, wanted: Callable[[str], bool]) -> None:
         """End the watches of keys that are not *wanted* and are not being synced."""
         for key in self._watches.dependents:
-            if key not in self._batches and not wanted(key):
+            if key not in self.batches and not wanted(key):
                 self._watches.keep_only(key, ())
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Run the watches while the context lasts."""
         return self._watches.running()
 
-    def begin(self, key: str) -> None:
-        """Begin a batch: the reads of one run of the key's handler."""
-        self._batches.start(key)
-
-    def end(self, key: str) -> None:
-        """End the batch of a handler that has done all its reads, and the watches without one."""
-        self._batches.end(key)
-
-    def abandon(self, key: str) -> None:
-        """End the batch of a handler that failed, if one has begun: no watch ends."""
-        if key in self._batches:
-            self._batches.abandon(key)
-
     async def _read(self, dependency: Dependency[Any]) -> Sequence[Stored]:
         sync = current_sync.get()
         if sync is None:
             raise UsageError(f"{dependency} can be read only within a sync handler")
-        return (await self._batches.read(sync.key, dependency)).objects()
+        return (await self.batches.read(sync.key, dependency)).objects()
 
     def _changed(self, key: str, cause: Cause) -> None:
         if cause is not Cause.FOUND:  # the sync that reads the object sees it

@@ -60,7 +60,7 @@ class SyncRuns:
         timeout_s: float,
     ) -> None:
         self._journal = journal
-        self._reads = reads
+        self._reads = reads.batches
         self._handler = handler
         self._primary = primary
         self._cache = primary.informer.cache
@@ -122,7 +122,7 @@ class SyncRuns:
                     await self._barrier.wait(key)
                 run.stored = self._barrier.read(self._primary.informer, key)
                 run.last = self._primary.deleted_states.get(key)
-                self._reads.begin(key)
+                self._reads.start(key)
                 value = await self._calls.call(key, self._handler, key)
                 after_s = None if value is None else delay_of(value, "sync_handler")
                 self._reads.end(key)
@@ -185,7 +185,8 @@ class SyncRuns:
         self._journal.add(key, run.record(self._clock()))
 
     def _record_failure(self, run: "_SyncRun", error: BaseException) -> None:
-        self._reads.abandon(run.key)
+        if run.key in self._reads:
+            self._reads.abandon(run.key)  # the handler may not have done all its reads
         error_class = classify(error)
         if error_class is ErrorClass.DELAY:
             self._journal.add(run.key, run.record(self._clock()))

@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
+from natsctl.core.cache.decoded import DecodedObjects
 from natsctl.core.cache.index import Index, IndexFunc
 from natsctl.core.cache.state import Invalid, NextState, State, same
 from natsctl.errors import InvalidObjectError
@@ -50,6 +51,7 @@ class Cache(Generic[T]):
         by_name = {name: Index(name, func) for name, func in (indexes or {}).items()}
         self._state = State(kind, by_name)
         self._listing: NextState[T] | None = None
+        self._decoded = DecodedObjects[T]()
         self._on_invalid = on_invalid
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._key_waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -69,6 +71,11 @@ class Cache(Generic[T]):
     def get(self, key: str) -> Stored | None:
         """Return the last valid state of the object, None if it has none."""
         return self._state.objects.get(key)
+
+    def decode(self, stored: Stored) -> T:
+        """Return the object in a state of this kind as a value that nothing else holds."""
+        obj = self._decoded.take(stored)
+        return self.kind.decode(stored.value) if obj is None else obj
 
     def newest(self, key: str) -> Stored | None:
         """Return the newest state of the object, valid or not, None if it does not exist."""
@@ -184,10 +191,12 @@ class Cache(Generic[T]):
             state.invalid.pop(key, None)
             return None  # the watch repeats a cached state
         try:
-            state.put(stored)
+            obj = state.put(stored)
         except InvalidObjectError as error:
             self._reject(Invalid(stored, error, old))
             return None
+        if not state.indexes:  # the function of an index is a user's, and may hold the object
+            self._decoded.keep(stored, obj)
         self._wake_key_waiters(key)
         return Change(self.kind, key, old, stored)
 

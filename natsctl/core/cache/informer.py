@@ -21,7 +21,7 @@ from natsctl.telemetry.tracing import Span, watch_span
 log = get_logger(__name__)
 
 T = TypeVar("T")
-OnChange = Callable[[Change[T]], None]
+OnChange = Callable[[Change[T]], object]
 
 CATCH_UP_S = 5.0
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long

@@ -38,8 +38,8 @@ class State(Generic[T]):
         """Return a state of the same kind and indexes, without objects."""
         return State(self.kind, {name: index.empty() for name, index in self.indexes.items()})
 
-    def put(self, stored: Stored) -> None:
-        """Store a valid object; raises `InvalidObjectError` if it does not decode."""
+    def put(self, stored: Stored) -> T:
+        """Store a valid object and return it; raises `InvalidObjectError` if it does not decode."""
         obj = self.kind.decode(stored.value)
         indexed = [(index, index.values_of(obj)) for index in self.indexes.values()]
         key = stored.key
@@ -47,6 +47,7 @@ class State(Generic[T]):
         self.objects[key] = stored
         for index, values in indexed:
             index.put(key, values)
+        return obj
 
     def copy(self, key: str, other: "State[T]") -> None:
         """Store the last valid state that *other* has, if any, without decoding it."""

@@ -43,7 +43,7 @@ class CacheReader(Generic[T]):
         reason.
         """
         stored = self._barrier.read(self.informer, key)
-        return None if stored is None else self.kind.decode(stored.value)
+        return None if stored is None else self.informer.cache.decode(stored)
 
     def keys(self) -> Collection[str]:
         """Return the keys of all cached objects, changed by the writes of this sync."""

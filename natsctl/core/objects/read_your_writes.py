@@ -80,7 +80,7 @@ class Barrier:
 
     def read(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object's last valid state, or the newer write of this sync's key."""
-        written = self._newer(informer, key)
+        written = self._newer(informer, key) if self._written else None
         return informer.cache.get(key) if written is None else written.stored
 
     def newest(self, informer: AnyInformer, key: str) -> Stored | None:
@@ -153,7 +153,7 @@ class Barrier:
 
     def _newer(self, informer: AnyInformer, key: str) -> Written | None:
         sync = current_sync.get()
-        if sync is None or not self._written:
+        if sync is None:
             return None
         unseen = self._written.get(sync.key, {}).get((informer, key))
         if unseen is None or _has_passed(informer.cache, key, unseen.written):

@@ -126,10 +126,13 @@ class Workqueue(Generic[K]):
         retrying = any(requeues.retry for requeues in self._requeues.values())
         return not (retrying or self._ready.entries or self._held)
 
-    def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.USER) -> None:
-        """Request a sync, *after* seconds from now or later; ignored after `shut_down`."""
+    def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.USER) -> bool:
+        """Request a sync, *after* seconds from now or later.
+
+        Returns False after `shut_down`: the request is ignored.
+        """
         if self._shut_down:
-            return
+            return False
         now = self._now()
         if after > 0:
             self._retries += 1
@@ -142,6 +145,7 @@ class Workqueue(Generic[K]):
             self._count_add(requeues)
         else:
             self._offer(key, priority, now)
+        return True
 
     def retry(self, key: K, *, after: float | None = None) -> None:
         """Count a failure and request another sync, *after* seconds from now.

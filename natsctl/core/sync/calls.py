@@ -146,16 +146,15 @@ class Calls:
     ) -> T:
         """Call the function for the key.
 
-        Most calls end with their first step, without waiting for anything. Such a call cannot be
-        cancelled, so that it needs no time limit.
+        Most calls end with their first step, without waiting for anything. Such a call needs no
+        time limit, because nothing can cancel it, and it has started no thread.
         """
         call = Call(self._owner, key)
         call.begin()
         try:
             call.work = work = awaitable(function, *args, **kwargs)
-            result = first_step(work)
-            if isinstance(result, Rest) or call.has_threads:
-                result = await self._finish(call, result)
+            step = first_step(work)
+            result = await self._finish(call, step) if isinstance(step, Rest) else step
         except Exception:
             raise
         except BaseException as error:
@@ -168,11 +167,11 @@ class Calls:
         finally:
             call.end()
 
-    async def _finish(self, call: Call, result: "T | Rest[T]") -> T:
+    async def _finish(self, call: Call, rest: Rest[T]) -> T:
         """Wait within the time limit until the rest of the call and its threads have ended."""
         with self._limit:
             try:
-                return await result if isinstance(result, Rest) else result
+                return await rest
             finally:
                 if call.has_threads:
                     await call.threads.ended()

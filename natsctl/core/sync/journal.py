@@ -73,7 +73,8 @@ class Journal:
         """Record a sync."""
         self.syncs += 1
         self.failures += bool(record.error)
-        self._failing.pop(key, None)
+        if self._failing:
+            self._failing.pop(key, None)
         if record.error:
             self._failing[key] = record
             if len(self._failing) > FAILING_MAX:

@@ -140,8 +140,8 @@ class KeyQueue:
         operation = _operation_for(change, primary)
         if operation is not None:
             self.reasons.add(key, operation)
-            self.queue.add(key, priority=Priority.RESYNC if change.initial else Priority.USER)
-            if self.queue.place(key) is not None:
+            priority = Priority.RESYNC if change.initial else Priority.USER
+            if self.queue.add(key, priority=priority):
                 loop.counters.changed(key, asyncio.get_running_loop().time())
 
     async def enqueue_all(self, keys: Iterable[str], wanted: Callable[[str], bool]) -> None:

@@ -78,7 +78,7 @@ class SyncLoop(Generic[K]):
         self._workers = 1
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
 
-    def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], None]) -> None:
+    def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], object]) -> None:
         """Call *on_change* for every change while the loop runs; it enqueues keys."""
         self._subscriptions.append(lambda: informer.subscribe(on_change))
         self._informers.append(informer)
@@ -217,7 +217,10 @@ class SyncLoop(Generic[K]):
 
     async def _sync(self, key: K) -> Outcome:
         try:
-            after_s = await self._handled(key)
+            if self._leadership is None:
+                after_s = await self._handler(key)
+            else:
+                after_s = await self._handled_in_term(self._leadership, key)
             return SYNCED if after_s is None else Synced(after_s)
         except BaseException as error:
             failure = failure_of(error, asyncio.current_task())
@@ -226,12 +229,6 @@ class SyncLoop(Generic[K]):
                 self.queue.done(key)
                 raise
             return Failed(failure)
-
-    def _handled(self, key: K) -> Awaitable[float | None]:
-        leadership = self._leadership
-        if leadership is None:
-            return self._handler(key)
-        return self._handled_in_term(leadership, key)
 
     async def _handled_in_term(self, leadership: Leadership, key: K) -> float | None:
         """Call the handler step by step while the term lasts; the key is not given away."""

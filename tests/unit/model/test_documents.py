@@ -361,6 +361,12 @@ class TestDesiredState:
         stamped = documents.stamp(documents.parse(one), documents.parse(two))
         assert documents.metadata_of(stamped)["generation"] == 1
 
+    @pytest.mark.parametrize("fields", [{}, {"data": 1}], ids=["spec", "beside spec"])
+    def test_a_spec_of_null_and_no_spec_differ(self, fields: Document) -> None:
+        one, two = documents.render({**fields, "spec": None}), documents.render(fields)
+        assert documents.desire_differs(one, two)
+        assert not documents.desire_differs(two, two)
+
     def test_another_notation_of_a_number_is_no_difference(self) -> None:
         assert not documents.desire_differs(b'{"spec": {"x": 1}}', b'{"spec": {"x": 1.0}}')
 
