@@ -127,8 +127,13 @@ class KubeServer(KubeCluster):
         self._end("kube-apiserver", signal.SIGKILL)
 
     def pause(self) -> None:
-        """Suspend the kube-apiserver: connections stay open, and no request is answered."""
-        self._processes["kube-apiserver"].send_signal(signal.SIGSTOP)
+        """Suspend the kube-apiserver: connections stay open, and no request is answered.
+
+        Returns when all threads have stopped, because a running one may still answer.
+        """
+        process = self._processes["kube-apiserver"]
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Continue the process after a pause."""
