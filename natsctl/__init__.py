@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from natsctl.errors import NotStartedError as NotStartedError
     from natsctl.errors import NotStoredError as NotStoredError
     from natsctl.errors import NoVersionedResourceError as NoVersionedResourceError
+    from natsctl.errors import PausedError as PausedError
     from natsctl.errors import PermanentError as PermanentError
     from natsctl.errors import PermissionDeniedError as PermissionDeniedError
     from natsctl.errors import PlanningError as PlanningError

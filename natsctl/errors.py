@@ -271,6 +271,10 @@ class HandlerError(NatsctlError):
     """
 
 
+class PausedError(NatsctlError):
+    """The key or its controller is paused; the message has the command that resumes it."""
+
+
 class RetryAfter(NatsctlError):  # noqa: N818 - raised as a request, not as an error
     """Raised by a sync handler to sync the key again after `delay_s` seconds.
 

@@ -45,6 +45,8 @@ COMMANDS = {
     "tree": ("operate.tree", "Show a primary and the objects that were made for it."),
     "plan": ("operate.plan", "Show what a controller would do."),
     "resync": ("operate.resync", "Sync keys now."),
+    "pause": ("operate.pause", "Hold back the syncs of keys or of a controller."),
+    "resume": ("operate.resume", "Sync paused keys or a paused controller again."),
     "gc": ("operate.gc", "Find and remove secondaries whose owner does not exist."),
     "installation": ("operate.installation", "Show or change the id of this NATS system."),
     "external": (

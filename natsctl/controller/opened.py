@@ -29,6 +29,7 @@ from natsctl.core.coordination.installation import (
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.errors import UsageError
@@ -67,6 +68,7 @@ class Opener:
         keys: enqueues its keys.
         barrier: remembers its writes until the caches show them.
         journal: records its syncs.
+        pausing: its pauses.
         nats: the stores of kinds that are declared with `kv`.
         kube: the stores of kinds that are declared with `kube`.
         names: the labels that link secondaries to primaries.
@@ -80,6 +82,7 @@ class Opener:
         keys: KeyQueue,
         barrier: Barrier,
         journal: Journal,
+        pausing: Pausing,
         *,
         nats: Stores,
         kube: ManifestStores | None,
@@ -96,6 +99,7 @@ class Opener:
         self._keys = keys
         self._barrier = barrier
         self._journal = journal
+        self._pausing = pausing
         self._nats = nats
         self._kube = kube
         self._backends = Backends(nats=nats, kube=kube)
@@ -121,8 +125,7 @@ class Opener:
         reports = SyncReports(controller.name, secondaries.references, recorders)
         primary = await self._open_primary(slot, reports)
         reads = Reads(self._backends, lambda key: keys.enqueue(key, Operation.SECONDARY))
-        memory = await self._backends.open(MEMORY)
-        evidence = Evidence(primary.informer, memory, controller.name)
+        evidence = Evidence(primary.informer, await self._backends.open(MEMORY), controller.name)
         runs = SyncRuns(
             controller.sync_handler,
             primary,
@@ -133,6 +136,7 @@ class Opener:
             journal=self._journal,
             evidence=evidence,
             policy=controller.deletion_policy,
+            paused=keys.paused_keys,
             timeout_s=controller.sync_timeout_s,
         )
         enqueuer = Enqueuer(
@@ -141,8 +145,6 @@ class Opener:
         mark = InstallationAnnotation(self._names.installation, installed)
         opened = await self._open_slots(primary, secondaries, enqueuer, mark)
         vars(controller)["reads"] = reads
-        limits, policy = controller.garbage, controller.deletion_policy
-        collector = GarbageCollector(primary.informer, tuple(secondaries), evidence, limits)
         return OpenController(
             installation=installed,
             primary=primary,
@@ -152,8 +154,18 @@ class Opener:
             reports=reports,
             runs=runs,
             enqueuer=enqueuer,
-            garbage=GarbageCycles(collector, runs, reports, keys, policy=policy),
+            garbage=self._garbage(primary, secondaries, runs, reports),
         )
+
+    def _garbage(
+        self, primary: Primary[Any], secondaries: Secondaries, runs: SyncRuns, reports: SyncReports
+    ) -> GarbageCycles:
+        controller, paused = self._controller, self._pausing.advice
+        collector = GarbageCollector(
+            primary.informer, tuple(secondaries), runs.evidence, controller.garbage, paused=paused
+        )
+        policy = controller.deletion_policy
+        return GarbageCycles(collector, runs, reports, self._keys, policy=policy)
 
     async def _open_primary(self, slot: Slot[Primary[Any]], reports: SyncReports) -> Primary[Any]:
         informer: Informer[Any] = Informer(

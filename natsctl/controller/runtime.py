@@ -29,12 +29,13 @@ from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.measures import Measures, UpkeepMeasures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
 from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import shown
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.core.sync.loop import SyncLoop
-from natsctl.errors import NotFoundError, UsageError, is_delay
+from natsctl.errors import NotFoundError, PausedError, UsageError, is_delay
 from natsctl.model.garbage import GarbagePlan, Removed
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
@@ -72,8 +73,6 @@ class ControllerRuntime(Hosted):
         self.kind = only_primary(type(controller)).kind.name  # as owner labels name it
         self.nats = nats
         queue = Workqueue[str](pace=controller.rate_limit)
-        self._loop = SyncLoop(self._sync, queue=queue, retry=controller.retry)
-        self._keys = KeyQueue(self._loop)
         self._barrier = Barrier(barrier_timeout_s)
         host = Host(
             self.name,
@@ -82,17 +81,22 @@ class ControllerRuntime(Hosted):
             clean=controller.clean,
             stop_timeout_s=stop_timeout_s,
         )
+        retry, pausing = controller.retry, host.pausing
+        self._loop = SyncLoop(self._sync, queue=queue, retry=retry, pausing=pausing)
+        self._keys = KeyQueue(self._loop)
         self._opener = Opener(
             controller,
             self._keys,
             self._barrier,
             host.journal,
+            pausing,
             nats=nats,
             kube=kube,
             names=OwnerNames() if owner_names is None else owner_names,
         )
         self._opened: OpenController | None = None
         controller.runtime = self
+        pausing.report_to(PauseReports(self.name, holds=self.holds, event=self.event))
         super().__init__(host)
 
     async def run(self) -> None:
@@ -124,8 +128,12 @@ class ControllerRuntime(Hosted):
     async def sync(self, key: str) -> float | None:
         """Sync the key now, outside the loop, even if it failed for good; raises its failure.
 
-        Needs slots that are `opened` and caches that are `complete`.
+        Needs slots that are `opened` and caches that are `complete`. Raises `PausedError` if the
+        key or the controller is paused.
         """
+        paused = self._host.pausing.advice(key)
+        if paused:
+            raise PausedError(paused)
         return await self._parts.runs.sync(key, Operation.MANUAL)
 
     async def visit(self, key: str) -> float | None:
@@ -234,7 +242,7 @@ class ControllerRuntime(Hosted):
             owned[slot.kind.name].append(stored.key)
         cache = parts.primary.informer.cache
         explanation = msgspec.structs.replace(
-            explanation_of(self.name, key, cache, self._loop.queue, self._host.journal),
+            explanation_of(self._host, key, cache, self._loop.queue),
             owned=owned,
             reads=list(parts.reads.depends_on(key)),
             contested=[hidden(text) for text in parts.secondaries.contests().get(key, [])],
@@ -285,7 +293,9 @@ class ControllerRuntime(Hosted):
     @asynccontextmanager
     async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[OpenController]:
         self._opened = opened = await self._opener.open(recorders)
-        watching = self._host.watching(opened.informers, (opened.primary.informer,))
+        primaries = (opened.primary.informer,)
+        self._loop.paused.follow(primaries)
+        watching = self._host.watching(opened.informers, primaries, records=self.nats)
         async with watching, opened.reads.running():
             yield opened
 

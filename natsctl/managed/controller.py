@@ -19,6 +19,7 @@ from natsctl.core.insight.tree import Beyond, Branch, tree
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import Calls, blocking
@@ -31,6 +32,7 @@ from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
+from natsctl.model.pause import Pause
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
 from natsctl.telemetry.logger import get_logger, log_context
@@ -95,21 +97,29 @@ class ManagedController(Hosted, Generic[T]):
         check_class(self, ManagedController, _OPTIONS, _METHODS)
         self._backends = Backends(nats=nats, kube=kube)
         queue = Workqueue[str](pace=self.rate_limit)
-        # the class's attribute, since a function in it would be a method of the instance
-        self._loop = SyncLoop(self._sync, queue=queue, retry=type(self).retry)
-        self._keys = KeyQueue(self._loop)
         self._calls = Calls(self.name, "reconcile")
         self._failures = HandlerFailures(log)
         self._opened: _Opened[T] | None = None
-        super().__init__(
-            Host(
-                self.name,
-                lambda: {self.name: queue},
-                start=self.start,
-                clean=self.clean,
-                stop_timeout_s=self.stop_timeout_s,
-            )
+        host = Host(
+            self.name,
+            lambda: {self.name: queue},
+            start=self.start,
+            clean=self.clean,
+            stop_timeout_s=self.stop_timeout_s,
         )
+        # the class's attribute, since a function in it would be a method of the instance
+        retry, pausing = type(self).retry, host.pausing
+        self._loop = SyncLoop(
+            self._sync,
+            queue=queue,
+            retry=retry,
+            pausing=pausing,
+            on_held_back=self._report_pause,
+        )
+        self._keys = KeyQueue(self._loop)
+        self._loop.paused.listen(self)
+        pausing.report_to(PauseReports(self.name, holds=self.holds, event=self.event))
+        super().__init__(host)
 
     def reconciler(self, managed: Primary[T]) -> ManagedReconciler[T]:
         """Return the reconciler of these objects; `self` is a recorder for it."""
@@ -149,7 +159,7 @@ class ManagedController(Hosted, Generic[T]):
     def explain(self, key: str) -> Explanation:
         """See `Hosted.explain`."""
         cache = self._parts.primary.informer.cache
-        return explanation_of(self.name, key, cache, self._loop.queue, self._host.journal)
+        return explanation_of(self._host, key, cache, self._loop.queue)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """See `Hosted.tree`; external resources are *beyond* its store."""
@@ -200,11 +210,26 @@ class ManagedController(Hosted, Generic[T]):
         primary = Primary(informer, Barrier(), stores.open)
         async with stores.recorder(self.name) as recorder:
             self._opened = _Opened(primary, self.reconciler(primary), recorder)
-            async with self._host.watching({"primary": informer}, (informer,)):
+            self._loop.paused.follow((informer,))
+            records = self._backends.nats
+            async with self._host.watching({"primary": informer}, (informer,), records=records):
                 yield self._opened
 
     def _changed(self, change: Change[Any]) -> None:
         self._keys.primary_changed(change, self._parts.primary)
+
+    def paused(self, key: str, pause: Pause) -> None:  # noqa: ARG002 - the protocol's signature
+        """See `PauseListener.paused`: the status of the object shows the pause."""
+        self._keys.enqueue(key, Operation.PUT)
+
+    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:
+        """See `PauseListener.resumed`."""
+
+    async def _report_pause(self, key: str) -> float | None:
+        """Set the condition of a paused object; the reconciler calls nothing outside."""
+        if key in self._parts.primary.informer.cache:
+            await self._calls.call(key, self._parts.reconciler.reconcile, key)
+        return None
 
     async def _sync(self, key: str) -> float | None:
         primary, operation = self._parts.primary, self._keys.reasons.take(key)

@@ -51,7 +51,7 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 
     @property
     def paused(self) -> str:
-        """The annotation that pauses an object if its value is `true`."""
+        """The annotation that pauses an object, see `natsctl.model.pause`."""
         return f"{self.domain}/paused"
 
     @property

@@ -45,6 +45,7 @@ from natsctl.managed.reports import KeyEventRecorder, Reports
 from natsctl.managed.situation import Action, Observed, Situation, decide
 from natsctl.managed.steps import Steps
 from natsctl.model.kinds import KvKind
+from natsctl.model.pause import Pause, active_pause
 from natsctl.model.store import Stored
 from natsctl.telemetry.logger import EventLogger
 
@@ -247,7 +248,7 @@ class ManagedReconciler(Generic[T]):
             self._confirmed.pop(managed.key, None)
         may = self._permissions(reconciliation)
         return Situation(
-            paused=managed.policies.get(self._names.paused) == "true",
+            paused=self._pause(managed) is not None,
             valid=not reconciliation.rejected,
             deleting=managed.is_going,
             held=self._holds(managed),
@@ -259,6 +260,9 @@ class ManagedReconciler(Generic[T]):
             named=self._external_name is not None,
             recent=in_grace and self._confirmed.get(managed.key) != creation,
         )
+
+    def _pause(self, managed: Managed[T]) -> Pause | None:
+        return active_pause(managed.policies.get(self._names.paused), self._clock())
 
     def _permissions(self, reconciliation: Reconciliation[T]) -> Permissions:
         try:

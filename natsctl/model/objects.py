@@ -7,6 +7,9 @@ import msgspec
 
 DOMAIN = "natsctl.io"
 
+PAUSED = f"{DOMAIN}/paused"
+"""The annotation that pauses an object, see `natsctl.model.pause`."""
+
 LINK = (
     "external-name",
     "external-create-pending",

@@ -1,7 +1,11 @@
 """Reads from an object's status whether the object is ready."""
 
+from datetime import UTC, datetime
+
 from natsctl.model import documents
 from natsctl.model.documents import Document
+from natsctl.model.objects import PAUSED
+from natsctl.model.pause import Pause, active_pause
 
 UNKNOWN = "-"
 
@@ -11,13 +15,16 @@ _READY_TYPES = ("Ready", "Available")  # condition types, the preferred one firs
 def ready(document: Document | None) -> str:
     """Return the readiness of an object in one word.
 
-    The word is `Deleting`; `Pending` if the controller has not seen the newest generation; the
-    status of the ready condition, such as `True` or `False`; or `-` if it is unknown.
+    The word is `Paused`, `Deleting`, `Pending` if the controller has not seen the newest
+    generation, the status of the ready condition, such as `True` or `False`, or `-` if the
+    readiness is unknown.
     """
     if document is None:
         return UNKNOWN
     metadata, status = documents.metadata_of(document), document.get("status")
     status = status if isinstance(status, dict) else {}
+    if _pause(document) is not None:
+        return "Paused"
     if metadata.get("deletionTimestamp"):
         return "Deleting"
     generation, observed = metadata.get("generation"), status.get("observedGeneration")
@@ -30,10 +37,19 @@ def ready(document: Document | None) -> str:
 
 
 def reason(document: Document | None) -> str:
-    """Return the reason of the ready condition, or an empty text if there is none."""
+    """Return the reason of the pause or of the ready condition; empty if there is none."""
+    pause = _pause(document or {})
+    if pause is not None:
+        return pause.reason
     condition = _ready_condition(document or {})
     text = None if condition is None else condition.get("reason")
     return text if isinstance(text, str) else ""
+
+
+def _pause(document: Document) -> Pause | None:
+    annotations = documents.metadata_of(document).get("annotations")
+    text = annotations.get(PAUSED) if isinstance(annotations, dict) else None
+    return active_pause(text, datetime.now(UTC)) if isinstance(text, str) else None
 
 
 def _ready_condition(document: Document) -> Document | None:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
+from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.queue.retry import Drop, Retry, Stop, TokenBucket, always_retry
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.failures import HandlerFailures
@@ -17,6 +18,7 @@ from natsctl.errors import (
     QueueShutDownError,
 )
 from natsctl.model.kinds import Kind
+from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Stored
 from natsctl.resource.event import Event, EventKind, Key
 from natsctl.resource.failing import ErrorAction, ErrorHandler, RateLimiter, policy_for
@@ -53,6 +55,8 @@ class Subscription(Generic[T]):
         self._queue = _queue(rate_limiter)
         self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
         self._cache: Cache[T] | None = None  # None until there is an informer
+        self._paused = PausedKeys()
+        self._paused.listen(self)
         self._following = ExitStack()
         self._failures = HandlerFailures(log)
         self._lost = ""  # names an event that was never marked done
@@ -62,6 +66,7 @@ class Subscription(Generic[T]):
     async def follow(self, informer: Informer[T]) -> None:
         """Enqueue every cached object, and every later change until `close`."""
         self._cache = informer.cache
+        self._paused.follow((informer,), records=False)
         await informer.add(self._enqueue_changed)
         self._following.callback(informer.remove, self._enqueue_changed)
         if self._closed:
@@ -84,6 +89,9 @@ class Subscription(Generic[T]):
             except QueueShutDownError:
                 self.check()
                 raise
+            if self._paused.pauses and self._paused.holds_back(key):
+                self._queue.done(key)
+                continue
             event = self._event(key)
             if event is not None:
                 return event
@@ -131,9 +139,20 @@ class Subscription(Generic[T]):
         self._closed = True
         self._following.close()
         self._stop()
+        self._paused.close()
         self._delivered.clear()
 
+    def paused(self, key: str, pause: Pause) -> None:
+        """See `PauseListener.paused`."""
+
+    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:  # noqa: ARG002 - the protocol's signature
+        """See `PauseListener.resumed`: delivers the newest state of the object."""
+        if pending:
+            self._queue.add(key)
+
     def _enqueue_changed(self, change: Change[T]) -> None:
+        if self._paused.concerns(change):
+            self._paused.observe(change)
         priority = Priority.RESYNC if change.initial else Priority.USER
         self._queue.add(change.key, priority=priority)
 

@@ -110,7 +110,7 @@ class InformerController(Hosted):
             stop_timeout_s=stop_timeout_s,
         )
         policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
-        self._resource_kinds = ResourceKinds(self.name, policies, host.journal)
+        self._resource_kinds = ResourceKinds(self.name, policies, host.journal, host.pausing)
         super().__init__(host)
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
@@ -201,7 +201,7 @@ class InformerController(Hosted):
 
         Its last syncs are the calls to all watchers.
         """
-        return explain(self.name, key, self._resource_kinds.routes(), self._host.journal)
+        return explain(self._host, key, self._resource_kinds.routes())
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """See `Hosted.tree`; things that watchers made are *beyond* its store."""
@@ -258,11 +258,13 @@ class InformerController(Hosted):
                 )
         self._resource_kinds.opened = True
         informers = self._resource_kinds.informers()
-        async with self._host.watching(informers, tuple(informers.values())):
+        records = self._backends.nats
+        async with self._host.watching(informers, tuple(informers.values()), records=records):
             yield
 
     async def _notify(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
         loop = deliveries.loop(self.name, timeout_s=self._timeout_s)
+        loop.paused.follow([source.informer for source in sources])
         for source in sources:
             loop.watch(source.informer, partial(self._resource_kinds.changed, deliveries, source))
         await loop.run(self._host.begin, ObjectListener(deliveries, sources), workers=self.workers)

@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 import msgspec
 
+from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.retry import Drop, Retry, RetryPolicy, Stop, backoff
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import Calls, awaitable
@@ -24,6 +26,8 @@ from natsctl.core.sync.follow_up import decide_retry
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import RetryAfter, StoppedError, StoreError
+from natsctl.model.pause import Pause
+from natsctl.model.store import Change
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import get_logger, log_context
@@ -84,6 +88,7 @@ class Deliveries:
         resource_kind: the name of the resource kind, for logs.
         policies: the decisions after a failure.
         journal: records the outcome of each call.
+        pausing: the pauses of the controller.
         changes_max: the number of pending changes above which those of one object are merged.
     """
 
@@ -93,6 +98,7 @@ class Deliveries:
         policies: Policies,
         *,
         journal: Journal | None = None,
+        pausing: Pausing | None = None,
         changes_max: int = CHANGES_MAX,
     ) -> None:
         self.resource_kind = resource_kind
@@ -101,6 +107,7 @@ class Deliveries:
         self.failure: Exception | None = None  # the error that ended the deliveries
         self._policies = policies
         self._journal = Journal() if journal is None else journal
+        self._pausing = pausing
         self._changes_max = changes_max
         self._pending: dict[str, _Pending] = {}
         self._change_count = 0
@@ -116,8 +123,22 @@ class Deliveries:
         self._calls = Calls(
             controller, "the watcher", limit_s=timeout_s, what="the call", setting="timeout_s"
         )
-        self._loop = SyncLoop(self._sync, queue=self.queue, retry=_give_up)
+        self._loop = SyncLoop(self._sync, queue=self.queue, retry=_give_up, pausing=self._pausing)
+        self._loop.paused.listen(self)
         return self._loop
+
+    def observe(self, change: Change[Any]) -> None:
+        """Pause or resume the deliveries of the changed object, as its annotation demands."""
+        if self._loop is not None and self._loop.paused.concerns(change):
+            self._loop.paused.observe(change)
+
+    def paused(self, key: str, pause: Pause) -> None:
+        """See `PauseListener.paused`: the changes of the object wait, in their order."""
+
+    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:  # noqa: ARG002 - the protocol's signature
+        """See `PauseListener.resumed`: delivers the changes that waited."""
+        if pending and self.holds(key):
+            self.queue.add(key)
 
     def add(
         self,

@@ -8,7 +8,6 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.sync.host import Host
-from natsctl.core.sync.journal import Journal
 from natsctl.watchers.deliveries import Deliveries
 from natsctl.watchers.sources import Source
 
@@ -16,7 +15,7 @@ Routes = Sequence[tuple[Deliveries, Sequence[Source]]]
 """The deliveries and sources of each resource kind."""
 
 
-def explain(controller: str, key: str, routes: Routes, journal: Journal) -> Explanation:
+def explain(host: Host, key: str, routes: Routes) -> Explanation:
     """Explain an object, for the first resource kind that has it in its queue or its cache."""
     queued = (
         deliveries
@@ -24,9 +23,7 @@ def explain(controller: str, key: str, routes: Routes, journal: Journal) -> Expl
         if deliveries.queue.place(key) is not None or deliveries.failed(key)
     )
     deliveries = next(queued, routes[0][0])
-    explanation = explanation_of(
-        controller, key, informer_of(key, routes).cache, deliveries.queue, journal
-    )
+    explanation = explanation_of(host, key, informer_of(key, routes).cache, deliveries.queue)
     return msgspec.structs.replace(explanation, failures=deliveries.failed(key))
 
 

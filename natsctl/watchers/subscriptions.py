@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.loop import KeyFilter
@@ -23,15 +24,19 @@ class ResourceKinds:
         name: the controller's name, for errors.
         policies: the decisions after a failure.
         journal: records the outcome of each call.
+        pausing: the pauses of the controller.
     """
 
-    def __init__(self, name: str, policies: Policies, journal: Journal) -> None:
+    def __init__(
+        self, name: str, policies: Policies, journal: Journal, pausing: Pausing | None = None
+    ) -> None:
         self.sources: dict[str, list[Source]] = {}
         self.deliveries: dict[str, Deliveries] = {}
         self.opened = False  # True once every source has its informer
         self._name = name
         self._policies = policies
         self._journal = journal
+        self._pausing = Pausing(name) if pausing is None else pausing
 
     def add_source(self, source: Source, resource_kind: str) -> None:
         """Deliver the changes of *source* to the watchers of *resource_kind*.
@@ -96,7 +101,9 @@ class ResourceKinds:
         if not name:
             raise UsageError(f"{self._name}: a resource kind has a name")
         if name not in self.deliveries:
-            self.deliveries[name] = Deliveries(name, self._policies, journal=self._journal)
+            self.deliveries[name] = Deliveries(
+                name, self._policies, journal=self._journal, pausing=self._pausing
+            )
         return self.deliveries[name]
 
     def sources_of(self, deliveries: Deliveries) -> Sequence[Source]:
@@ -141,6 +148,7 @@ class ResourceKinds:
 
     def changed(self, deliveries: Deliveries, source: Source, change: Change[Any]) -> None:
         """Deliver the change, unless the object only moved to another source of its kind."""
+        deliveries.observe(change)
         selected = source.change(change)
         if selected is None:
             return

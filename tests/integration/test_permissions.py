@@ -15,6 +15,7 @@ from natsctl.core.task_group import together
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.service import answering
 from natsctl.daemon.operator import Operator
+from natsctl.daemon.pauses import pause_object, resume_object
 from natsctl.daemon.schemas import publishing
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, PermissionDeniedError
@@ -23,6 +24,7 @@ from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.model.keys import matches
+from natsctl.model.pause import Pause
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -126,8 +128,10 @@ async def run_all_operations(server: NatsServer) -> None:
         await eventually(lambda: _has(routes, 2))
         await greetings.delete("market")
         await eventually(lambda: _has(routes, 1))
+        await _pause_and_resume(operator, routes)
         for bucket in ("greetings", "defaults", "routes"):
             await _fill(admin, bucket)
+        await _fill(admin, "natsctl", "controllers.greetings.paused.greetings.")
         assert len(await greetings.listing()) > MANY
         as_operator = await find_daemons(operator)
         assert [status.state for status in await as_operator.status("greetings")] == ["syncing"]
@@ -148,11 +152,22 @@ async def _has(store: BucketStore, number: int) -> bool:
     return len(await store.listing()) == number
 
 
-async def _fill(admin: Nats, bucket: str) -> None:
+async def _pause_and_resume(operator: Nats, routes: BucketStore) -> None:
+    """Delete an object while it is paused, and resume it."""
+    connection, greetings = operator.connection, Bucket(operator.connection, "greetings")
+    await BucketStore(greetings).create("mill", b'{"spec": {"text": "hm"}}')
+    await eventually(lambda: _has(routes, 2))
+    await pause_object(connection, "greetings", "mill", Pause())
+    await BucketStore(greetings).delete("mill")
+    await resume_object(connection, "greetings", "mill", ["greetings"])
+    await eventually(lambda: _has(routes, 1))
+
+
+async def _fill(admin: Nats, bucket: str, prefix: str = "") -> None:
     """Write many large invalid objects at once."""
     value = json.dumps({"spec": 5, "filler": "x" * SIZE}).encode()
     for number in range(MANY):
-        await admin.connection.client.publish(f"$KV.{bucket}.large-{number}", value)
+        await admin.connection.client.publish(f"$KV.{bucket}.{prefix}large-{number}", value)
     await admin.connection.client.flush()
 
 

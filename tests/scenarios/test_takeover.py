@@ -230,7 +230,7 @@ async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() ->
     one, two = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
     first = asyncio.create_task(one.run())
     await asyncio.sleep(TTL_S)
-    listings.append(stores.way.listings)  # the watch, and the listing of deletions
+    listings.append(stores.way.listings)  # watches of sites and pauses, deletions
     second = asyncio.create_task(two.run())
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)
@@ -239,7 +239,7 @@ async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() ->
     await first
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)
-    assert listings == [2, 4, 5]
+    assert listings == [3, 6, 7]
     two.stop()
     await second
 

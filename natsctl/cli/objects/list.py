@@ -36,8 +36,9 @@ async def list_(
 ) -> None:
     """List the objects of a bucket.
 
-    READY is Pending until the controller has observed an object's newest generation, and Deleting
-    while finalizers hold the object. AGE is the age of the revision.
+    READY is Pending until the controller has observed an object's newest generation, Deleting while
+    finalizers hold the object, and Paused while its annotation pauses it. AGE is the age of the
+    revision.
     """
     labels, pattern = Selector.parse(selector), check_pattern(keys)
     async with open_bucket(options, bucket) as source:

@@ -14,7 +14,7 @@ from natsctl.cli.output.differences import described
 from natsctl.cli.output.entries import NONE, age
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line
-from natsctl.core.insight.explain import Queued
+from natsctl.core.insight.explain import KeyPause, Queued
 from natsctl.core.planning.overlay import planned_revision
 from natsctl.core.sync.journal import SyncRecord
 from natsctl.daemon.api.messages import KeyEvent, KeyExplanation
@@ -73,6 +73,8 @@ def _write(key: KeyExplanation, now: datetime) -> None:
         _write_field("skipped", key.invalid)
     if key.garbage_held:
         _write_field("kept", f"garbage collection is held: {key.garbage_held}")
+    if key.paused is not None:
+        _write_field("paused", _paused(key.paused))
     _write_field("queue", _queue(key.queued, key.failures))
     more = [f"and {key.owned_more} more"] if key.owned_more else []
     owned = [f"{kind}/{name}" for kind, names in key.owned.items() for name in names]
@@ -101,6 +103,12 @@ def _object(key: KeyExplanation) -> str:
     if key.revision is not None:
         return f"revision {key.revision}"
     return "no revision of it was valid" if key.exists or key.invalid else "does not exist"
+
+
+def _paused(pause: KeyPause) -> str:
+    whole = "with the whole controller, " if pause.controller else ""
+    pending = "; a sync waits until it is resumed" if pause.pending else ""
+    return f"{whole}{pause}{pending}"
 
 
 def _member(key: KeyExplanation) -> str:

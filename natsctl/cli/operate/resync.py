@@ -23,8 +23,9 @@ from natsctl.cli.operate.local import (
     open_local,
     with_owner_names,
 )
-from natsctl.cli.output.terminal import progress_bar, write_line
+from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.sync import events
 from natsctl.core.cache import invalid_log
@@ -131,13 +132,16 @@ def _report_others(answers: Sequence[Queuing]) -> int:
     unknown = set(answers[0].unknown).intersection(*(answer.unknown for answer in answers))
     moving = set(answers[0].elsewhere).intersection(*(answer.elsewhere for answer in answers))
     invalid = {key: reason for answer in answers for key, reason in answer.invalid.items()}
+    paused = {key: pause for answer in answers for key, pause in answer.paused.items()}
     for key in sorted(unknown):
         report_error(f"{key}: it does not exist")
     for key, reason in sorted(invalid.items()):
         report_error(f"{key}: {reason}")
+    for key, pause in sorted(paused.items()):
+        report_error(f"{key}: it is paused {pause}: natsctl resume {key}")
     for key in sorted(moving):
         report_error(f"{key}: it is moving from one daemon to another: try again")
-    if invalid or moving:
+    if invalid or moving or paused:
         return FAILED
     return NOT_FOUND if unknown else 0
 
@@ -157,7 +161,7 @@ async def _sync_here(
             logging.getLogger(name).setLevel(logging.CRITICAL)
     failures: list[Exception] = []
     async with open_local(controller, options, cluster, owner_names) as runtime:
-        keys = list(selected) or primaries(runtime)
+        keys = list(selected) or _unpaused(runtime)
         with progress_bar("syncing", len(keys)) as progress:
 
             def finished(sync: SyncResult) -> None:
@@ -170,6 +174,15 @@ async def _sync_here(
     write_line(f"{len(keys) - len(failures)} of {len(keys)} synced")
     if failures:
         raise typer.Exit(min(map(exit_status, failures)))
+
+
+def _unpaused(runtime: ControllerRuntime) -> list[str]:
+    """Return the keys of all primaries that are not paused, with a notice about the others."""
+    keys, paused = primaries(runtime), runtime.status().paused
+    if paused:
+        count = "1 paused key is" if len(paused) == 1 else f"{len(paused)} paused keys are"
+        write_notice(f"{count} not synced")
+    return [key for key in keys if key not in paused]
 
 
 def _message(error: Exception) -> str:

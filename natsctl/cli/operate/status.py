@@ -17,7 +17,7 @@ app = App()
 
 HEADINGS = (
     *("CONTROLLER", "DAEMON", "STATE", "MODE", "PRIMARIES", "KEYS"),
-    *("INVALID", "FAILING", "CONTESTED", "QUEUED", "WAITING"),
+    *("INVALID", "FAILING", "PAUSED", "CONTESTED", "QUEUED", "WAITING"),
 )
 
 
@@ -35,7 +35,8 @@ async def status(
     If several daemons run a controller alone, each daemon syncs every key, and MODE shows their
     number. KEYS counts the primaries that the daemon syncs. QUEUED counts the keys that are ready
     or held by a worker. WAITING counts the keys that are queued for a later time, such as failing
-    keys until their next retry. CONTESTED counts the keys with Kubernetes objects whose fields
+    keys until their next retry. PAUSED counts the paused keys; it is all if the whole controller is
+    paused. CONTESTED counts the keys with Kubernetes objects whose fields
     another writer changes back again and again.
     """
     async with find_daemons(options) as daemons:
@@ -68,10 +69,14 @@ def _row(status: ControllerStatus, alone: int) -> list[str]:
     keys = NONE if status.keys is None else status.keys
     numbers = (
         *(status.primaries, keys),
-        *(status.invalid_count, status.failing_count, status.contested_count),
+        *(status.invalid_count, status.failing_count, _paused(status), status.contested_count),
         *(status.queue.depth + status.queue.held, status.queue.waiting),
     )
     return [*head, *map(str, numbers)]
+
+
+def _paused(status: ControllerStatus) -> str:
+    return str(status.paused_count) if status.paused_controller is None else "all"
 
 
 def _problems(status: ControllerStatus) -> Iterator[str]:
@@ -83,6 +88,9 @@ def _problems(status: ControllerStatus) -> Iterator[str]:
         yield f"{name}: {status.trouble}"
     if status.failure:
         yield f"{name}: {status.failure}"
+    if status.paused_controller is not None:
+        pause = status.paused_controller
+        yield f"{name}: it is paused {pause}: natsctl resume --all -c {name}"
     if status.garbage_held:
         yield (
             f"{name}: garbage collection is held: {status.garbage_held}; "
@@ -92,6 +100,7 @@ def _problems(status: ControllerStatus) -> Iterator[str]:
         yield f"{name}: the cluster does not have the optional kind {kind}"
     yield from _keys(name, "is skipped", status.invalid, status.invalid_count)
     yield from _keys(name, "fails", status.failing, status.failing_count)
+    yield from _keys(name, "is paused", status.paused, status.paused_count)
     yield from _keys(name, "is contested", status.contested, status.contested_count)
 
 

@@ -39,7 +39,8 @@ async def tree(
 
     The tree contains objects in NATS, in a Kubernetes cluster and in outside systems, as the caches
     of the daemon have them. READY is Pending until an object's controller has observed its newest
-    generation. AGE is the age of the revision in NATS, and of the object elsewhere.
+    generation, and Paused while the object is paused. AGE is the age of the revision in NATS, and
+    of the object elsewhere.
     """
     check_key(key)
     async with find_controller(options, controller, choose=choose_by_key(key)) as (daemons, name):

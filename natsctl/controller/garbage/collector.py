@@ -7,7 +7,7 @@ with its bucket, so such orphans are kept while the evidence about the bucket is
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -73,11 +73,14 @@ class GarbageCollector:
         secondaries: Sequence[Owned[Any]],
         evidence: Evidence,
         limits: GarbageLimits,
+        *,
+        paused: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.evidence = evidence
         self._primary = primary
         self._secondaries = secondaries
         self._limits = limits
+        self._paused = paused  # returns why the objects of a paused owner are kept; empty if not
         self._claims = [Claims(secondary) for secondary in secondaries]
         self._histories_read = False
         self._suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
@@ -160,7 +163,7 @@ class GarbageCollector:
         removed: list[Orphan] = []
         kept: list[Kept] = []
         for orphan in plan.orphans:
-            reason = await self._remove(orphan)
+            reason = self._paused(orphan.owner) or await self._remove(orphan)
             if reason:
                 log.warning("keeping an orphan", kind=orphan.kind, key=orphan.key, reason=reason)
                 kept.append(Kept(orphan, reason))
@@ -313,7 +316,7 @@ class GarbageCollector:
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
                 uid=suspect.uid,
-                held=_held(suspect, former),
+                held=self._paused(suspect.owner) or _held(suspect, former),
                 former=former,
             )
 

@@ -83,8 +83,11 @@ class GarbageCycles:
         return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
 
     async def collect(self) -> None:
-        """Run a GC cycle: sync the owners of the orphans whose grace period is over."""
-        if self._policy == "orphan":
+        """Run a GC cycle: sync the owners of the orphans whose grace period is over.
+
+        A cycle does nothing while the controller is paused.
+        """
+        if self._policy == "orphan" or self._keys.stopped:
             return
         self.last = plan = await self.plan()
         self._reports.refused(plan)

@@ -13,6 +13,7 @@ from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.events import SyncReports
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier, Sync
+from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.planning.record import because
 from natsctl.core.sync.calls import Calls, delay_of
 from natsctl.core.sync.journal import Journal, SyncRecord
@@ -20,6 +21,7 @@ from natsctl.core.sync.keys import Operation, skips_invalid
 from natsctl.core.sync.loop import SyncHandler
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.garbage import orphan_reason
+from natsctl.model.pause import pause_in
 from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
@@ -42,6 +44,7 @@ class SyncRuns:
         journal: records the syncs.
         evidence: decides whether the bucket proves that a primary was deleted.
         policy: `delete` removes the secondaries of a deleted primary, `orphan` keeps them.
+        paused: the paused keys.
         timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
     """
 
@@ -57,6 +60,7 @@ class SyncRuns:
         journal: Journal,
         evidence: Evidence,
         policy: DeletionPolicy,
+        paused: PausedKeys,
         timeout_s: float,
     ) -> None:
         self._journal = journal
@@ -70,6 +74,7 @@ class SyncRuns:
         self._reports = reports
         self._name = reports.controller
         self._policy = policy
+        self._paused = paused
         self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
         self._clock = asyncio.get_running_loop().time
         self._failed: dict[str, Stored] = {}  # the states for which a key failed permanently
@@ -122,6 +127,8 @@ class SyncRuns:
                     await self._barrier.wait(key)
                 run.stored = self._barrier.read(self._primary.informer, key)
                 run.last = self._primary.deleted_states.get(key)
+                if run.stored is None and await self._was_paused(run):
+                    return None
                 self._reads.start(key)
                 value = await self._calls.call(key, self._handler, key)
                 after_s = None if value is None else delay_of(value, "sync_handler")
@@ -146,6 +153,22 @@ class SyncRuns:
             return False
         stored = self._cache.get(key)
         return stored is not None and not self._cache.kind.differs(failed.value, stored.value)
+
+    async def _was_paused(self, run: "_SyncRun") -> bool:
+        """Return whether a primary was deleted while it was paused and no process ran.
+
+        The bucket's history shows that. A primary without secondaries needs no such check.
+        """
+        key, store = run.key, self._primary.informer.store
+        if run.last is not None or self._cache.kind.plain or key in self._cache:
+            return False
+        if not list(self._secondaries.owned(key)):
+            return False
+        states = [state for state in await store.history(key) if isinstance(state, Stored)]
+        pause = pause_in(states[-1].value) if states else None
+        if pause is None or not self._paused.recover(key, pause):
+            return False
+        return self._paused.holds_back(key)
 
     async def _remove_secondaries(self, run: "_SyncRun") -> None:
         """Remove the secondaries of a primary that was deleted or confirmed as missing."""
@@ -179,6 +202,8 @@ class SyncRuns:
     def _record_success(self, run: "_SyncRun") -> None:
         key = run.key
         self._failed.pop(key, None)
+        if run.stored is None:
+            self._paused.synced_deleted(key)
         if run.last is not None and self._primary.deleted_states.get(key) is run.last:
             del self._primary.deleted_states[key]
         self._reports.synced(key, run)

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.cache import Cache
+from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.workqueue import Held, Place, QueueStats, Ready, Waiting, Workqueue
 from natsctl.core.sync.host import Host
-from natsctl.core.sync.journal import Journal, SyncRecord
+from natsctl.core.sync.journal import SyncRecord
+from natsctl.model.pause import Pause
 from natsctl.telemetry.hiding import hidden
 
 
@@ -28,6 +30,18 @@ class Queued(msgspec.Struct, frozen=True):
     priority: str = ""
 
 
+class KeyPause(Pause, frozen=True, kw_only=True):
+    """The pause of a key.
+
+    Attributes:
+        controller: whether the whole controller is paused.
+        pending: whether a sync was held back; the key is synced when it is resumed.
+    """
+
+    controller: bool = False
+    pending: bool = False
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one key of a controller, and the reasons for that state.
 
@@ -37,6 +51,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         exists: whether the object exists, valid or not, as cached.
         revision: the revision of its last valid state; None if it has none.
         invalid: why the newest revision is invalid; empty if it is valid.
+        paused: the pause of the key or of its controller; None if neither is paused.
         queued: the place in the work queue; None if the key is not in the queue.
         failures: failed syncs since the last successful one.
         syncs: the last syncs, oldest first.
@@ -51,6 +66,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     exists: bool
     revision: int | None = None
     invalid: str = ""
+    paused: KeyPause | None = None
     queued: Queued | None = None
     failures: int = 0
     syncs: list[SyncRecord] = []
@@ -62,7 +78,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def present(self) -> bool:
         """True if the key has an object, owns an object, or is in the queue."""
-        return bool(self.exists or self.invalid or any(self.owned.values()) or self.queued)
+        paused = self.paused is not None and not self.paused.controller
+        return bool(
+            self.exists or self.invalid or any(self.owned.values()) or self.queued or paused
+        )
 
     def held_back(self, reason: str) -> "Explanation":
         """Return the explanation with the *reason* why garbage collection is held.
@@ -85,6 +104,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         keys: the number of primaries that this process syncs; None until the caches exist.
         invalid: the reason, by key, for each primary whose newest revision is invalid.
         failing: the error, by key, of each key whose last sync failed.
+        paused: the pause, by key, of each paused key; without the pause of the controller.
+        paused_controller: the pause of the whole controller; None if it is not paused.
         contested: the fields and the other writers, by key, of objects that are changed back again
             and again.
         syncs: the number of syncs since the start.
@@ -104,6 +125,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     keys: int | None = None
     invalid: dict[str, str] = {}
     failing: dict[str, str] = {}
+    paused: dict[str, str] = {}
+    paused_controller: Pause | None = None
     contested: dict[str, str] = {}
     syncs: int = 0
     failures: int = 0
@@ -119,20 +142,33 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "syncing"
 
 
-def explanation_of(
-    controller: str, key: str, cache: Cache[Any], queue: Workqueue[str], journal: Journal
-) -> Explanation:
+def explanation_of(host: Host, key: str, cache: Cache[Any], queue: Workqueue[str]) -> Explanation:
     """Return the explanation of a key that owns and reads no other objects."""
     stored, invalid = cache.get(key), cache.invalid.get(key)
     return Explanation(
-        controller=controller,
+        controller=host.name,
         key=key,
         exists=key in cache,
         revision=None if stored is None else stored.revision,
         invalid="" if invalid is None else hidden(str(invalid.error)),
+        paused=_paused(host.pausing, key),
         queued=_queued(queue.place(key)),
         failures=queue.failures(key),
-        syncs=journal.last_syncs(key),
+        syncs=host.journal.last_syncs(key),
+    )
+
+
+def _paused(pausing: Pausing, key: str) -> KeyPause | None:
+    pause = pausing.of(key)
+    if pause is None:
+        return None
+    return KeyPause(
+        reason=hidden(pause.reason),
+        since=pause.since,
+        until=pause.until,
+        by=pause.by,
+        controller=pause is pausing.whole,
+        pending=pausing.is_pending(key),
     )
 
 
@@ -173,6 +209,10 @@ def status_of(
         watch_restarts=sum(informer.restarts for informer in informers),
         queue=_combined([queue.stats() for queue in host.queues().values()]),
         missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
+        paused={
+            key: hidden(str(pause)) for key, pause in host.pausing.pauses().items() if has(key)
+        },
+        paused_controller=host.pausing.whole,
         contested={key: hidden("; ".join(texts)) for key, texts in contested.items()},
     )
 

@@ -73,7 +73,8 @@ class Measures(msgspec.Struct, frozen=True):
 
     `synced` is true once the syncs have begun. `syncs` is None without a sync handler, and `upkeep`
     is None without secondaries. Before the stores are open there are no `caches`. `planned` counts
-    the changes that a controller would have made that only plans, by action and kind.
+    the changes that a controller would have made that only plans, by action and kind. `paused` is
+    whether the whole controller is paused.
     """
 
     controller: str
@@ -83,6 +84,8 @@ class Measures(msgspec.Struct, frozen=True):
     syncs: Counts | None = None
     upkeep: UpkeepMeasures | None = None
     planned: Mapping[tuple[str, str], int] = {}
+    paused_keys: int = 0
+    paused: bool = False
 
 
 def measures_of(
@@ -99,6 +102,8 @@ def measures_of(
         syncs=syncs,
         upkeep=upkeep,
         planned={} if host.plan is None else dict(host.plan.counts),
+        paused_keys=host.pausing.count,
+        paused=host.pausing.whole is not None,
     )
 
 

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import call_hook, report_stuck
@@ -21,6 +22,7 @@ from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.time_limit import IGNORED_S
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError
+from natsctl.model.store import Stores
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -61,6 +63,7 @@ class Host:
         self.name = name
         self.queues = queues
         self.journal = Journal()
+        self.pausing = Pausing(name)
         self.synced = asyncio.Event()  # every cache is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
@@ -73,15 +76,19 @@ class Host:
 
     @asynccontextmanager
     async def watching(
-        self, informers: Mapping[str, Informer[Any]], primaries: Sequence[Informer[Any]]
+        self,
+        informers: Mapping[str, Informer[Any]],
+        primaries: Sequence[Informer[Any]],
+        *,
+        records: Stores | None = None,
     ) -> AsyncIterator[None]:
         """Run the informers, named by their slots, while the context lasts.
 
-        The keys of the objects in *primaries* are synced.
+        The keys of the objects in *primaries* are synced. *records* has the records of pauses.
         """
         self.informers, self.primaries = informers, primaries
         self.plan = current_plan.get()
-        async with together() as group:
+        async with self.pausing.watching(records), together() as group:
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")
                 for informer in informers.values()

@@ -13,6 +13,7 @@ from natsctl.core.sync.loop import KeyFilter, SyncLoop
 from natsctl.errors import InvalidInputError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
+from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Stored
 
 BATCH = 500  # keys that are enqueued before other tasks run
@@ -27,6 +28,7 @@ class Operation(StrEnum):
     SECONDARY = "secondary"
     RESYNC = "resync"
     RETRY = "retry"
+    RESUME = "resume"
     MANUAL = "manual"
 
     @property
@@ -91,6 +93,21 @@ class KeyQueue:
         self.queue = loop.queue
         self.reasons = Reasons()
         self._loop = loop
+        self.paused_keys = loop.paused
+        self.paused_keys.listen(self)
+
+    def paused(self, key: str, pause: Pause) -> None:
+        """See `PauseListener.paused`."""
+
+    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:  # noqa: ARG002 - the protocol's signature
+        """See `PauseListener.resumed`: syncs the key once if a sync was held back."""
+        if pending:
+            self.enqueue(key, Operation.RESUME)
+
+    @property
+    def stopped(self) -> bool:
+        """True while the whole controller is paused."""
+        return self._loop.stopped
 
     def holds(self, key: str) -> bool:
         """Return whether this process syncs the key now."""
@@ -135,6 +152,8 @@ class KeyQueue:
     def primary_changed(self, change: Change[Any], primary: Primary[Any]) -> None:
         """Enqueue the changed key unless only the status of its object changed."""
         key, loop = change.key, self._loop
+        if self.paused_keys.concerns(change):
+            self.paused_keys.observe(change)
         if not loop.holdings.has(key):
             return
         operation = _operation_for(change, primary)

@@ -10,9 +10,10 @@ from natsctl.core.cache.informer import Informer, catch_up
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
+from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
-from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.queue.workqueue import Held, Priority, Workqueue
 from natsctl.core.sync.calls import failure_of
 from natsctl.core.sync.counters import SyncCounters
 from natsctl.core.sync.follow_up import SYNCED, Failed, Outcome, Synced, settle
@@ -56,6 +57,8 @@ class SyncLoop(Generic[K]):
         handler: syncs a key; it fails by raising.
         queue: the keys to sync.
         retry: what follows a failure.
+        pausing: the pauses of the controller; by default only annotations pause keys.
+        on_held_back: called instead of the handler for a paused key, to report the pause.
     """
 
     def __init__(
@@ -64,11 +67,16 @@ class SyncLoop(Generic[K]):
         *,
         queue: Workqueue[K] | None = None,
         retry: RetryPolicy = always_retry,
+        pausing: Pausing | None = None,
+        on_held_back: Callable[[K], Awaitable[float | None]] | None = None,
     ) -> None:
         self.queue = Workqueue[K]() if queue is None else queue
         self.counters = SyncCounters[K]()
         self.holdings = HeldAssignments()  # the keys that may be put on the queue now
+        self._pausing = Pausing("") if pausing is None else pausing
+        self.paused = self._pausing.keys()
         self._handler = handler
+        self._on_held_back = on_held_back
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
         self._informers: list[Informer[Any]] = []
@@ -77,6 +85,11 @@ class SyncLoop(Generic[K]):
         self._moved = asyncio.Event()  # the assignment changed, or a key was lost while it was held
         self._workers = 1
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
+
+    @property
+    def stopped(self) -> bool:
+        """True while the whole controller is paused, so that no worker takes a key."""
+        return self._pausing.whole is not None
 
     def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], object]) -> None:
         """Call *on_change* for every change while the loop runs; it enqueues keys."""
@@ -168,6 +181,7 @@ class SyncLoop(Generic[K]):
         """Forget the keys that this process does not hold any more."""
         self.queue.keep(self.holdings.has)
         self.counters.keep(self.holdings.has)
+        self.paused.keep(self.holdings.has)
         if self._listener is not None:
             self._listener.lost(self.holdings.has)
 
@@ -177,6 +191,8 @@ class SyncLoop(Generic[K]):
 
     async def _run_workers(self, ready: Callable[[], Awaitable[None]]) -> None:
         await ready()
+        await self._pausing.listed.wait()
+        self.paused.check_records()
         with self.counters.answering():
             async with together() as group:
                 for number in range(self._workers):
@@ -199,9 +215,11 @@ class SyncLoop(Generic[K]):
                 self.queue.drop(key)
                 self.queue.done(key)
                 continue
+            if (self.paused.pauses or self._pausing.whole) and await self._held_back(key):
+                continue
             bind_sync(context, key, self.queue.failures(key) + 1)
             begun, changed = clock(), self.counters.begin(key)
-            outcome = await self._sync(key)
+            outcome = await self._sync(key, self._handler)
             now = clock()
             self.counters.end(key, outcome, begun=begun, now=now, changed=changed)
             if self._plan is not None:
@@ -215,12 +233,44 @@ class SyncLoop(Generic[K]):
             if slices.over:
                 await slices.pause()  # `get` and the handler may never have waited
 
-    async def _sync(self, key: K) -> Outcome:
+    async def _held_back(self, key: K) -> bool:
+        """Give back the key if it or the whole controller is paused; return whether it is."""
+        if self._pausing.whole is not None and self._plan is None:
+            await self._wait_running(key)
+        elif self.paused.holds_back(key):
+            await self._hold_back(key)
+        else:
+            return False
+        return True
+
+    async def _wait_running(self, key: K) -> None:
+        """Give back the key, and wait until the controller is resumed or stopped."""
+        held = self.queue.place(key)
+        priority = held.priority if isinstance(held, Held) else Priority.USER
+        self.queue.add(key, priority=priority)
+        self.queue.done(key)
+        waits = (self._pausing.wait_running(), self.queue.closed())
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _hold_back(self, key: K) -> None:
+        """Give back a paused key; its change is not answered until the key is resumed."""
+        self.counters.begin(key)
+        if self._on_held_back is None:
+            self.queue.done(key)
+        else:
+            settle(self.queue, key, await self._sync(key, self._on_held_back), self._retry)
+
+    async def _sync(self, key: K, handler: Callable[[K], Awaitable[float | None]]) -> Outcome:
         try:
             if self._leadership is None:
-                after_s = await self._handler(key)
+                after_s = await handler(key)
             else:
-                after_s = await self._handled_in_term(self._leadership, key)
+                after_s = await self._handled_in_term(self._leadership, key, handler)
             return SYNCED if after_s is None else Synced(after_s)
         except BaseException as error:
             failure = failure_of(error, asyncio.current_task())
@@ -230,10 +280,12 @@ class SyncLoop(Generic[K]):
                 raise
             return Failed(failure)
 
-    async def _handled_in_term(self, leadership: Leadership, key: K) -> float | None:
+    async def _handled_in_term(
+        self, leadership: Leadership, key: K, handler: Callable[[K], Awaitable[float | None]]
+    ) -> float | None:
         """Call the handler step by step while the term lasts; the key is not given away."""
         with leadership.working_on(key):
-            return await GuardedSteps(self._handler(key), self._may_sync)
+            return await GuardedSteps(handler(key), self._may_sync)
 
     def _may_sync(self) -> bool:
         return self._leadership is None or self._leadership.leads

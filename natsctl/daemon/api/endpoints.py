@@ -196,12 +196,15 @@ class ControllerEndpoints:
         self._check_running(runtime)
         queued, unknown, elsewhere = list[str](), list[str](), list[str]()
         invalid: dict[str, str] = {}
+        paused: dict[str, str] = {}
         for explanation in map(runtime.explain, keys):
             key = explanation.key
             if explanation.invalid:
                 invalid[key] = explanation.invalid
             elif not _has_work(explanation):
                 unknown.append(key)
+            elif explanation.paused is not None:
+                paused[key] = str(explanation.paused)
             elif not runtime.holds(key):
                 elsewhere.append(key)
             else:
@@ -215,6 +218,8 @@ class ControllerEndpoints:
             elsewhere=elsewhere,
             invalid=invalid,
             invalid_count=len(invalid),
+            paused=paused,
+            paused_count=len(paused),
         )
         return self._fitting(SHOWN_MAX, answer.limited)
 
@@ -280,7 +285,7 @@ def _has_secondaries(runtime: ControllerRuntime) -> bool:
 def _has_work(explanation: Explanation) -> bool:
     """Return whether a sync of the key has an object to work on, or a failure to repeat."""
     owns = any(explanation.owned.values())
-    return explanation.exists or owns or explanation.failures > 0
+    return explanation.exists or owns or explanation.failures > 0 or bool(explanation.paused)
 
 
 def _key(request: bytes) -> str:

@@ -36,12 +36,13 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
 
     A daemon reports further states: `standby` while another daemon leads, `joining` while it has no
     keys of a sharded controller yet, `stopping`, and `blocked` while a handler blocks the event
-    loop. The lists of invalid, failing and contested keys may be cut; their counts are not.
+    loop. The lists of invalid, failing, paused and contested keys may be cut; their counts are not.
 
     Attributes:
         daemon: the daemon that answers.
         invalid_count: the number of invalid primaries.
         failing_count: the number of keys whose last sync failed.
+        paused_count: the number of paused keys.
         contested_count: the number of keys with contested objects.
         members: the daemons that share the keys; empty if the controller is not sharded.
         mode: `alone`, `leader`, `standby`, `shard 2 of 4`, `shard` while it joins, or `dry-run`;
@@ -53,6 +54,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     daemon: Process
     invalid_count: int = 0
     failing_count: int = 0
+    paused_count: int = 0
     contested_count: int = 0
     members: list[str] = msgspec.field(default_factory=list)
     mode: str = ""
@@ -66,6 +68,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             daemon=daemon,
             invalid_count=len(status.invalid),
             failing_count=len(status.failing),
+            paused_count=len(status.paused),
             contested_count=len(status.contested),
         )
 
@@ -77,6 +80,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             garbage_held=cut(self.garbage_held),
             invalid=first_keys(self.invalid, count),
             failing=first_keys(self.failing, count),
+            paused=first_keys(self.paused, count),
             contested=first_keys(self.contested, count),
         )
 
@@ -142,6 +146,8 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
         elsewhere: keys that another daemon syncs.
         invalid: the reason, by key, for some of the invalid primaries, which are not synced.
         invalid_count: the number of invalid primaries among the requested keys.
+        paused: the pause, by key, of some of the paused keys, which are not synced.
+        paused_count: the number of paused keys among the requested keys.
     """
 
     controller: str
@@ -151,10 +157,13 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: list[str] = []
     invalid: dict[str, str] = {}
     invalid_count: int = 0
+    paused: dict[str, str] = {}
+    paused_count: int = 0
 
     def limited(self, count: int) -> "Queuing":
         """Return the answer with at most *count* reasons."""
-        return replace(self, invalid=first_keys(self.invalid, count))
+        paused = first_keys(self.paused, count)
+        return replace(self, invalid=first_keys(self.invalid, count), paused=paused)
 
 
 class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):

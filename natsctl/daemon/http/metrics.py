@@ -133,6 +133,14 @@ CONTROLLERS = MetricTable[Measures](
             "1 if the controller has started to sync.",
             lambda controller: controller.synced,
         ),
+        "natsctl_controller_paused": (
+            "1 if the whole controller is paused.",
+            lambda controller: controller.paused,
+        ),
+        "natsctl_paused_keys": (
+            "Paused keys, without those of a controller that is paused as a whole.",
+            lambda controller: controller.paused_keys,
+        ),
         "controller_runtime_max_concurrent_reconciles": (
             "Maximum number of keys that the controller syncs concurrently.",
             lambda controller: sum(queue.workers for queue in controller.queues),

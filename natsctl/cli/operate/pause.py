@@ -1,0 +1,77 @@
+"""`natsctl pause`: holds back the syncs of keys or of a whole controller."""
+
+from typing import Annotated
+
+import typer
+
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
+from natsctl.cli.operate.find_daemon import NamedOption
+from natsctl.cli.operate.paused_objects import (
+    AllOption,
+    BucketOption,
+    KeysArgument,
+    check_selection,
+    controller_of,
+    duration,
+    target_of,
+)
+from natsctl.cli.output.terminal import write_line, write_notice
+from natsctl.daemon.pauses import new_pause, pause_controller, pause_object
+from natsctl.errors import NatsctlError, NoDaemonError
+from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection.options import NatsOptions
+
+app = App()
+
+
+@app.add(
+    "natsctl pause shop --reason 'waits for the new disk'",
+    "natsctl pause shop market --for 2h",
+    "natsctl pause --all -c greetings",
+)
+@connected
+async def pause(
+    options: NatsOptions,
+    *,
+    keys: KeysArgument = None,
+    everything: AllOption = False,
+    controller: NamedOption = None,
+    bucket: BucketOption = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="The reason, for people", metavar="TEXT")
+    ] = "",
+    lasts: Annotated[
+        str | None,
+        typer.Option("--for", help="Resume after this time, such as 30m, 2h or 1d", metavar="TIME"),
+    ] = None,
+) -> None:
+    """Hold back the syncs of keys or of a controller.
+
+    A paused key is neither synced nor garbage collected. Its changes are remembered, and it is
+    synced once when it is resumed. A sync under way goes on to its end. The pause survives
+    restarts: it is the annotation natsctl.io/paused of the object, or a record of the controller.
+    """
+    selected = check_selection(keys, whole=everything)
+    new = new_pause(reason=reason, duration=None if lasts is None else duration(lasts))
+    end = f" until {new.until}" if new.until else ""
+    async with connect(options) as connection:
+        if everything:
+            name, runs = await controller_of(connection, controller)
+            await pause_controller(connection, name, new)
+            write_line(f"controller {name} paused{end}")
+            if not runs:
+                write_notice(f"no daemon runs {name} now")
+        statuses = [0]
+        for key in selected:
+            try:
+                target = await target_of(connection, key, controller=controller, bucket=bucket)
+                await pause_object(connection, target.bucket, key, new)
+            except NoDaemonError:
+                raise
+            except NatsctlError as error:
+                report_error(f"{key}: {error}")
+                statuses.append(exit_status(error))
+            else:
+                write_line(f"{target.bucket}/{key} paused{end}")
+    exit_with(statuses)

@@ -1,0 +1,128 @@
+"""Finds the objects that `natsctl pause` and `natsctl resume` are about."""
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+import typer
+
+from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.cli.operate.find_daemon import choose_by_key
+from natsctl.controller.controller import Controller
+from natsctl.controller.slots.declare import only_primary
+from natsctl.daemon.api.client import Daemons
+from natsctl.errors import NoDaemonError, UsageError
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.model.keys import check_key
+from natsctl.model.kinds import Kind, KvKind
+
+KeysArgument = Annotated[list[str] | None, typer.Argument(help="Keys of primaries", metavar="KEY")]
+AllOption = Annotated[bool, typer.Option("--all", help="The whole controller, with all its keys")]
+BucketOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bucket", help="The bucket of the keys; needed if no daemon runs", metavar="BUCKET"
+    ),
+]
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(?:\d+[dhms])+")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A key in a bucket, and the controllers that sync it, as far as they are known."""
+
+    bucket: str
+    key: str
+    controllers: tuple[str, ...] = ()
+
+
+def duration(text: str) -> timedelta:
+    """Return a duration such as 90s, 30m, 2h, 1d12h; raises `UsageError`."""
+    if not _DURATION.fullmatch(text):
+        raise UsageError(f"--for {text!r} is no duration: write 90s, 30m, 2h or 1d12h")
+    parts = re.findall(r"(\d+)([dhms])", text)
+    total = sum(int(number) * _UNITS_S[unit] for number, unit in parts)
+    try:
+        return timedelta(seconds=total)
+    except OverflowError:
+        raise UsageError(f"--for {text!r} is too long") from None
+
+
+def check_selection(keys: Sequence[str] | None, *, whole: bool) -> list[str]:
+    """Return the selected keys; raises `UsageError` unless there are keys or *whole*."""
+    selected = list(dict.fromkeys(check_key(key) for key in keys or ()))
+    if bool(selected) == whole:
+        raise UsageError("give keys, or --all for the whole controller")
+    return selected
+
+
+async def controller_of(connection: Connection, named: str | None) -> tuple[str, bool]:
+    """Return the name of the controller, and whether a daemon runs it.
+
+    Without a name, the only controller of the daemons is meant.
+    """
+    if named is not None and ":" in named:
+        named = load_runnable_controller(named).name
+    try:
+        daemons = await Daemons.find(connection)
+    except NoDaemonError:
+        if named is None:
+            raise
+        return named, False
+    if named is None:
+        return daemons.controller(None), True
+    return named, named in daemons.controllers
+
+
+async def target_of(
+    connection: Connection, key: str, *, controller: str | None, bucket: str | None
+) -> Target:
+    """Return where the key's object is.
+
+    Raises `UsageError` if it is in a cluster, and as `choose_by_key` and `Daemons.find` do.
+    """
+    names: tuple[str, ...] = ()
+    if controller is not None and ":" in controller:
+        loaded = load_runnable_controller(controller)
+        names, bucket = (loaded.name,), bucket or _bucket_of(loaded, key)
+        return Target(bucket, key, names)
+    if bucket is not None:
+        names = () if controller is None else (controller,)
+        return Target(bucket, key, names)
+    try:
+        daemons = await Daemons.find(connection)
+    except NoDaemonError as error:
+        raise NoDaemonError(f"{error}, or name the bucket with --bucket") from None
+    if controller is None and len(daemons.controllers) > 1:
+        controller = await choose_by_key(key)(daemons)
+    name = daemons.controller(controller)
+    tree = await daemons.tree(name, key)
+    if not tree.bucket:
+        raise _in_cluster(tree.kind, key)
+    return Target(tree.bucket, key, (name,))
+
+
+def _bucket_of(controller: object, key: str) -> str:
+    kinds: Sequence[Kind[object]]
+    if isinstance(controller, Controller):
+        kinds = (only_primary(type(controller)).kind,)
+    else:
+        kinds = getattr(controller, "kinds", ())
+    buckets = {kind.bucket for kind in kinds if isinstance(kind, KvKind) and kind.holds(key)}
+    if len(buckets) == 1:
+        return buckets.pop()
+    if not buckets and kinds:
+        raise _in_cluster(kinds[0].name, key)
+    raise UsageError(f"{key} may be in {', '.join(sorted(buckets))}: choose one with --bucket")
+
+
+def _in_cluster(kind: str, key: str) -> UsageError:
+    namespace, _, name = key.rpartition("/")
+    where = f" -n {namespace}" if namespace else ""
+    return UsageError(
+        f"{key} is a {kind} in a cluster: pause it with kubectl annotate {kind.lower()} {name}"
+        f"{where} natsctl.io/paused=true, and resume it with natsctl.io/paused-"
+    )

@@ -1,0 +1,1 @@
+"""Holds back the syncs of paused keys and controllers."""

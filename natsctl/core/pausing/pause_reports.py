@@ -1,0 +1,55 @@
+"""Logs and records events about the pauses of a controller and its keys."""
+
+from collections.abc import Callable
+
+from natsctl.model.pause import Pause
+from natsctl.model.recorder import EventType
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
+
+REASON_PAUSED, REASON_RESUMED = "Paused", "Resumed"
+WHOLE = "-"
+"""The key of events about a whole controller."""
+
+RecordEvent = Callable[[str, EventType, str, str], None]
+"""Records an event: the key, the type, the reason and the message."""
+
+
+class PauseReports:
+    """Logs and records the pauses of one controller; a `PauseListener`.
+
+    Args:
+        controller: the controller's name.
+        holds: returns whether this process syncs a key; only then it reports about the key.
+        event: records an event.
+    """
+
+    def __init__(
+        self, controller: str, *, holds: Callable[[str], bool], event: RecordEvent
+    ) -> None:
+        self._controller = controller
+        self._holds = holds
+        self._event = event
+
+    def paused(self, key: str, pause: Pause) -> None:
+        """See `PauseListener.paused`."""
+        if self._holds(key):
+            log.info("a key is paused", controller=self._controller, key=key, pause=pause)
+            self._event(key, EventType.NORMAL, REASON_PAUSED, f"paused {pause}")
+
+    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:
+        """See `PauseListener.resumed`."""
+        if self._holds(key):
+            log.info("a key is resumed", controller=self._controller, key=key, pending=pending)
+            self._event(key, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {pause}")
+
+    def whole_changed(self, before: Pause | None, after: Pause | None) -> None:
+        """Report that the whole controller was paused or resumed."""
+        if after is not None:
+            log.warning("the controller is paused", controller=self._controller, pause=after)
+            self._event(WHOLE, EventType.NORMAL, REASON_PAUSED, f"paused {after}")
+        else:
+            log.info("the controller is resumed", controller=self._controller)
+            text = f"resumed; it was paused {before}"
+            self._event(WHOLE, EventType.NORMAL, REASON_RESUMED, text)

@@ -1,0 +1,253 @@
+"""Pauses one controller: its keys by annotations and records, and all of it by one record.
+
+The bucket `natsctl` has the records, as the text of a pause (`natsctl.model.pause`):
+
+- `controllers.NAME.paused` pauses the whole controller.
+- `controllers.NAME.paused.BUCKET.KEY` pauses an object that was deleted while it was paused. The
+  text `false` resumes it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.pausing.clock import Clock
+from natsctl.core.pausing.pause_reports import PauseReports
+from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
+from natsctl.core.task_group import together
+from natsctl.errors import NotFoundError, NotLeadingError, PermissionDeniedError, StoreError
+from natsctl.model.kinds import KvKind, kv
+from natsctl.model.pause import Pause, parse_pause
+from natsctl.model.store import Change, Store, Stores
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
+
+LISTED_S = 5.0  # how long a start waits until the records are listed
+RETRY_S = 5.0  # until a record that could not be written is written again
+
+PAUSES: KvKind[bytes] = kv(bytes, bucket="natsctl", history=1, replicas=None)
+"""The records of pauses."""
+
+
+def controller_record(controller: str) -> str:
+    """Return the key of the record that pauses a whole controller."""
+    return f"controllers.{controller}.paused"
+
+
+def key_record(controller: str, bucket: str, key: str) -> str:
+    """Return the key of the record that pauses a deleted object."""
+    return f"{controller_record(controller)}.{bucket}.{key}"
+
+
+class Pausing:
+    """The pauses of one controller.
+
+    `whole` is the pause of the whole controller; no worker takes a key then.
+    """
+
+    def __init__(self, controller: str) -> None:
+        self.controller = controller
+        self.whole: Pause | None = None
+        self.listed = asyncio.Event()  # the records are known, or not followed
+        self.listed.set()
+        self._running = asyncio.Event()  # the controller is not paused
+        self._running.set()
+        self._record: Pause | None = None  # of the whole controller, which may have ended
+        self._keys: list[PausedKeys] = []
+        self._unrecorded: dict[tuple[int, str], None] = {}  # keys whose records may be wrong
+        self._wake = asyncio.Event()
+        self._reports: list[PauseReports] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._clock: Clock | None = None
+
+    def keys(self) -> PausedKeys:
+        """Return the paused keys of one more sync loop."""
+        number = len(self._keys)
+        paused = PausedKeys(lambda key: self._check_record(number, key))
+        self._keys.append(paused)
+        for reports in self._reports:
+            paused.listen(reports)
+        return paused
+
+    def report_to(self, reports: PauseReports) -> None:
+        """Report every later pause and resumption, of keys and of the whole controller."""
+        self._reports.append(reports)
+        for paused in self._keys:
+            paused.listen(reports)
+
+    @property
+    def count(self) -> int:
+        """The number of paused keys."""
+        return sum(map(len, self._keys))
+
+    def of(self, key: str) -> Pause | None:
+        """Return the pause of a key, or of the whole controller; None if neither is paused."""
+        pauses = (paused.pauses.get(key) for paused in self._keys)
+        return self.whole or next((pause for pause in pauses if pause is not None), None)
+
+    def advice(self, key: str) -> str:
+        """Return that the key is paused, and how to resume it; empty if it is not paused."""
+        if self.whole is not None:
+            command = f"natsctl resume --all -c {self.controller}"
+            return f"controller {self.controller} is paused {self.whole}: {command}"
+        pause = self.of(key)
+        return "" if pause is None else f"{key} is paused {pause}: natsctl resume {key}"
+
+    def is_pending(self, key: str) -> bool:
+        """Return whether a sync of the key was held back."""
+        return any(paused.is_pending(key) for paused in self._keys)
+
+    def pauses(self) -> dict[str, Pause]:
+        """Return the pauses of all paused keys."""
+        return {key: pause for paused in self._keys for key, pause in paused.pauses.items()}
+
+    async def wait_running(self) -> None:
+        """Wait until the whole controller is not paused."""
+        await self._running.wait()
+
+    # ---- records
+
+    @asynccontextmanager
+    async def watching(self, stores: Stores | None) -> AsyncIterator[None]:
+        """Follow and write the records in *stores* while the context lasts.
+
+        Without stores there are no records, and only annotations pause keys.
+        """
+        store = None if stores is None else await self._open(stores)
+        if store is None:
+            with self._closing():
+                yield
+            return
+        self.listed.clear()
+        informer = Informer(store, PAUSES.part(f"controllers.{self.controller}.>"))
+        with self._closing():
+            await informer.add(self._observe)
+            async with together() as group:
+                tasks = [
+                    group.create_task(self._follow(informer), name="watch of pauses"),
+                    group.create_task(self._list(informer), name="list of pauses"),
+                    group.create_task(self._write_records(store), name="records of pauses"),
+                ]
+                try:
+                    yield
+                finally:
+                    for task in tasks:
+                        task.cancel()
+
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Cancel the timers at the end of the context."""
+        try:
+            yield
+        finally:
+            for paused in self._keys:
+                paused.close()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def _open(self, stores: Stores) -> Store | None:
+        try:
+            return await stores.open(PAUSES.part(f"controllers.{self.controller}.>"))
+        except StoreError as error:
+            log.warning("cannot read the pauses of controllers", error=error)
+            return None
+
+    async def _follow(self, informer: Informer[Any]) -> None:
+        """Follow the records; without the permission, try again from time to time."""
+        denied = ""
+        while True:
+            try:
+                await informer.run(is_final=lambda error: isinstance(error, PermissionDeniedError))
+            except PermissionDeniedError as error:
+                self.listed.set()
+                if str(error) != denied:
+                    log.warning("cannot read the pauses of controllers", error=error)
+                denied = str(error)
+                await asyncio.sleep(RECHECK_S)
+
+    async def _list(self, informer: Informer[Any]) -> None:
+        """Set `listed` when the records are listed, or cannot be listed for a while."""
+        try:
+            async with asyncio.timeout(LISTED_S):
+                await informer.cache.synced.wait()
+        except TimeoutError:
+            if self.listed.is_set():
+                return
+            log.warning(
+                "cannot list the pauses in the bucket natsctl: a paused controller may sync",
+                controller=self.controller,
+                error=informer.failure,
+            )
+        self.listed.set()
+
+    def _observe(self, change: Change[Any]) -> None:
+        prefix = controller_record(self.controller)
+        text = None if change.after is None else change.after.value.decode(errors="replace")
+        if change.key == prefix:
+            self._record = None if text is None else parse_pause(text)
+            self._refresh(notify=not change.initial)
+            return
+        bucket, _, key = change.key.removeprefix(f"{prefix}.").partition(".")
+        for paused in self._keys:
+            if key and paused.bucket == bucket:
+                if text is None:
+                    paused.unrecorded(key)
+                else:
+                    paused.recorded(key, parse_pause(text))
+
+    def _refresh(self, *, notify: bool = True) -> None:
+        """Pause or resume the whole controller, as its record demands."""
+        if self._clock is None:
+            self._clock = Clock()
+        before, after = self.whole, self._record
+        left_s = 0.0 if after is None else self._clock.left_s(after)
+        if self._timer is not None:
+            self._timer.cancel()
+        if after is not None and left_s <= 0:
+            after = None
+        elif after is not None and after.until:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(min(left_s, RECHECK_S), self._refresh)
+        self.whole = after
+        if after is None:
+            self._running.set()
+        else:
+            self._running.clear()
+        if before != after and notify:
+            for reports in self._reports:
+                reports.whole_changed(before, after)
+
+    def _check_record(self, number: int, key: str) -> None:
+        if self._keys[number].bucket:
+            self._unrecorded[number, key] = None
+            self._wake.set()
+
+    async def _write_records(self, store: Store) -> None:
+        """Write the records of paused objects, so that their deletion does not resume them."""
+        await self.listed.wait()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._unrecorded:
+                (number, key), _ = self._unrecorded.popitem()
+                try:
+                    await self._correct_record(store, self._keys[number], key)
+                except NotLeadingError:
+                    pass  # the process that holds the key writes the record
+                except StoreError as error:
+                    log.warning("cannot write the record of a pause", key=key, error=error)
+                    await asyncio.sleep(RETRY_S)
+                    self._check_record(number, key)
+
+    async def _correct_record(self, store: Store, paused: PausedKeys, key: str) -> None:
+        name = key_record(self.controller, paused.bucket, key)
+        pause = paused.needs_record(key)
+        if pause is not None:
+            await rewrite(store, name, lambda _: pause.text.encode(), seen=await read(store, name))
+        elif paused.has_superfluous_record(key):
+            with suppress(NotFoundError):
+                await store.delete(name, purge=True)

@@ -1,0 +1,177 @@
+"""Pauses and resumes objects and controllers with a user's own permissions, without a daemon."""
+
+import getpass
+import socket
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
+from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.objects import PAUSED
+from natsctl.model.pause import NO_PAUSE, Pause, active_pause
+from natsctl.model.store import Stored
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """The pause that `resume_object` ended, if any, and whether the object exists."""
+
+    pause: Pause | None
+    exists: bool
+
+
+def new_pause(*, reason: str = "", duration: timedelta | None = None) -> Pause:
+    """Return a pause from now on, by the user of this process."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    until = "" if duration is None else _text(now + duration)
+    return Pause(reason=" ".join(reason.split()), since=_text(now), until=until, by=_user())
+
+
+async def pause_object(connection: Connection, bucket: str, key: str, pause: Pause) -> None:
+    """Set the annotation of an object; a pause that it has is replaced.
+
+    Raises `NotFoundError` if the object does not exist, and `UsageError` if it has no metadata.
+    """
+    store = BucketStore(Bucket(connection, bucket))
+
+    def change(current: Stored | None) -> bytes:
+        if current is None:
+            raise NotFoundError(f"{bucket} has no {key}")
+        return documents.render(documents.with_labels(_object(current), {}, {PAUSED: pause.text}))
+
+    await rewrite(store, key, change, seen=await read(store, key))
+
+
+async def resume_object(
+    connection: Connection, bucket: str, key: str, controllers: Collection[str] = ()
+) -> Resumption:
+    """Remove the pause of an object, or of an object that was deleted while it was paused.
+
+    *controllers* may have seen the deletion. Raises `UsageError` if the object has no metadata.
+    """
+    store = BucketStore(Bucket(connection, bucket))
+    stored = await read(store, key)
+    if stored is None:
+        return Resumption(await _resume_deleted(connection, bucket, key, controllers), exists=False)
+    before = active_pause(_annotation(_object(stored)), datetime.now(UTC))
+
+    def change(current: Stored | None) -> bytes:
+        if current is None:
+            raise NotFoundError(f"{bucket} has no {key} any more: resume it again")
+        document = _object(current)
+        return current.value if _annotation(document) is None else _without_pause(document)
+
+    await rewrite(store, key, change, seen=stored)
+    return Resumption(before, exists=True)
+
+
+async def pause_controller(connection: Connection, controller: str, pause: Pause) -> None:
+    """Pause all keys of a controller, also before its daemon starts."""
+    store = await _records(connection)
+    value, name = pause.text.encode(), controller_record(controller)
+    await rewrite(store, name, lambda _: value, seen=await read(store, name))
+
+
+async def resume_controller(connection: Connection, controller: str) -> Pause | None:
+    """Resume a controller, and return its pause; None if it is not paused."""
+    pause = await paused_controller(connection, controller)
+    try:
+        await (await _records(connection)).delete(controller_record(controller))
+    except NotFoundError:
+        return None
+    return pause
+
+
+async def paused_controller(connection: Connection, controller: str) -> Pause | None:
+    """Return the pause of a whole controller; None if it is not paused."""
+    store = BucketStore(Bucket(connection, PAUSES.bucket))
+    try:
+        stored = await read(store, controller_record(controller))
+    except StoreMissingError:
+        return None
+    text = None if stored is None else stored.value.decode(errors="replace")
+    return active_pause(text, datetime.now(UTC))
+
+
+async def _resume_deleted(
+    connection: Connection, bucket: str, key: str, controllers: Collection[str]
+) -> Pause | None:
+    """Write the records that resume a deleted object, and return its pause."""
+    store, pauses = await _records(connection), list[Pause | None]()
+    wanted = {key_record(controller, bucket, key) for controller in controllers}
+    known = await Bucket(connection, PAUSES.bucket).keys(key_record("*", bucket, key))
+    for name in known | wanted:
+        stored = await read(store, name)
+        if stored is None and name not in wanted:
+            continue  # a delete marker
+        text = None if stored is None else stored.value.decode(errors="replace")
+        pauses.append(active_pause(text, datetime.now(UTC)))
+        await rewrite(store, name, lambda _: NO_PAUSE.encode(), seen=stored)
+    pauses.append(await _last_pause(connection, bucket, key))
+    return next((pause for pause in pauses if pause is not None), None)
+
+
+async def _last_pause(connection: Connection, bucket: str, key: str) -> Pause | None:
+    """Return the pause in the last state of a deleted object."""
+    history = await BucketStore(Bucket(connection, bucket)).history(key)
+    states = [state for state in history if isinstance(state, Stored)]
+    try:
+        text = _annotation(documents.parse(states[-1].value)) if states else None
+    except InvalidObjectError:
+        return None
+    return active_pause(text, datetime.now(UTC))
+
+
+async def _records(connection: Connection) -> BucketStore:
+    bucket = Bucket(connection, PAUSES.bucket)
+    await bucket.ensure(PAUSES)
+    return BucketStore(bucket)
+
+
+def _object(stored: Stored) -> Document:
+    """Return the object in a value; raises `UsageError` if the value is no object."""
+    try:
+        document = documents.parse(stored.value)
+    except InvalidObjectError:
+        document = {}
+    if "spec" in document or documents.metadata_of(document):
+        return document
+    raise UsageError(
+        f"{stored.key} has no metadata, so that no annotation can pause it: "
+        "pause the whole controller with --all"
+    )
+
+
+def _annotation(document: Document) -> str | None:
+    annotations = documents.metadata_of(document).get("annotations")
+    text = annotations.get(PAUSED) if isinstance(annotations, dict) else None
+    return text if isinstance(text, str) else None
+
+
+def _without_pause(document: Document) -> bytes:
+    metadata = dict(documents.metadata_of(document))
+    annotations = dict(metadata["annotations"])  # type: ignore[call-overload]  # it has one
+    del annotations[PAUSED]
+    metadata["annotations"] = annotations
+    if not annotations:
+        del metadata["annotations"]
+    return documents.render({**document, "metadata": metadata})
+
+
+def _text(time: datetime) -> str:
+    return time.isoformat().replace("+00:00", "Z")
+
+
+def _user() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "unknown"
+    return "".join(f"{name}@{socket.gethostname()}".split())

@@ -1,0 +1,504 @@
+"""Paused keys and controllers are neither synced nor garbage collected until they are resumed."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from natsctl import InformerController, Operation, Resource, ResourceWatcher, Snapshot
+from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
+from natsctl.errors import PausedError
+from natsctl.model.pause import Pause
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.app_controller import (
+    APPS,
+    App,
+    AppClient,
+    Apps,
+    app_client,
+    document,
+    edit,
+    put,
+)
+
+PAUSED = ("metadata", "annotations", "natsctl.io/paused")
+AN_HOUR = 3600.0  # six resyncs of every key
+HELD = Pause(reason="waits for a disk", by="ann@desk")
+
+
+def lasting(seconds: float) -> str:
+    """Return the text of a pause that ends so many seconds from now."""
+    until = datetime.now(UTC) + timedelta(seconds=seconds)
+    return Pause(until=until.isoformat()).text
+
+
+async def built(harness: Harness, *keys: str) -> AppClient:
+    client = app_client(harness)
+    for key in keys:
+        await client.app(key)
+    await harness.run_until_idle()
+    syncs_of(harness).clear()
+    return client
+
+
+def syncs_of(harness: Harness) -> list[str]:
+    controller = harness.runtime.controller
+    assert isinstance(controller, Apps)
+    return controller.syncs
+
+
+async def set_record(stores: MemoryStores, name: str, text: str) -> None:
+    await put(stores.store(PAUSES), name, text.encode())
+
+
+async def records(stores: MemoryStores) -> dict[str, str]:
+    """Return the records of pauses."""
+    store = stores.store(PAUSES)
+    names = [name for name in list(store.keys()) if name.startswith("controllers.")]
+    return {name: (await store.get(name)).value.decode() for name in names}
+
+
+async def change(client: AppClient, key: str, text: str) -> None:
+    await edit(client.apps, key, "spec", "text", to=text)
+
+
+async def test_a_paused_key_that_changes_100_times_is_synced_once_after_it_is_resumed() -> None:
+    async with running(Apps()) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to="true")
+        for number in range(100):
+            await change(client, "shop", f"hi {number}")
+            await harness.run_for(0.1)
+        assert syncs_of(harness) == []
+        await edit(client.apps, "shop", *PAUSED, to=None)
+        await harness.run_until_idle()
+        assert syncs_of(harness) == ["shop"]
+        assert await client.texts() == {"shop.main": "hi 99"}
+
+
+@pytest.mark.parametrize("text", ["true", "", "waits", "until=soon", '{"a": 1}', HELD.text])
+async def test_any_value_of_the_annotation_but_false_pauses(text: str) -> None:
+    async with running(Apps()) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to=text)
+        await change(client, "shop", "ho")
+        await harness.run_for(1)
+        assert syncs_of(harness) == []
+
+
+async def test_the_value_false_does_not_pause() -> None:
+    async with running(Apps()) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to="false")
+        await change(client, "shop", "ho")
+        await harness.run_until_idle()
+        assert syncs_of(harness) == ["shop"]
+
+
+async def test_pausing_and_resuming_an_unchanged_object_syncs_nothing() -> None:
+    async with running(Apps()) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to="true")
+        await harness.run_for(1)
+        await edit(client.apps, "shop", *PAUSED, to=None)
+        await harness.run_for(1)
+        assert syncs_of(harness) == []
+
+
+async def test_other_keys_are_synced() -> None:
+    async with running(Apps()) as harness:
+        client = await built(harness, "shop", "market")
+        await edit(client.apps, "shop", *PAUSED, to="true")
+        await change(client, "shop", "ho")
+        await change(client, "market", "ho")
+        await harness.run_until_idle()
+        assert syncs_of(harness) == ["market"]
+
+
+async def test_a_changed_secondary_of_a_paused_key_is_restored_after_it_is_resumed() -> None:
+    async with running(Apps()) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to="true")
+        await harness.run_for(1)
+        await edit(client.parts, "shop.main", "spec", "text", to="changed")
+        await harness.run_for(AN_HOUR)
+        assert await client.texts() == {"shop.main": "changed"}
+        await edit(client.apps, "shop", *PAUSED, to=None)
+        await harness.run_until_idle()
+        assert await client.texts() == {"shop.main": "hi"}
+
+
+async def test_a_pause_with_an_end_resumes_by_itself() -> None:
+    async with running(Apps()) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
+        await change(client, "shop", "ho")
+        await harness.run_for(AN_HOUR - 60)
+        assert syncs_of(harness) == []
+        await harness.run_for(61)
+        assert syncs_of(harness) == ["shop"]
+
+
+async def test_a_pause_with_an_end_resumes_by_itself_after_a_restart() -> None:
+    stores = MemoryStores()
+    async with running(Apps(), stores=stores) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
+        await change(client, "shop", "ho")
+    async with running(Apps(), stores=stores) as harness:
+        await harness.run_for(AN_HOUR - 60)
+        assert syncs_of(harness) == []
+        await harness.run_for(61)
+        assert syncs_of(harness) == ["shop"]
+
+
+async def test_a_pause_that_has_ended_pauses_nothing() -> None:
+    async with running(Apps()) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to=lasting(-1))
+        await change(client, "shop", "ho")
+        await harness.run_until_idle()
+        assert syncs_of(harness) == ["shop"]
+
+
+async def test_a_key_that_is_resumed_after_a_restart_is_synced_once() -> None:
+    stores = MemoryStores()
+    async with running(Apps(), stores=stores) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to="true")
+    async with running(Apps(), stores=stores) as harness:
+        await harness.run_for(60)
+        assert syncs_of(harness) == []
+        await edit(client.apps, "shop", *PAUSED, to=None)
+        await harness.run_until_idle()
+        assert syncs_of(harness) == ["shop"]
+
+
+async def test_a_failing_key_that_is_paused_is_retried_after_it_is_resumed() -> None:
+    class Failing(Apps):
+        broken = True
+
+        async def sync_handler(self, key: str) -> float | None:
+            await super().sync_handler(key)
+            if self.broken:
+                raise RuntimeError("broken")
+            return None
+
+    controller = Failing()
+    async with running(controller) as harness:
+        client = app_client(harness)
+        await client.app("shop")
+        await harness.run_for(5)
+        failures = harness.runtime.explain("shop").failures
+        await edit(client.apps, "shop", *PAUSED, to="true")
+        await harness.run_for(AN_HOUR)
+        controller.syncs.clear()
+        await harness.run_for(AN_HOUR)
+        assert controller.syncs == []
+        assert harness.runtime.explain("shop").failures == failures
+        controller.broken = False
+        await edit(client.apps, "shop", *PAUSED, to=None)
+        await harness.run_until_idle()
+        assert controller.syncs == ["shop"]
+
+
+class TestDeletedWhilePaused:
+    """A primary that is deleted while it is paused keeps its secondaries until it is resumed."""
+
+    async def test_in_one_process(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to=HELD.text)
+            await harness.run_for(1)
+            await client.apps.delete("shop")
+            await harness.run_for(AN_HOUR)
+            assert client.part_keys == ["shop.main"]
+            assert await records(client.stores) == {key_record("apps", "apps", "shop"): HELD.text}
+
+            await set_record(client.stores, key_record("apps", "apps", "shop"), "false")
+            await harness.run_until_idle()
+            assert client.part_keys == []
+            await harness.run_for(1)
+            assert await records(client.stores) == {}
+
+    @pytest.mark.parametrize("purge", [False, True])
+    async def test_and_after_a_restart(self, purge: bool) -> None:  # noqa: FBT001 - pytest passes it
+        stores = MemoryStores()
+        async with running(Apps(), stores=stores) as harness:
+            client = await built(harness, "shop", "market")
+            await edit(client.apps, "shop", *PAUSED, to=HELD.text)
+            await harness.run_for(1)
+        await client.apps.delete("shop", purge=purge)
+        async with running(Apps(), stores=stores) as harness:
+            await harness.run_for(AN_HOUR)
+            assert client.part_keys == ["market.main", "shop.main"]
+            await set_record(stores, key_record("apps", "apps", "shop"), "false")
+            await harness.run_for(AN_HOUR)
+            assert client.part_keys == ["market.main"]
+
+    async def test_as_the_history_shows_if_no_process_saw_the_pause(self) -> None:
+        stores = MemoryStores()
+        async with running(Apps(), stores=stores) as harness:
+            client = await built(harness, "shop", "market")
+        await edit(client.apps, "shop", *PAUSED, to=HELD.text)
+        await client.apps.delete("shop")
+        async with running(Apps(), stores=stores) as harness:
+            await harness.run_for(AN_HOUR)
+            assert client.part_keys == ["market.main", "shop.main"]
+            assert await records(stores) == {key_record("apps", "apps", "shop"): HELD.text}
+            await set_record(stores, key_record("apps", "apps", "shop"), "false")
+            await harness.run_for(AN_HOUR)
+            assert client.part_keys == ["market.main"]
+
+    async def test_and_its_end_removes_them(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
+            await harness.run_for(1)
+            await client.apps.delete("shop")
+            await harness.run_for(AN_HOUR - 60)
+            assert client.part_keys == ["shop.main"]
+            await harness.run_for(61)
+            assert client.part_keys == []
+
+    async def test_and_garbage_collection_names_the_command(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to="true")
+            await harness.run_for(1)
+            await client.apps.delete("shop")
+            await harness.run_for(1)
+            plan = await harness.runtime.garbage_plan(at_once=True)
+            assert [orphan.held for orphan in plan.orphans] == [
+                "shop is paused without a reason: natsctl resume shop"
+            ]
+            removed = await harness.runtime.garbage_apply(plan)
+            assert removed.orphans == ()
+            assert client.part_keys == ["shop.main"]
+
+    async def test_and_a_new_object_of_the_key_is_not_paused(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to="true")
+            await harness.run_for(1)
+            await client.apps.delete("shop")
+            await harness.run_for(1)
+            await client.app("shop", "new")
+            await harness.run_until_idle()
+            assert await client.texts() == {"shop.main": "new"}
+            await harness.run_for(1)
+            assert await records(client.stores) == {}
+
+
+class TestWholeController:
+    """The record of a controller pauses all of its keys."""
+
+    async def test_no_key_is_synced_until_the_record_is_deleted(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop", "market")
+            await set_record(client.stores, controller_record("apps"), HELD.text)
+            await harness.run_for(1)
+            for text in ("1", "2", "3"):
+                await change(client, "shop", text)
+                await change(client, "market", text)
+                await harness.run_for(1)
+            assert syncs_of(harness) == []
+            await client.stores.store(PAUSES).delete(controller_record("apps"))
+            await harness.run_until_idle()
+            assert sorted(syncs_of(harness)) == ["market", "shop"]
+
+    async def test_a_controller_that_was_paused_before_its_start_syncs_nothing(self) -> None:
+        stores = MemoryStores()
+        await set_record(stores, controller_record("apps"), "an upgrade")
+        async with running(Apps(), stores=stores) as harness:
+            client = app_client(harness)
+            await client.app("shop")
+            await harness.run_for(AN_HOUR)
+            assert syncs_of(harness) == []
+            status = harness.runtime.status()
+            assert status.paused_controller == Pause(reason="an upgrade")
+
+    async def test_it_resumes_by_itself_at_its_end(self) -> None:
+        stores = MemoryStores()
+        await set_record(stores, controller_record("apps"), lasting(AN_HOUR))
+        async with running(Apps(), stores=stores) as harness:
+            await app_client(harness).app("shop")
+            await harness.run_for(AN_HOUR - 60)
+            assert syncs_of(harness) == []
+            await harness.run_for(61)
+            assert syncs_of(harness) == ["shop"]
+
+    async def test_a_deleted_primary_keeps_its_secondaries(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await set_record(client.stores, controller_record("apps"), "true")
+            await harness.run_for(1)
+            await client.apps.delete("shop")
+            await harness.run_for(AN_HOUR)
+            assert client.part_keys == ["shop.main"]
+
+    async def test_a_stop_does_not_wait_for_its_end(self) -> None:
+        stores = MemoryStores()
+        await set_record(stores, controller_record("apps"), "true")
+        async with running(Apps(), stores=stores) as harness:
+            await app_client(harness).app("shop")
+            await harness.run_for(1)
+            before = harness.runtime.measures()
+        assert before.synced
+
+
+class TestReports:
+    """People see pauses."""
+
+    async def test_the_explanation_of_a_paused_key(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to=HELD.text)
+            await change(client, "shop", "ho")
+            await harness.run_for(1)
+            paused = harness.runtime.explain("shop").paused
+            assert paused is not None
+            assert (paused.reason, paused.by, paused.pending, paused.controller) == (
+                *("waits for a disk", "ann@desk"),
+                *(True, False),
+            )
+
+    async def test_the_status_of_a_controller_with_a_paused_key(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop", "market")
+            await edit(client.apps, "shop", *PAUSED, to=HELD.text)
+            await harness.run_for(1)
+            assert harness.runtime.status().paused == {"shop": "by ann@desk: waits for a disk"}
+
+    async def test_events_of_a_pause(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to=HELD.text)
+            await harness.run_for(1)
+            await edit(client.apps, "shop", *PAUSED, to=None)
+            await harness.run_for(1)
+            assert client.events("shop")[-2:] == [
+                ("Paused", "paused by ann@desk: waits for a disk"),
+                ("Resumed", "resumed; it was paused by ann@desk: waits for a disk"),
+            ]
+
+    async def test_a_restart_repeats_no_event(self) -> None:
+        stores = MemoryStores()
+        async with running(Apps(), stores=stores) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to="true")
+            await harness.run_for(1)
+        async with running(Apps(), stores=stores) as harness:
+            await harness.run_for(1)
+            assert client.reasons("shop").count("Paused") == 1
+
+    async def test_the_sync_after_a_pause_is_explained(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to="true")
+            await harness.run_for(1)
+            await edit(client.parts, "shop.main", "spec", "text", to="changed")
+            await harness.run_for(1)
+            await edit(client.apps, "shop", *PAUSED, to=None)
+            await harness.run_until_idle()
+            assert harness.runtime.explain("shop").syncs[-1].operation == Operation.RESUME
+
+    async def test_a_manual_sync_is_refused(self) -> None:
+        async with running(Apps()) as harness:
+            client = await built(harness, "shop")
+            await edit(client.apps, "shop", *PAUSED, to="true")
+            await harness.run_for(1)
+            with pytest.raises(PausedError, match=r"shop is paused .*: natsctl resume shop"):
+                await harness.runtime.sync("shop")
+
+
+async def test_a_primary_marked_deleted_keeps_its_finalizers_while_it_is_paused() -> None:
+    class Held(Apps):
+        async def sync_handler(self, key: str) -> float | None:
+            self.syncs.append(key)
+            app = self.apps.get(key)
+            if app is not None and app.metadata.deletion_timestamp is None:
+                await self.apps.add_finalizer(key, "example.com/held")
+            elif app is not None:
+                await self.apps.remove_finalizer(key, "example.com/held")
+            return None
+
+    async with running(Held()) as harness:
+        client = await built(harness, "shop")
+        await edit(client.apps, "shop", *PAUSED, to="true")
+        await harness.run_for(1)
+        await harness.runtime.controller.apps.delete("shop")  # type: ignore[attr-defined]  # its slot
+        await harness.run_for(AN_HOUR)
+        assert (await document(client.apps, "shop"))["metadata"]["finalizers"] == [
+            "example.com/held"
+        ]
+        await edit(client.apps, "shop", *PAUSED, to=None)
+        await harness.run_until_idle()
+        assert client.apps.keys() == []
+
+
+class Seen(ResourceWatcher):
+    """A watcher that records its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    async def add(self, new: Snapshot[App]) -> None:
+        self.calls.append(f"add {new.key} {new.object.spec.text}")
+
+    async def update(self, old: Snapshot[App], new: Snapshot[App]) -> None:
+        self.calls.append(f"update {new.key} {old.object.spec.text} {new.object.spec.text}")
+
+    async def delete(self, old: Snapshot[App]) -> None:
+        self.calls.append(f"delete {old.key}")
+
+
+async def test_the_changes_of_a_paused_object_are_delivered_to_watchers_in_order() -> None:
+    stores, watcher = MemoryStores(), Seen()
+    controller = InformerController(name="watching", nats=stores)
+    controller.add_informer(APPS)
+    controller.add_watcher(watcher, APPS)
+    apps = stores.store(APPS)
+    await put(apps, "shop", {"spec": {"text": "0"}})
+    run = asyncio.create_task(controller.run())
+    await asyncio.sleep(1)
+    await edit(apps, "shop", *PAUSED, to="true")
+    await asyncio.sleep(1)
+    for text in ("1", "2"):
+        await edit(apps, "shop", "spec", "text", to=text)
+        await asyncio.sleep(1)
+    assert watcher.calls == ["add shop 0"]
+    assert list(controller.status().paused) == ["shop"]
+    await edit(apps, "shop", *PAUSED, to=None)
+    await asyncio.sleep(1)
+    assert watcher.calls[1:] == [
+        "update shop 0 0",
+        "update shop 0 1",
+        "update shop 1 2",
+        "update shop 2 2",
+    ]
+    controller.stop()
+    await run
+
+
+async def test_a_stream_delivers_no_event_of_a_paused_key() -> None:
+    stores, events = MemoryStores(), list[str]()
+    apps = stores.store(APPS)
+    for key in ("market", "shop"):
+        await put(apps, key, {"spec": {"text": key}})
+    await edit(apps, "shop", *PAUSED, to="true")
+    async with Resource(APPS, stores) as resource, resource.events() as stream:
+
+        async def read() -> None:
+            async for event in stream:
+                events.append(f"{event.kind} {event.key}")
+                event.done()
+
+        reading = asyncio.create_task(read())
+        await asyncio.sleep(1)
+        assert events == ["upsert market", "sync "]
+        await edit(apps, "shop", *PAUSED, to=None)
+        await asyncio.sleep(1)
+        assert events[2:] == ["upsert shop"]
+        reading.cancel()
