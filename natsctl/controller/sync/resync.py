@@ -3,6 +3,7 @@
 import asyncio
 import random
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Collection
 
 SLICE_S = 1.0  # between two slices of the keys
@@ -37,11 +38,11 @@ async def resync(
     clock = asyncio.get_running_loop().time
     begun = clock()
     while True:
-        slices: list[list[str]] = [[] for _ in range(count)]
+        slices: dict[int, list[str]] = defaultdict(list)
         for key in keys():
             slices[zlib.crc32(key.encode(), zlib.crc32(salt)) % count].append(key)
-        for number, part in enumerate(slices, start=1):
-            await asyncio.sleep(begun + interval_s * number / count - clock())
-            for key in part:
+        for number in sorted({*slices, count - 1}):
+            await asyncio.sleep(begun + interval_s * (number + 1) / count - clock())
+            for key in slices[number]:
                 add(key)
         begun += interval_s

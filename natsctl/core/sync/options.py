@@ -4,6 +4,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from weakref import WeakSet
 
 import msgspec
 
@@ -74,6 +75,8 @@ def check_class(
     """
     cls = type(controller)
     check_options(cls.__name__, options, {name: getattr(controller, name) for name in options})
+    if cls in _checked:
+        return
     for name, value in _own_attributes(cls, base):
         option = _misspelt(name, value, options)
         if option:
@@ -82,6 +85,10 @@ def check_class(
             )
     for name, signature in methods.items():
         _check_method(cls, name, signature)
+    _checked.add(cls)
+
+
+_checked: WeakSet[type] = WeakSet()  # classes whose attributes and methods are correct
 
 
 def _check_method(cls: type, name: str, signature: str) -> None:

@@ -73,8 +73,13 @@ class Ran(msgspec.Struct, frozen=True):
     violation: Violation | None
     result: dict[str, object]
     faults: tuple[Fault, ...]
-    script: tuple[str, ...]
+    steps: tuple[tuple[Step, str], ...]
     writes: tuple[Write, ...]
+
+    @property
+    def script(self) -> tuple[str, ...]:
+        """The steps that were taken, in words."""
+        return tuple(_described(step, done) for step, done in self.steps)
 
 
 class ViolatedError(Exception):
@@ -101,7 +106,7 @@ class Run:
         self._process = Process(
             subject.name, subject.make, self._network, self._stores, seed=schedule.seed
         )
-        self._steps: list[str] = []
+        self._steps: list[tuple[Step, str]] = []  # each with its effect by hand
         self._edited: set[str] = set()  # by hand, and not written by the controller since
         self._broken: Violation | None = None
         if checks.always is not None:
@@ -140,23 +145,22 @@ class Run:
         )
 
     async def _take(self, step: Step) -> None:
-        text = str(step)
+        done = ""
         match step:
             case Put(desired=desired):
                 await put(self._stores, desired)
             case Remove(kind=kind, key=key):
                 await remove(self._stores, kind, key)
             case RemoveSecondary(number=number):
-                text = await self._by_hand(number, edit=False) or text
+                done = await self._by_hand(number, edit=False)
             case EditSecondary(number=number):
-                text = await self._by_hand(number, edit=True) or text
+                done = await self._by_hand(number, edit=True)
             case Resync():
                 await self._wait_idle(PAUSE_S)
                 self._resync()
             case Wait(seconds=seconds):
                 await asyncio.sleep(seconds)
-        suffix = "" if step.pause is Pause.NONE else f", {step.pause.value}"
-        self._steps.append(f"{text}{suffix}")
+        self._steps.append((step, done))
 
     async def _by_hand(self, number: int, *, edit: bool) -> str:
         """Delete or edit one secondary; return the action as text, empty if there was none."""
@@ -232,7 +236,7 @@ class Run:
             waited_s = clock() - begun
             if waited_s > limit_s or self._network.calls > CALLS_MAX:
                 return False
-            await asyncio.sleep(0.002 + waited_s / 8)
+            await asyncio.sleep(0.002 + waited_s / 4)
         return True
 
     @property
@@ -329,6 +333,11 @@ async def run(subject: Subject, checks: Checks, schedule: Schedule, expected: Re
 def known_state(final: Sequence[Desired]) -> tuple[tuple[str, str, bytes], ...]:
     """Return a value that is equal for equal final states."""
     return tuple(sorted((*each.name, documents.render(each.document)) for each in final))
+
+
+def _described(step: Step, done: str) -> str:
+    pause = "" if step.pause is Pause.NONE else f", {step.pause.value}"
+    return f"{done or step}{pause}"
 
 
 def _short(write: Write) -> str:

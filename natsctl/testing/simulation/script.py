@@ -12,8 +12,9 @@ from natsctl.testing.simulation.choices import Choices
 from natsctl.testing.simulation.objects import Desired, stored_form
 from natsctl.testing.simulation.stores import place_of
 
-STEPS_MAX = 8  # between the first objects and the last ones
+STEPS_MAX = 5  # between the first objects and the last ones
 DELETED_SHARE = 0.15  # of the primaries, at the end
+EDITED = 1_000_000  # the number of a version that is not in the file
 WAITS_S = (0.02, 1.0, 40.0)
 
 
@@ -168,8 +169,9 @@ class Author:
         if following < len(versions):
             current[name] = following
             return Put(versions[following], self._note(name, following))
-        current[name] = before = len(versions) - 1
-        return _edited(versions[before], choices, at) or Put(versions[before])
+        edited = _edited(versions[-1], choices, at)
+        current[name] = len(versions) - 1 if edited is None else EDITED
+        return edited or Put(versions[-1])
 
     def _last(
         self, choices: Choices, names: Sequence[Names], current: dict[Names, int | None]
@@ -181,7 +183,7 @@ class Author:
             if self._is_primary(name) and share < DELETED_SHARE and len(names) > 1:
                 if current[name] is not None:
                     yield Remove(last.kind, name[1])
-            else:
+            elif current[name] != len(self.versions[name]) - 1:
                 yield Put(last, self._note(name, len(self.versions[name]) - 1))
 
     def _paused(self, steps: Iterable[Step], choices: Choices) -> Iterator[Step]:
