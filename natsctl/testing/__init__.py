@@ -6,6 +6,7 @@ from natsctl.testing.jetstream import MemoryJetStream
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder, RecordedEvent
+from natsctl.testing.simulation.external import ExternalError, SimulatedExternal
 from natsctl.testing.simulation.finding import Finding, Report
 from natsctl.testing.simulation.objects import StoredObjects, load
 from natsctl.testing.simulation.simulate import SimulationError, simulate
@@ -13,6 +14,7 @@ from natsctl.testing.time import VirtualTimeLoop, in_virtual_time
 
 __all__ = [
     "Backup",
+    "ExternalError",
     "Finding",
     "Harness",
     "MemoryCluster",
@@ -25,6 +27,7 @@ __all__ = [
     "MemoryStores",
     "RecordedEvent",
     "Report",
+    "SimulatedExternal",
     "SimulationError",
     "StoredObjects",
     "VirtualTimeLoop",

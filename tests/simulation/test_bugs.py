@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Controller
 from natsctl.testing.simulation.finding import Finding
 from natsctl.testing.simulation.objects import StoredObjects
 from natsctl.testing.simulation.simulate import SimulationError, simulate
+from natsctl.testing.simulation.subject import ControllerClass
 from tests.support.controllers import faulty
 
 RUNS_MAX = 500
@@ -19,7 +19,7 @@ LINES_MAX = 40  # a screen
 
 
 class Case(msgspec.Struct, frozen=True):
-    controller: type[Controller]
+    controller: ControllerClass
     property: str = ""
     always: Callable[[StoredObjects], None] | None = None
     objects: tuple[dict[str, Any], ...] = faulty.DOCUMENTS
@@ -56,6 +56,8 @@ BUGS = [
     Case(faulty.StaleQuota, "always", always=faulty.quota_holds),
     Case(faulty.ReadsConfigAtStart, "same result", objects=faulty.WITH_CONFIG),
     Case(faulty.ReliesOnOrder, "same result"),
+    Case(faulty.CreatesUnnamed, "same result"),
+    Case(faulty.ReleasesFirst, "same result"),
 ]
 CORRECT = [
     Case(faulty.FixedNames),
@@ -65,6 +67,9 @@ CORRECT = [
     Case(faulty.DeletesRenamed),
     Case(faulty.ReservedPort, always=faulty.ports_are_unique, ignore=("parts",)),
     Case(faulty.ReadsConfig, objects=faulty.WITH_CONFIG),
+    Case(faulty.CleansUpFirst),
+    Case(faulty.Finalized),
+    Case(faulty.ManagedShops),
 ]
 
 

@@ -26,6 +26,8 @@ class FaultType(Enum):
     JUMP = "time jumps"
     BREAK = "watch breaks"
     LAG = "cache lags"
+    SLOW = "slow"
+    OLD = "old read"
 
 
 READ_FAULTS = (
@@ -37,6 +39,8 @@ READ_FAULTS = (
 )
 WRITE_FAULTS = (*READ_FAULTS, FaultType.LOST_ANSWER)
 REPLACE_FAULTS = (*WRITE_FAULTS, FaultType.CONFLICT)
+EXTERNAL_READ_FAULTS = (*READ_FAULTS, FaultType.SLOW, FaultType.OLD)
+EXTERNAL_WRITE_FAULTS = (*WRITE_FAULTS, FaultType.SLOW)
 EVENT_FAULTS = (FaultType.BREAK, FaultType.LAG)
 _CRASHES = (FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER)
 
@@ -74,6 +78,8 @@ _TEXTS = {
     FaultType.JUMP: "time jumps by {seconds:g} s during {call}",
     FaultType.BREAK: "a watch breaks before {call}",
     FaultType.LAG: "a cache lags by {seconds:g} s at {call}",
+    FaultType.SLOW: "{call} takes {seconds:g} s",
+    FaultType.OLD: "{call} returns the state of {seconds:g} s ago",
 }
 
 

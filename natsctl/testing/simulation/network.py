@@ -17,6 +17,7 @@ from natsctl.model.store import Applied, Deleted, WatchEvent
 from natsctl.telemetry.hiding import hidden
 from natsctl.testing.simulation.choices import Choices, Drawn
 from natsctl.testing.simulation.faults import EVENT_FAULTS, Call, Fault, Faults, FaultType
+from natsctl.testing.simulation.resources import ExternalState
 
 T = TypeVar("T")
 
@@ -69,6 +70,8 @@ class Network:
         self._choices = choices
         self._hurried = hurried or choices.share("network/hurried") < 0.2  # noqa: PLR2004 - a fifth of the runs
         self._numbers: dict[tuple[str, str], int] = defaultdict(int)
+        self.externals: dict[str, ExternalState] = {}  # by the name of the external system
+        self._late: dict[str, float] = {}  # how old the next read of an external system is
         self._away: dict[str, float] = {}  # until when a store does not answer
 
     async def call(
@@ -105,6 +108,10 @@ class Network:
         finally:
             self.pending -= 1
 
+    def late_s(self, place: str) -> float:
+        """Return how old the state is that this read of an external system returns."""
+        return self._late.pop(place, 0.0)
+
     def wrote(
         self, process: str, operation: str, place: str, name: str, value: bytes = b""
     ) -> None:
@@ -136,14 +143,14 @@ class Network:
                 key = event.key if isinstance(event, Deleted) else event.stored.key
                 fault = self.faults.at(self._numbered("event", f"{place}/{key}"), EVENT_FAULTS)
                 if fault is not None:
-                    await self._late(fault)
+                    await self._delay(fault)
             if life.crashed:
                 await _forever()
             if place in self._away:
                 raise WatchBrokenError(f"the connection to {place} is lost")
             yield event
 
-    async def _late(self, fault: Fault) -> None:
+    async def _delay(self, fault: Fault) -> None:
         if fault.fault is FaultType.BREAK:
             raise WatchBrokenError("the watch was broken")
         self.pending += 1
@@ -173,6 +180,10 @@ class Network:
                 self._away[place] = max(until, self._away.get(place, 0.0))
             case FaultType.JUMP:
                 _jump(fault.seconds)
+            case FaultType.SLOW:
+                await asyncio.sleep(fault.seconds)
+            case FaultType.OLD:
+                self._late[place] = fault.seconds
             case _:
                 pass
 

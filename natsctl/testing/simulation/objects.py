@@ -20,7 +20,7 @@ from natsctl.testing.memory import MemoryStore, MemoryStores
 
 T = TypeVar("T")
 
-GONE_S = 3600.0  # until an object that is marked deleted must be gone
+POLLS_MAX = 3600  # of an object that is marked deleted, until it must be gone
 POLL_S = 1.0
 
 Objects: TypeAlias = str | Path | Sequence[Mapping[str, Any]]
@@ -88,7 +88,7 @@ def desired_objects(objects: Objects, kinds: Sequence[Kind[Any]]) -> list[Desire
 async def put(stores: MemoryStores, wanted: Desired) -> None:
     """Store the desired state; wait until an object that is marked deleted is gone."""
     store = store_of(stores, wanted.kind)
-    deadline = asyncio.get_running_loop().time() + GONE_S
+    polls = 0
     while True:
         try:
             current = await store.get(wanted.key)
@@ -96,7 +96,8 @@ async def put(stores: MemoryStores, wanted: Desired) -> None:
             current = None
         value = stored_form(wanted, None if current is None else current.value)
         marked = current is not None and _marked(wanted.kind, current.value)
-        if marked and asyncio.get_running_loop().time() < deadline:
+        if marked and polls < POLLS_MAX:
+            polls += 1
             await asyncio.sleep(POLL_S)
             continue
         try:

@@ -9,6 +9,7 @@ import msgspec
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.testing.simulation.objects import StoredObjects
+from natsctl.testing.simulation.resources import ExternalState
 from natsctl.testing.simulation.stores import place_of
 
 Result: TypeAlias = Mapping[str, object]
@@ -51,6 +52,19 @@ def result_of(
                     shown = _without(shown, field.split("."))
             if place not in ignored:
                 result[f"{place}/{key}"] = shown
+    return result
+
+
+def result_of_external(name: str, state: ExternalState) -> dict[str, object]:
+    """Return the resources of an external system; those without a given name by their fields."""
+    result: dict[str, object] = {}
+    for resource, fields in sorted(state.resources.items()):
+        key = f"{name}/{resource}"
+        if resource in state.unnamed:
+            shown = _text(fields)
+            count = sum(other.startswith(f"{name}/unnamed {shown} ") for other in result)
+            key = f"{name}/unnamed {shown} {count + 1}"
+        result[key] = fields
     return result
 
 

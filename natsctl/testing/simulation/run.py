@@ -43,7 +43,8 @@ SETTLE_S = 7200.0  # virtual time in which a controller must become idle
 PAUSE_S = 60.0  # for how long a step waits for an idle controller
 CALLS_MAX = 4000  # of one run, and after them the controller counts as restless
 CHECKS = 3  # in a row that must find the controller idle
-POLLS_MAX = 5  # rounds of requested times that may still write
+POLLS_MAX = 12  # rounds of requested times that may still write
+QUIET_POLLS = 2  # rounds without a write, after which no more are expected
 POLL_S_MAX = 3600.0
 CLEAN_S = 400.0  # more than the grace period of orphans and two GC cycles
 
@@ -124,7 +125,7 @@ class Run:
             await self._wait_idle(PAUSE_S)
             self._faults.over = True
             await self._settle()
-            result = properties.result_of(self._objects, self._subject.made, self._checks.ignored)
+            result = self._result()
             if expected is not None:
                 _raise(properties.compare(result, expected))
             await self._check_quiet()
@@ -209,18 +210,16 @@ class Run:
 
     async def _settle(self) -> None:
         """Wait until the controller is idle, and requested times bring no more writes."""
+        quiet = 0
         for _ in range(POLLS_MAX):
             if not await self._wait_idle(SETTLE_S):
                 raise ViolatedError(self._never_settles())
             requested_s = self._requested_s()
-            if not requested_s:
+            if not requested_s or quiet == QUIET_POLLS:
                 return
             before = self._network.writes_count
             await asyncio.sleep(min(requested_s, POLL_S_MAX) + 0.01)
-            if not await self._wait_idle(SETTLE_S):
-                raise ViolatedError(self._never_settles())
-            if self._network.writes_count == before:
-                return
+            quiet = quiet + 1 if self._network.writes_count == before else 0
 
     async def _wait_idle(self, limit_s: float) -> bool:
         """Wait until the controller is idle; return False if it is not within the time."""
@@ -289,7 +288,19 @@ class Run:
             f"{place_of(kind)}/{key}"
             for kind in kinds
             for key in store_of(self._stores, kind).keys()  # noqa: SIM118 - a store is no dict
+        ] + [
+            f"{name}/{resource}"
+            for name, state in self._network.externals.items()
+            for resource in state.resources
         ]
+
+    def _result(self) -> dict[str, object]:
+        made, ignored = self._subject.made, self._checks.ignored
+        result = properties.result_of(self._objects, made, ignored)
+        for name, state in self._network.externals.items():
+            if name not in ignored:
+                result |= properties.result_of_external(name, state)
+        return result
 
     def _last(self, count: int) -> Sequence[Write]:
         return self._network.writes[-count:]

@@ -10,14 +10,19 @@ import msgspec
 from natsctl import (
     Controller,
     ExistsError,
+    ManagedController,
+    ManagedReconciler,
     Object,
     PermanentError,
+    Primary,
     StoreError,
+    finalized,
     kv,
     primary,
     secondary,
     tertiary,
 )
+from natsctl.testing.simulation.external import ExternalError, SimulatedExternal
 from natsctl.testing.simulation.objects import StoredObjects
 
 
@@ -67,10 +72,11 @@ class _Shops(Controller):
     shops = primary(SHOPS)
     parts = secondary(PARTS)
 
-    async def sync_handler(self, key: str) -> None:
+    async def sync_handler(self, key: str) -> float | None:
         shop = self.shops.get(key)
         if shop is not None:
             await self.make(key, shop)
+        return None
 
     async def make(self, key: str, shop: Shop) -> None:
         raise NotImplementedError
@@ -288,6 +294,79 @@ class ReliesOnOrder(_Shops):
         existing = self.parts.get(key)
         note = existing.spec.note if existing else f"{len(others)} before"
         await self.parts.apply(key, part(shop, note=note))
+
+
+CLOUD = SimulatedExternal("cloud")
+HOLD = "faulty/cloud"
+
+
+class CreatesUnnamed(_Shops):
+    """Creates a resource without a name of its own choice."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        if shop.metadata.deletion_timestamp is not None:
+            for name, fields in (await CLOUD.list()).items():
+                if fields["owner"] == key:
+                    await CLOUD.delete(name)
+            await self.shops.remove_finalizer(key, HOLD)
+            return
+        await self.shops.add_finalizer(key, HOLD)
+        if "id" not in shop.status:
+            name = await CLOUD.create({"owner": key})
+            await self.shops.update_status(key, {"id": name})
+
+
+class _Named(_Shops):
+    async def ensure(self, key: str, shop: Shop) -> None:
+        await self.shops.add_finalizer(key, HOLD)
+        fields = {"image": shop.spec.image}
+        try:
+            await CLOUD.create(fields, name=key)
+        except ExternalError:
+            await CLOUD.update(key, fields)
+
+
+class ReleasesFirst(_Named):
+    """Removes its finalizer before it has cleaned up."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        if shop.metadata.deletion_timestamp is None:
+            await self.ensure(key, shop)
+            return
+        await self.shops.remove_finalizer(key, HOLD)
+        await CLOUD.delete(key)
+
+
+class CleansUpFirst(_Named):
+    """Removes its finalizer after it has cleaned up."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        if shop.metadata.deletion_timestamp is None:
+            await self.ensure(key, shop)
+            return
+        await CLOUD.delete(key)
+        await self.shops.remove_finalizer(key, HOLD)
+
+
+class Finalized(_Named):
+    """Lets natsctl run the finalizer protocol."""
+
+    async def sync_handler(self, key: str) -> float | None:
+        return await finalized(self.shops, key, HOLD, apply=self.ensure, cleanup=self.clean_up)
+
+    async def clean_up(self, key: str, _shop: Shop) -> None:
+        await CLOUD.delete(key)
+
+
+class ManagedShops(ManagedController[Shop]):
+    """Keeps a resource of a cloud for each object, under the object's key."""
+
+    kind = SHOPS
+
+    def reconciler(self, managed: Primary[Shop]) -> ManagedReconciler[Shop]:
+        return ManagedReconciler(
+            managed, connecter=CLOUD, external_name=lambda shop: shop.key, recorder=self
+        )
 
 
 def ports_are_unique(objects: StoredObjects) -> None:
