@@ -284,15 +284,17 @@ class Run:
 
     def _left(self) -> list[str]:
         kinds = (self._subject.primary, *self._subject.made)
-        return [
+        objects = (
             f"{place_of(kind)}/{key}"
             for kind in kinds
             for key in store_of(self._stores, kind).keys()  # noqa: SIM118 - a store is no dict
-        ] + [
+        )
+        externals = (
             f"{name}/{resource}"
             for name, state in self._network.externals.items()
             for resource in state.resources
-        ]
+        )
+        return [*objects, *externals, *self._streams()]
 
     def _result(self) -> dict[str, object]:
         made, ignored = self._subject.made, self._checks.ignored
@@ -300,7 +302,10 @@ class Run:
         for name, state in self._network.externals.items():
             if name not in ignored:
                 result |= properties.result_of_external(name, state)
-        return result
+        return result | dict.fromkeys(self._streams())
+
+    def _streams(self) -> list[str]:
+        return [f"jetstream/{name}" for name in self._stores.jetstream.streams()]
 
     def _last(self, count: int) -> Sequence[Write]:
         return self._network.writes[-count:]

@@ -301,7 +301,7 @@ HOLD = "faulty/cloud"
 
 
 class CreatesUnnamed(_Shops):
-    """Creates a resource without a name of its own choice."""
+    """Creates a resource, and lets the cloud choose the name."""
 
     async def make(self, key: str, shop: Shop) -> None:
         if shop.metadata.deletion_timestamp is not None:
