@@ -27,7 +27,7 @@ async def test_a_message_with_an_unusual_subject_arrives(
     async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
         await connection.client.subscribe("plain.*", cb=note)
         await connection.client.subscribe_raw(
-            "tapped.*", lambda subject, *_: tapped.append(subject)
+            "tapped.*", lambda messages: tapped.extend(subject for subject, *_ in messages)
         )
         assert await works(connection)
         for prefix in (b"plain.", b"tapped."):

@@ -8,30 +8,31 @@ from contextlib import asynccontextmanager
 import pytest
 from nats.aio.msg import Msg
 
-from natsctl.jetstream.connection.client import OneTimeClient
+from natsctl.jetstream.connection.client import OneTimeClient, RawMessage
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
-Received = tuple[bytes, bytes, bytes, bytes | None]
-
 HEADERS = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
 STATUS = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\n\r\n"
-MESSAGES: list[Received] = [
-    (b"a", b"", b"", None),
-    (b"a.b", b"", b"value", None),
-    (b"a", b"$JS.ACK.x", b"value", None),
-    (b"a", b"", b"", HEADERS),
-    (b"a", b"$JS.ACK.x", b"", HEADERS),
-    (b"a", b"$JS.ACK.x", b"value", HEADERS),
-    (b"inbox", b"", b"", STATUS),
-    (b"inbox", b"$JS.FC.x", b"", STATUS),
-    (b"a", b"", b"MSG a 1 5\r\nvalue\r\n", None),
-    (b"a", b"$JS.ACK.x", b"\r\n" * 3000, HEADERS),
+MESSAGES: list[RawMessage] = [
+    (b"a", b"", b"", None, None),
+    (b"a.b", b"", b"value", None, None),
+    (b"a", b"$JS.ACK.x", b"value", None, None),
+    (b"a", b"", b"", HEADERS, None),
+    (b"a", b"$JS.ACK.x", b"", HEADERS, None),
+    (b"a", b"$JS.ACK.x", b"value", HEADERS, None),
+    (b"inbox", b"", b"", STATUS, None),
+    (b"inbox", b"$JS.FC.x", b"", STATUS, None),
+    (b"a", b"", b"MSG a 1 5\r\nvalue\r\n", None, None),
+    (b"a", b"$JS.ACK.x", b"\r\n" * 3000, HEADERS, None),
+    (b"a", b"$JS.ACK.KV_b.name.1.7.5.1763829000000000000.0", b"value", None, (7, 5)),
+    (b"a", b"$JS.ACK.KV_b.name.1.8.6.1763829000000000000.0", b"", HEADERS, None),
+    (b"a", b"$JS.ACK.hub.account.KV_b.name.1.9.7.1763829000000000000.0.x", b"value", None, None),
 ]
 
 
-def frame(sid: int, message: Received) -> bytes:
-    subject, reply, data, headers = message
+def frame(sid: int, message: RawMessage) -> bytes:
+    subject, reply, data, headers, _ = message
     words = [b"MSG" if headers is None else b"HMSG", subject, b"%d" % sid]
     words += [reply] if reply else []
     words += [] if headers is None else [b"%d" % len(headers)]
@@ -81,17 +82,19 @@ async def scripted() -> AsyncIterator[tuple[Script, OneTimeClient]]:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40, 1_000, 100_000])
 async def test_a_tap_gets_whole_messages_in_order(size: int) -> None:
-    tapped: list[Received] = []
+    tapped: list[RawMessage] = []
     plain: list[tuple[str, bytes]] = []
 
     async def note(msg: Msg) -> None:
         plain.append((msg.subject, msg.data))
 
     async with scripted() as (script, client):
-        await client.subscribe_raw("inbox", lambda *message: tapped.append(message))
+        await client.subscribe_raw("inbox", tapped.extend)
         await client.subscribe("other", cb=note)
         data = b"".join(frame(1, message) for message in MESSAGES)
-        other = frame(2, (b"other", b"", b"plain", None)) + frame(2, (b"other", b"", b"", HEADERS))
+        other = frame(2, (b"other", b"", b"plain", None, None)) + frame(
+            2, (b"other", b"", b"", HEADERS, None)
+        )
         await script.send(data + other + b"PING\r\n" + data + other + data, size)
         await eventually(lambda: len(tapped) == 3 * len(MESSAGES))
         await eventually(lambda: len(plain) == 4)
@@ -100,9 +103,9 @@ async def test_a_tap_gets_whole_messages_in_order(size: int) -> None:
 
 
 async def test_messages_after_unsubscribe_are_dropped() -> None:
-    tapped: list[Received] = []
+    tapped: list[RawMessage] = []
     async with scripted() as (script, client):
-        subscription = await client.subscribe_raw("inbox", lambda *message: tapped.append(message))
+        subscription = await client.subscribe_raw("inbox", tapped.extend)
         await script.send(frame(1, MESSAGES[1]), 1_000)
         await eventually(lambda: tapped)
         await subscription.unsubscribe()
@@ -114,12 +117,12 @@ async def test_messages_after_unsubscribe_are_dropped() -> None:
 
 async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer) -> None:
     values = [os.urandom(size) for size in (0, 1, 312, 70_000, 900_000, 3)]
-    tapped: list[Received] = []
+    tapped: list[RawMessage] = []
     client, other = OneTimeClient(), OneTimeClient()
     await client.connect(nats_server.url)
     await other.connect(nats_server.url)
     try:
-        await client.subscribe_raw("things.>", lambda *message: tapped.append(message))
+        await client.subscribe_raw("things.>", tapped.extend)
         await client.flush()
         for value in values:
             await other.publish("things.a", value)
@@ -133,7 +136,7 @@ async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer
         message
         for value in values
         for message in (
-            (b"things.a", b"", value, None),
-            (b"things.b", b"back", value, headers),
+            (b"things.a", b"", value, None, None),
+            (b"things.b", b"back", value, headers, None),
         )
     ]

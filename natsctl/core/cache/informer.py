@@ -152,7 +152,14 @@ class Informer(Generic[T]):
         slices = Slices()
         async for event in events:
             self.failure = None
-            await self._apply(event, slices)
+            if self._notifying.locked() or isinstance(event, Listing | Listed):
+                await self._apply(event, slices)
+            else:
+                for change in self.cache.apply(event):  # one at most
+                    if change is not None:
+                        self._notify(change)
+                if slices.over:
+                    await slices.pause()
             if isinstance(event, Listed):
                 establishing.end()
                 self._listed()
@@ -181,8 +188,9 @@ class Informer(Generic[T]):
         return True
 
     def _notify(self, change: Change[T]) -> None:
-        for on_change in self._subscribers:
-            if on_change not in self._subscribers:
+        subscribers = self._subscribers
+        for on_change in subscribers:
+            if self._subscribers is not subscribers and on_change not in self._subscribers:
                 continue  # another subscriber has unsubscribed it
             try:
                 on_change(change)

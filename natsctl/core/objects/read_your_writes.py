@@ -51,6 +51,7 @@ class Sync(msgspec.Struct, eq=False):
     ) -> None:
         if self._token is not None:
             current_sync.reset(self._token)
+            self._token = None
 
 
 class _Unseen(msgspec.Struct, frozen=True, eq=False):

@@ -7,10 +7,12 @@ import reprlib
 import threading
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from functools import partial
 from types import CoroutineType
 from typing import Any, ParamSpec, TypeVar
+
+import msgspec
 
 from natsctl.core.coordination.term import leading
 from natsctl.core.objects.read_your_writes import current_sync
@@ -39,22 +41,21 @@ Task = asyncio.Task[Any]
 SHOWN_MAX = 100  # characters of a value in a message
 
 
-class Call:
-    """A call of a user's code for `key`, by the controller `owner`.
+class Call(msgspec.Struct, eq=False):
+    """A call of a user's code for `key`, by the controller `owner`, in `task`.
 
     `over` is set when the call has ended.
     """
 
-    __slots__ = ("_before", "_thread", "_threads", "_token", "key", "over", "owner", "task", "work")
-
-    def __init__(self, owner: str, key: Hashable) -> None:
-        self.owner = owner
-        self.key = key
-        self.work: Awaitable[object] | None = None
-        self._threads: Threads | None = None  # made on first use
-        self.over = False
-        self.task: Task | None = None  # the task that makes the call
-        self._thread = threading.get_ident()
+    owner: str
+    key: Hashable
+    work: Awaitable[object] | None = None
+    over: bool = False
+    task: Task | None = None
+    _before: "Call | None" = None  # the call of the task before this one
+    _thread: int = msgspec.field(default_factory=threading.get_ident)
+    _threads: Threads | None = None  # made on first use
+    _token: "Token[Call | None] | None" = None
 
     @property
     def threads(self) -> Threads:
@@ -79,7 +80,9 @@ class Call:
     def end(self) -> None:
         """End the call, and restore the call of the task before it."""
         self.over = True
-        current_call.reset(self._token)
+        if self._token is not None:
+            current_call.reset(self._token)
+            self._token = None
         if self.task is None:
             return
         if self._before is None:

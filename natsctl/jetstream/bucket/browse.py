@@ -1,7 +1,7 @@
 """Reads and changes any bucket, declared or not, for the commands that people use."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from natsctl.jetstream.bucket.codec import TTL, written_ns
 from natsctl.jetstream.bucket.feed import Feed
 from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
+from natsctl.jetstream.connection.client import RawMessage
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.headers import parse_headers
 from natsctl.model.keys import KEY_RULE, check_key
@@ -159,17 +160,18 @@ class _DatedFeed(Feed):
         self._times = times
         self._ttls = ttls
 
-    def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+    def receive(self, messages: Sequence[RawMessage]) -> None:
         """See `Feed.receive`."""
-        if reply.startswith(b"$JS.ACK."):
-            key = subject[self._prefix_length :].decode(errors="replace")
-            self._times[key] = written_ns(reply)
-            ttl = parse_headers(headers).get(TTL) if headers else None
-            if ttl:
-                self._ttls[key] = ttl
-            else:
-                self._ttls.pop(key, None)
-        super().receive(subject, reply, data, headers)
+        for subject, reply, _, headers, _ in messages:
+            if reply.startswith(b"$JS.ACK."):
+                key = subject[self._prefix_length :].decode(errors="replace")
+                self._times[key] = written_ns(reply)
+                ttl = parse_headers(headers).get(TTL) if headers else None
+                if ttl:
+                    self._ttls[key] = ttl
+                else:
+                    self._ttls.pop(key, None)
+        super().receive(messages)
 
 
 async def bucket_names(connection: Connection) -> list[str]:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-import msgspec
-
 from natsctl.errors import UsageError
 
 OPERATION: Final = "KV-Operation"
@@ -28,16 +26,6 @@ class Marker(Enum):
     PURGED = "purged"
 
 
-class Position(msgspec.Struct, frozen=True, gc=False):
-    """The position of a delivered message, from its reply subject.
-
-    `stream` and `consumer` are the sequences of the message in the stream and for the consumer.
-    """
-
-    stream: int
-    consumer: int
-
-
 def stream_of(bucket: str) -> str:
     """Return the name of the bucket's stream; raises `UsageError` for an illegal bucket name."""
     if not _BUCKET.match(bucket):
@@ -52,14 +40,16 @@ def prefix_of(bucket: str) -> str:
     return f"$KV.{bucket}."
 
 
-def position(reply: bytes) -> Position:
-    """Return the position in a reply subject of 9 tokens, or 11 or 12 with a domain.
+def position(reply: bytes) -> tuple[int, int]:
+    """Return the sequences of a message in the stream and for the consumer, from its reply subject.
+
+    The subject has 9 tokens, or 11 or 12 with a domain.
 
     Source: the JetStream acknowledgement subject, ADR-15 of nats-architecture-and-design.
     """
     tokens = reply.split(b".")
     first = 5 if len(tokens) == _TOKENS_PLAIN else 7
-    return Position(int(tokens[first]), int(tokens[first + 1]))
+    return int(tokens[first]), int(tokens[first + 1])
 
 
 def written_ns(reply: bytes) -> int:

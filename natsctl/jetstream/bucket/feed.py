@@ -6,12 +6,13 @@ before it are processed, so the server never sends more than its window ahead.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from nats.errors import Error as NatsError
 
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket.codec import LAST_CONSUMER, STALLED, Marker, marker, position
+from natsctl.jetstream.connection.client import RawMessage
 from natsctl.jetstream.connection.headers import STATUS, parse_headers
 from natsctl.model.keys import legal, printable
 from natsctl.model.store import Deleted, IllegalKey, Stored
@@ -50,15 +51,20 @@ class Feed:
         """Expect heartbeats from now on, because the consumer exists."""
         self._silent, self._silent_max = 0, SILENCE
 
-    def receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
-        """Buffer a raw message; a gap or a malformed message fails the feed."""
-        try:
-            self._receive(subject, reply, data, headers)
-        except Exception as error:  # noqa: BLE001 - a skipped message would be a lost change
-            self.fail(f"message {reply!r} is malformed: {error!r}")
-
-    def _receive(self, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+    def receive(self, messages: Sequence[RawMessage]) -> None:
+        """Buffer raw messages; a gap or a malformed message fails the feed."""
         self._silent, self._silent_max = 0, SILENCE
+        for message in messages:
+            try:
+                self._receive(message)
+            except Exception as error:  # noqa: BLE001 - a skipped message would be a lost change
+                self.fail(f"message {message[1]!r} is malformed: {error!r}")
+        if len(self._items) > BUFFERED_MAX:
+            self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
+        self._resume_take()
+
+    def _receive(self, message: RawMessage) -> None:
+        subject, reply, data, headers, delivery = message
         mark = None
         if headers is not None:
             parsed = parse_headers(headers)
@@ -66,21 +72,18 @@ class Feed:
                 self._control(reply.decode(), parsed)
                 return
             mark = marker(parsed)
-        delivery = position(reply)
-        if delivery.consumer != self._consumed + 1:
-            self.fail(f"messages {self._consumed + 1} to {delivery.consumer - 1} were lost")
+        revision, number = delivery or position(reply)
+        if number != self._consumed + 1:
+            self.fail(f"messages {self._consumed + 1} to {number - 1} were lost")
             return
-        self._consumed = delivery.consumer
+        self._consumed = number
         name = subject[len(self._prefix) :]
         if not legal(name):
-            self._items.append(IllegalKey(printable(name), delivery.stream, mark is None))
+            self._items.append(IllegalKey(printable(name), revision, mark is None))
         elif mark is None:
-            self._items.append(Stored(name.decode(), delivery.stream, data))
+            self._items.append(Stored(name.decode(), revision, data))
         else:
-            self._items.append(Deleted(name.decode(), delivery.stream, mark is Marker.PURGED))
-        if len(self._items) > BUFFERED_MAX:
-            self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
-        self._resume_take()
+            self._items.append(Deleted(name.decode(), revision, mark is Marker.PURGED))
 
     def fail(self, reason: str) -> None:
         """Make all calls of `take` from now on raise `WatchBrokenError`."""
@@ -134,7 +137,6 @@ class Feed:
         reply = reply or headers.get(STALLED, "")
         if reply:
             self._controls.append(reply)
-            self._resume_take()
 
     def _beat(self) -> None:
         """Count a heartbeat as missing, until the next message resets the count.

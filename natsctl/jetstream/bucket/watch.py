@@ -85,41 +85,40 @@ class KvWatch:
         """
         reported = _ReportedKeys()
         yield Listing(self._identity.of(state))
-        async for event in self._list(feed, reported, state, newest):
-            yield event
+        async for events in self._list(feed, reported, state, newest):
+            for event in events:
+                yield event
         yield Listed(max(reported.revision, state.last_seq))  # the newest may have been purged
-        async for event in self._follow(feed, reported, state):
-            yield event
+        async for events in self._follow(feed, reported, state):
+            for event in events:
+                yield event
 
     async def _list(
         self, feed: Feed, reported: "_ReportedKeys", state: StreamState, newest: int
-    ) -> AsyncGenerator[WatchEvent, None]:
+    ) -> AsyncGenerator[Iterable[WatchEvent], None]:
         for _ in range(PASSES):
             while reported.revision < newest:
                 items = await feed.take()
-                for event in reported.new_events(items):
-                    yield event
+                yield reported.new_events(items)
                 if not items:
                     newest = min(newest, await self._newest())  # it may have been purged
             now = await self._same_stream(state)
             if now.last_seq == state.last_seq or self._is_complete(now, reported):
                 return
             newest = await self._newest()
-        for event in reported.read_ahead(await self._unseen(reported)):
-            yield event
+        yield reported.read_ahead(await self._unseen(reported))
         await self._same_stream(state)
 
     async def _follow(
         self, feed: Feed, reported: "_ReportedKeys", state: StreamState
-    ) -> AsyncGenerator[WatchEvent, None]:
+    ) -> AsyncGenerator[Iterable[WatchEvent], None]:
         clock = asyncio.get_running_loop().time
         count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
         counted = verified = clock()
         due = reported.revision
         while True:
             self._identity.reached(reported.revision)
-            for event in reported.new_events(await feed.take()):
-                yield event
+            yield reported.new_events(await feed.take())
             if clock() - verified >= self._verify_s:
                 due = await self._verify(reported, due)
                 verified = clock()
@@ -251,7 +250,7 @@ class _ReportedKeys:
                     self.miscounted = len(self) != self._pending_count.subjects
                     self._pending_count = None
                 self.revision = item.revision
-                if item.revision > self._read_ahead.get(item.key, 0):
+                if not self._read_ahead or item.revision > self._read_ahead.get(item.key, 0):
                     yield self._event(item)
 
     def read_ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
@@ -263,14 +262,14 @@ class _ReportedKeys:
             yield self._event(message.deleted if message.marker else stored)
 
     def _event(self, item: Item) -> WatchEvent:
-        if isinstance(item, IllegalKey):
-            self.illegal.add(item.key)
-            return item
         if isinstance(item, Stored):
             if item.key not in self.alive:
                 self.alive.add(item.key)
                 self.deleted.discard(item.key)
             return Applied(item)
+        if isinstance(item, IllegalKey):
+            self.illegal.add(item.key)
+            return item
         self.alive.discard(item.key)
         self.deleted.add(item.key)
         return item

@@ -8,7 +8,8 @@ reported and watches that receive nothing. Only this module uses nats-py's priva
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -20,14 +21,28 @@ from nats.protocol.parser import CRLF_SIZE, Parser
 
 from natsctl.jetstream.connection.headers import parse_headers
 
-Receive = Callable[[bytes, bytes, bytes, bytes | None], None]
-"""Receives the raw parts of a message: subject, reply subject, payload and header block."""
+RawMessage: TypeAlias = tuple[bytes, bytes, bytes, bytes | None, tuple[int, int] | None]
+"""A message: subject, reply subject, payload, header block and position.
+
+The position of a message that JetStream delivers is its sequence in the stream and for the
+consumer. It is None if the frame has headers or a domain: then only the reply subject has it.
+"""
+
+Receive = Callable[[Sequence[RawMessage]], None]
+"""Receives the messages of a subscription that were read from the socket together."""
 
 
 # Only spaces and tabs separate words. A subject may have any other byte except a newline.
-_MESSAGE = re.compile(rb"MSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?()(\d+)\r\n")
+# Each expression has the groups subject, subscription, reply, position (2), header size and size.
+_DELIVERY = re.compile(  # a frequent form of `_MESSAGE`
+    rb"MSG ([^ \t\n]++) (\d++) "
+    rb"(\$JS\.ACK\.(?:[^. \t\n]++\.){3}(\d++)\.(\d++)\.\d++\.\d++) ()(\d++)\r\n"
+)
+_MESSAGE = re.compile(
+    rb"MSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?()()()(\d+)\r\n"
+)
 _WITH_HEADERS = re.compile(
-    rb"HMSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
+    rb"HMSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?()()(\d+)[ \t]+(\d+)\r\n"
 )
 
 REFUSED_SUBJECT = "invalid publish subject"  # as the server reports it, in lower case
@@ -82,7 +97,7 @@ class OneTimeClient(Client):
     async def subscribe_raw(
         self, subject: str, receive: Receive, *, queue: str = ""
     ) -> Subscription:
-        """Subscribe, and call *receive* with the raw parts of every message as it is read.
+        """Subscribe, and call *receive* with the raw parts of the messages as they are read.
 
         This skips nats-py's message object, queue and task. *receive* must not raise, because the
         client would stop reading.
@@ -170,9 +185,10 @@ class _Parser(Parser):
     def _receive_raw(self) -> None:
         """Pass the messages at the front of the buffer to their receivers."""
         buffer, position, count = bytes(self.buf), 0, 0
+        batches: dict[Receive, list[RawMessage]] = {}
         self._awaited = 0
-        while frame := _MESSAGE.match(buffer, position) or _WITH_HEADERS.match(buffer, position):
-            subject, sid, reply, header_size, size = frame.groups()
+        while frame := _DELIVERY.match(buffer, position) or _frame(buffer, position):
+            subject, sid, reply, stream, consumer, header_size, size = frame.groups()
             receive = self._receivers.get(int(sid))
             if receive is None:
                 break
@@ -183,19 +199,25 @@ class _Parser(Parser):
                 break
             body = start + int(header_size or 0)
             headers = buffer[start:body] if header_size else None
-            receive(subject, reply or b"", buffer[body:end], headers)
+            batch = batches.get(receive)
+            if batch is None:
+                batch = batches[receive] = []
+            delivery = (int(stream), int(consumer)) if stream else None
+            batch.append((subject, reply or b"", buffer[body:end], headers, delivery))
             position = end + CRLF_SIZE
             count += 1
+        for receive, batch in batches.items():
+            receive(batch)
         del self.buf[:position]
         self.nc.stats["in_msgs"] += count
         self.nc.stats["in_bytes"] += position
 
     async def _pass_on(self) -> bool:
         """Pass the first frame to nats-py; return False if the frame is incomplete."""
-        frame = _MESSAGE.match(self.buf) or _WITH_HEADERS.match(self.buf)
+        frame = _frame(self.buf, 0)
         if frame is None:
             return await self._control()
-        subject, sid, reply, header_size, size = frame.groups()
+        subject, sid, reply, _, _, header_size, size = frame.groups()
         start = frame.end()
         end = start + int(size)
         if end + CRLF_SIZE > len(self.buf):
@@ -228,6 +250,11 @@ class _Parser(Parser):
             case _:
                 raise ProtocolError
         return True
+
+
+def _frame(buffer: bytes | bytearray, position: int) -> re.Match[bytes] | None:
+    """Return the head of the message at this position, None if there is no whole head."""
+    return _MESSAGE.match(buffer, position) or _WITH_HEADERS.match(buffer, position)
 
 
 async def _ignore(_msg: Msg) -> None:

@@ -7,7 +7,7 @@ Source: the micro protocol, ADR-32 of nats-architecture-and-design.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
 from natsctl.errors import NatsctlError, StoreError, StoreTimeoutError, TooLargeError
-from natsctl.jetstream.connection.client import OneTimeClient
+from natsctl.jetstream.connection.client import OneTimeClient, RawMessage
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.errors import ERROR, error_headers
 from natsctl.jetstream.service.intake import RATE, Intake, reply_subject
@@ -143,9 +143,11 @@ class Service:
             receive = partial(self._receive, subject)
             self._subscriptions[subject] = await client.subscribe_raw(subject, receive, queue=group)
 
-    def _receive(
-        self, subscribed: str, subject: bytes, reply: bytes, data: bytes, _: bytes | None
-    ) -> None:
+    def _receive(self, subscribed: str, requests: Sequence[RawMessage]) -> None:
+        for subject, reply, data, *_ in requests:
+            self._admit(subscribed, subject, reply, data)
+
+    def _admit(self, subscribed: str, subject: bytes, reply: bytes, data: bytes) -> None:
         """Accept or reject a request; runs for every message of a flood."""
         answer_to = reply_subject(reply)
         if answer_to is None:

@@ -18,7 +18,7 @@ async def send_reply(_reply: str) -> None:
 async def receive_heartbeats(feed: Feed, beats: int) -> None:
     for _ in range(beats):
         await asyncio.sleep(HEARTBEAT_S)
-        feed.receive(b"inbox", b"", b"", IDLE)
+        feed.receive([(b"inbox", b"", b"", IDLE, None)])
 
 
 async def exhausted(feed: Feed) -> None:
