@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from natsctl.errors import InvalidKeyError as InvalidKeyError
     from natsctl.errors import InvalidObjectError as InvalidObjectError
     from natsctl.errors import NatsctlError as NatsctlError
+    from natsctl.errors import NewerVersionError as NewerVersionError
     from natsctl.errors import NoCacheEntryError as NoCacheEntryError
     from natsctl.errors import NoDaemonError as NoDaemonError
     from natsctl.errors import NotFoundError as NotFoundError

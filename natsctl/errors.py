@@ -106,6 +106,14 @@ class InvalidObjectError(StoreError):
     """
 
 
+class NewerVersionError(InvalidObjectError):
+    """Raised if an object was stored by a newer version of its type, and cannot be read.
+
+    Nothing is written. Run the newer version of the controller, or store the object in the older
+    form.
+    """
+
+
 class ImmutableFieldError(InvalidObjectError):
     """Raised if an apply would change fields that the server never changes in an existing object.
 

@@ -47,6 +47,7 @@ COMMANDS = {
     "resync": ("operate.resync", "Sync keys now."),
     "pause": ("operate.pause", "Hold back the syncs of keys or of a controller."),
     "resume": ("operate.resume", "Sync paused keys or a paused controller again."),
+    "migrate": ("operate.migrate", "Rewrite objects in the newest form of their types."),
     "gc": ("operate.gc", "Find and remove secondaries whose owner does not exist."),
     "installation": ("operate.installation", "Show or change the id of this NATS system."),
     "external": (

@@ -185,7 +185,7 @@ class Managed(Generic[T]):
         If its link is the one that was read, replaces the link by the newest known one. Adds the
         *finalizer* unless it is empty. Equivalent names alone do not cause a change.
         """
-        document = documents.parse(current)
+        document = self.kind.document(current)
         updated = documents.with_status(document, status) if status else document
         if not self._needs_write(document, finalizer) and documents.same(updated, document):
             return current
@@ -246,7 +246,7 @@ class Managed(Generic[T]):
         self.object = self.kind.decode(stored.value)
         self.metadata: Metadata = self.kind.metadata(stored.value)
         self.set_types: set[str] = set()  # the types of the conditions set since the reset
-        self._document = documents.parse(stored.value)
+        self._document = self.kind.document(stored.value)
         self.annotations = self._names.migrated(self.metadata.annotations)
         self._suggested = ""
         self._stored_link = Link.of(self.metadata.annotations, self._names)

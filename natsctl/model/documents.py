@@ -14,11 +14,12 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError
 from natsctl.model import exact_json
 from natsctl.model.exact_json import rounds_to
-from natsctl.model.objects import PAUSED
+from natsctl.model.objects import PAUSED, STORED_VERSION
 
 Document = dict[str, object]
 
 _VOLATILE = ("generation", "resourceVersion", "managedFields")
+_UNDESIRED = frozenset((PAUSED, STORED_VERSION))
 _BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
 
 
@@ -202,9 +203,10 @@ def marked_deleted(document: Document) -> Document:
 def desire_differs(old: bytes, new: bytes) -> bool:
     """Return whether two valid values differ in their desired state.
 
-    Status, bookkeeping, the annotation that pauses the object, and the formatting of the JSON do
-    not count. Finalizers count only if the object is marked as deleted. Most pairs have other
-    specs, or differ only in the status, so the bytes of these parts are compared first.
+    Status, bookkeeping, the stored version, the annotation that pauses the object, and the
+    formatting of the JSON do not count. Finalizers count only if the object is marked as deleted.
+    Most pairs have other specs, or differ only in the status, so the bytes of these parts are
+    compared first.
     """
     try:
         one, other = _parts.decode(old), _parts.decode(new)
@@ -260,8 +262,9 @@ def _significant(document: Document) -> Document:
     if not metadata.get("deletionTimestamp"):
         metadata.pop("finalizers", None)
     annotations = metadata.get("annotations")
-    if isinstance(annotations, dict) and PAUSED in annotations:
-        metadata["annotations"] = {k: v for k, v in annotations.items() if k != PAUSED}
+    if isinstance(annotations, dict) and not _UNDESIRED.isdisjoint(annotations):
+        kept = {name: text for name, text in annotations.items() if name not in _UNDESIRED}
+        metadata["annotations"] = kept
     significant = {name: value for name, value in metadata.items() if value}
     return {**_desired(document), "metadata": significant}
 

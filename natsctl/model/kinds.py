@@ -7,11 +7,17 @@ from typing import Generic, Literal, TypeVar, get_origin
 
 import msgspec
 
-from natsctl.errors import DECODE_ERRORS, InvalidObjectError, UsageError
+from natsctl.errors import (
+    DECODE_ERRORS,
+    InvalidObjectError,
+    NewerVersionError,
+    UsageError,
+)
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.keys import legal, matches
 from natsctl.model.objects import Head, Metadata, Object
+from natsctl.model.versions import Older, Versions, stated, stored_version, version_of
 
 T = TypeVar("T")
 
@@ -29,6 +35,7 @@ class Kind(Generic[T]):
         type: the type that values decode to.
         plain: whether objects have no metadata.
         optional: whether a controller works without this kind.
+        version: the number of the newest version of the type; the first is 1.
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class Kind(Generic[T]):
         *,
         decoder: Callable[[bytes], T] | None = None,
         encoder: Callable[[T], bytes] | None = None,
+        versions: Versions[T] | None = None,
     ) -> None:
         self.name = name
         self.type = of
@@ -50,7 +58,11 @@ class Kind(Generic[T]):
             )
         self._custom = decoder is not None or encoder is not None
         self._encode = encoder
-        if decoder is None and of is not bytes:
+        self.version = 1 if versions is None else versions.number
+        self._versions = versions
+        if versions is not None:
+            decoder = versions.decode
+        elif decoder is None and of is not bytes:
             decoder = msgspec.json.Decoder(of).decode
         self._decode = decoder
 
@@ -63,13 +75,53 @@ class Kind(Generic[T]):
         return not self._custom and self.type is not bytes
 
     def decode(self, value: bytes) -> T:
-        """Return the object in *value*; raises `InvalidObjectError` that names the wrong field."""
+        """Return the object in *value*; raises `InvalidObjectError` that names the wrong field.
+
+        An object that was stored as an older type is upgraded. Raises `NewerVersionError` if the
+        object cannot be read because a newer version of the type has stored it.
+        """
         if self._decode is None:
             return value  # type: ignore[return-value]  # T is bytes
         try:
             return self._decode(value)
         except Exception as error:  # user types raise anything; nesting, RecursionError
-            raise InvalidObjectError(f"not a valid {self.type.__name__}: {error}") from error
+            raise self._invalid(value, str(error)) from error
+
+    def _invalid(self, value: bytes, reason: str) -> InvalidObjectError:
+        message = f"not a valid {self.type.__name__}: {reason}"
+        number = 1 if self.plain else stored_version(value)
+        if number <= self.version:
+            return InvalidObjectError(message)
+        return NewerVersionError(
+            f"stored by a newer version ({number}, and this program reads versions up to "
+            f"{self.version}): {message}"
+        )
+
+    def document(self, value: bytes) -> Document:
+        """Return the document in *value*, in the form of the newest version of the type.
+
+        Raises `InvalidObjectError` if *value* is no JSON object or an upgrade fails, and
+        `NewerVersionError` as `decode` does.
+        """
+        if self._versions is not None:
+            try:
+                document = self._versions.document(value)
+            except Exception as error:  # as for `decode`
+                raise self._invalid(value, str(error)) from error
+        else:
+            document = documents.parse(value)
+        if version_of(document) > self.version:
+            self.decode(value)  # raises if it cannot be read
+        return document
+
+    def converted(self, old: bytes, new: bytes) -> bool:
+        """Return whether two values differ only in the version that they are stored as."""
+        if self._versions is None or stored_version(old) == stored_version(new):
+            return False
+        try:
+            return documents.same(self.document(old), self.document(new))
+        except InvalidObjectError:
+            return False
 
     def valid(self, value: bytes) -> bool:
         """Return whether *value* is a valid object of this kind."""
@@ -107,32 +159,47 @@ class Kind(Generic[T]):
         self.require_metadata()
 
     def overlay(self, current: bytes | None, obj: T) -> Document:
-        """Return the current document with the fields of *obj* set and its labels added."""
+        """Return the current document with the fields of *obj* set and its labels added.
+
+        The result has the form of the newest version of the type.
+        """
+        return self._overlay({} if current is None else self.document(current), obj)
+
+    def _overlay(self, document: Document, obj: T) -> Document:
         metadata = self.metadata_of(obj)
-        document = {} if current is None else documents.parse(current)
         result = documents.overlay(document, obj)  # type: ignore[arg-type]  # it has metadata
         result["metadata"] = documents.metadata_of(document)
-        return documents.with_labels(result, metadata.labels, metadata.annotations)
+        result = documents.with_labels(result, metadata.labels, metadata.annotations)
+        return stated(result, max(self.version, version_of(document)))
 
     def encode(self, current: bytes | None, obj: T) -> bytes:
         """Return the value to store for *obj*: the current value with the fields of *obj* set.
 
         Fields unknown to the type, generation, uid, finalizers and status are kept. If nothing
-        changes, the result is the current value.
+        changes, the result is the current value. Raises `NewerVersionError` if the current value
+        cannot be read because a newer version of the type has stored it.
         """
         if self._custom:
             return self._encode_custom(obj)
         if self.plain and isinstance(obj, bytes):
             return obj
-        before = None
-        if current is not None:
-            with suppress(InvalidObjectError):  # replace an invalid value
-                before = documents.parse(current)
+        before = None if current is None else self._before(current)
         if self.plain:
             new = documents.overlay_value(before, obj)
         else:
-            new = documents.stamp(before, self.overlay(None if before is None else current, obj))
+            new = documents.stamp(before, self._overlay(before or {}, obj))
         return current if current is not None and new == before else documents.render(new)
+
+    def _before(self, current: bytes) -> Document | None:
+        """Return the document that a write changes; None if it replaces an invalid value."""
+        try:
+            return documents.parse(current) if self.plain else self.document(current)
+        except NewerVersionError:
+            raise
+        except InvalidObjectError:
+            with suppress(InvalidObjectError):
+                return documents.parse(current)
+            return None
 
     def _encode_custom(self, obj: T) -> bytes:
         if self._encode is None:
@@ -153,7 +220,11 @@ class Kind(Generic[T]):
 
     def differs(self, old: bytes, new: bytes) -> bool:
         """Return whether two valid values have different desired states."""
-        return old != new if self.plain else documents.desire_differs(old, new)
+        if self.plain:
+            return old != new
+        if self._versions is not None:
+            old, new = (documents.render(self.document(value)) for value in (old, new))
+        return documents.desire_differs(old, new)
 
 
 class KvKind(Kind[T]):
@@ -173,8 +244,13 @@ class KvKind(Kind[T]):
         create: bool = True,
         decoder: Callable[[bytes], T] | None = None,
         encoder: Callable[[T], bytes] | None = None,
+        older: Older[T] = (),
+        version: int | None = None,
     ) -> None:
-        super().__init__(of, f"{of.__name__}.{bucket}", decoder=decoder, encoder=encoder)
+        versions = Versions(of, older, version) if older or version not in {None, 1} else None
+        super().__init__(
+            of, f"{of.__name__}.{bucket}", decoder=decoder, encoder=encoder, versions=versions
+        )
         self.bucket = bucket
         self.keys = keys
         self.history = history
@@ -229,6 +305,8 @@ def kv(
     create: bool = True,
     decoder: Callable[[bytes], T] | None = None,
     encoder: Callable[[T], bytes] | None = None,
+    older: Older[T] = (),
+    version: int | None = None,
 ) -> KvKind[T]:
     """Declare a kind of objects of type *of* in a JetStream KV bucket.
 
@@ -246,6 +324,10 @@ def kv(
         create: create the bucket at start if it does not exist; if False, the bucket must exist.
         decoder: decodes a value to a *T* if values are not JSON; it may raise any exception.
         encoder: encodes a *T* to a value; without an encoder, a kind with a decoder is read-only.
+        older: the earlier types of the objects, the newest first, each with a pure function that
+            returns a *T*. An object that was stored as an earlier type is read as a *T*.
+        version: the number of the version of *of*; by default, one more than the number of older
+            types. Set it if a type is removed from *older*, so that the number does not fall.
 
     An option that is not set accepts any setting of an existing bucket. An option that is set and
     differs from an existing bucket is an error at start, which names the option. A new bucket has
@@ -264,4 +346,6 @@ def kv(
         create=create,
         decoder=decoder,
         encoder=encoder,
+        older=older,
+        version=version,
     )

@@ -21,6 +21,9 @@ LINK = (
 POLICIES = ("paused", "management-policy", "deletion-policy")
 """Annotations that users set to control the reconciler, in the same domain."""
 
+STORED_VERSION = f"{DOMAIN}/stored-version"
+"""The annotation with the number of the version of the type that an object was stored as."""
+
 
 class Metadata(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, dict=False

@@ -61,6 +61,7 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
             kind=kind.name,
             bucket=kind.bucket,
             keys=kind.keys,
+            version=kind.version,
             controller=controller,
             controller_version=controller_version,
             role=role,

@@ -45,7 +45,40 @@ class Shops(Controller):
         if self.shops.get(key) is not None:
             await self.shops.update_status(key, {"ready": True})
 '''
+UPGRADED = """
+import msgspec
+
+from natsctl import Controller, Object, kv, primary
+
+
+class ShopSpecV1(msgspec.Struct, frozen=True):
+    image: str
+
+
+class ShopV1(Object, frozen=True):
+    spec: ShopSpecV1
+
+
+class ShopSpec(msgspec.Struct, frozen=True):
+    images: tuple[str, ...]
+
+
+class Shop(Object, frozen=True):
+    spec: ShopSpec
+
+
+def upgrade(old: ShopV1) -> Shop:
+    return Shop(spec=ShopSpec((old.spec.image,)))
+
+
+class Shops(Controller):
+    shops = primary(kv(Shop, bucket="shops", older=[(ShopV1, upgrade)]))
+
+    async def sync_handler(self, key: str) -> None:
+        pass
+"""
 SOURCE = "controller shops 1.2"
+STORED_VERSION = "natsctl.io/stored-version"
 
 
 @pytest.fixture
@@ -182,3 +215,60 @@ class TestExplainKind:
         ended = await Natsctl(folder)("explain-kind", "Shop.spec.txt", "-c", "shops:Shops")
         assert ended.status == 3
         assert "Shop.shops.spec has no field txt; did you mean text?" in ended.err
+
+
+class TestVersions:
+    """Commands store the version of the form that they write; see `natsctl.model.versions`."""
+
+    @pytest.fixture
+    async def upgraded(self, natsctl: Natsctl, folder: Path, daemon: Daemon) -> Running:
+        """A daemon whose kind has an older type, beside an object of that type."""
+        (folder / "shops.py").write_text(UPGRADED)
+        await natsctl.done("put", "shops", "a", '{"spec": {"image": "x"}}', "--create-bucket")
+        running = await daemon("shops:Shops")
+        await running.logged("published a schema")
+        return running
+
+    async def annotations(self, natsctl: Natsctl) -> dict[str, str]:
+        shown = (await natsctl("get", "shops", "a", "-o", "json")).json
+        found: dict[str, str] = shown["metadata"].get("annotations", {})
+        return found
+
+    @pytest.mark.usefixtures("upgraded")
+    async def test_put_apply_and_edit_state_the_newest_version(
+        self, natsctl: Natsctl, folder: Path, tmp_path: Path, nats_server: NatsServer
+    ) -> None:
+        await natsctl.done("put", "shops", "a", '{"spec": {"images": ["y"]}}')
+        assert await self.annotations(natsctl) == {STORED_VERSION: "2"}
+        await natsctl.done("put", "shops", "a", '{"spec": {"image": "x"}}', "--validate=ignore")
+        assert await self.annotations(natsctl) == {}
+        applied = "{bucket: shops, key: a, spec: {images: [z]}}"
+        await natsctl.done("apply", "-f", "-", stdin=applied)
+        assert await self.annotations(natsctl) == {STORED_VERSION: "2"}
+        await natsctl.done("put", "shops", "a", '{"spec": {"image": "x"}}', "--validate=ignore")
+        editor = Editor(tmp_path / "editor")
+        environ = {"EDITOR": editor.command, "TMPDIR": str(tmp_path)}
+        editor.set_steps({"replace": {"image: x": "images: [w]"}})
+        await Natsctl(folder, nats_server.url, environ=environ).done("edit", "shops", "a")
+        assert await self.annotations(natsctl) == {STORED_VERSION: "2"}
+
+    @pytest.mark.usefixtures("upgraded")
+    async def test_labels_of_an_object_in_the_older_form_are_edited_as_they_are(
+        self, natsctl: Natsctl, folder: Path, tmp_path: Path, nats_server: NatsServer
+    ) -> None:
+        labels = "{bucket: shops, key: a, metadata: {labels: {team: x}}}"
+        await natsctl.done("apply", "-f", "-", stdin=labels)
+        editor = Editor(tmp_path / "editor")
+        environ = {"EDITOR": editor.command, "TMPDIR": str(tmp_path)}
+        editor.set_steps({"replace": {"team: x": "team: y"}})
+        await Natsctl(folder, nats_server.url, environ=environ).done("edit", "shops", "a")
+        shown = (await natsctl("get", "shops", "a", "-o", "json")).json
+        assert (shown["spec"], shown["metadata"]["labels"]) == ({"image": "x"}, {"team": "y"})
+
+    @pytest.mark.usefixtures("upgraded")
+    async def test_a_rollback_restores_the_version_of_the_revision(self, natsctl: Natsctl) -> None:
+        await natsctl.done("put", "shops", "a", '{"spec": {"images": ["y"]}}')
+        await natsctl.done("rollback", "shops", "a", "--to", "1")
+        shown = (await natsctl("get", "shops", "a", "-o", "json")).json
+        assert shown["spec"] == {"image": "x"}
+        assert await self.annotations(natsctl) == {}

@@ -4,7 +4,7 @@ from natsctl.cli.output.entries import object_in
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.objects import is_bookkeeping, is_reserved
+from natsctl.model.objects import STORED_VERSION, is_bookkeeping, is_reserved
 
 _BOOKKEEPING = ("generation", "finalizers", "uid", "resourceVersion", "managedFields")
 
@@ -47,6 +47,15 @@ def with_reserved(new: Document, current: Document | None) -> Document:
         return new
     combined = {**reserved, **new_annotations}
     annotations = {name: text for name, text in combined.items() if name not in removed}
+    return {**new, "metadata": {**documents.metadata_of(new), "annotations": annotations}}
+
+
+def with_stored_version(new: Document, revision: Document) -> Document:
+    """Return *new* with the version that *revision* is stored as; null if it states none."""
+    annotations = {
+        **annotations_in(new),
+        STORED_VERSION: annotations_in(revision).get(STORED_VERSION),
+    }
     return {**new, "metadata": {**documents.metadata_of(new), "annotations": annotations}}
 
 

@@ -6,7 +6,7 @@ import msgspec
 import yaml
 
 from natsctl.cli.documents.parsing import parsed_yaml
-from natsctl.cli.documents.values import NewValue, value_of_document
+from natsctl.cli.documents.values import DesiredObject, NewValue, value_of_document
 from natsctl.cli.output.encoding import yaml_text
 from natsctl.cli.output.entries import ENVELOPE, described, is_object
 from natsctl.errors import UsageError
@@ -58,6 +58,23 @@ class Draft(msgspec.Struct, frozen=True):
         if hidden and (is_object(document) or is_object(self.document_before)):
             raise UsageError(f"{', '.join(hidden)} cannot be changed here: leave it out")
         return Draft(self.base, document)
+
+    @property
+    def changes_fields(self) -> bool:
+        """Return whether fields beside the metadata were changed."""
+        return bool(self._changed().keys() - {"metadata"})
+
+    def changed_value(self) -> NewValue:
+        """Return the changed fields of an object, or the whole value if it is not an object."""
+        return DesiredObject(self._changed()) if is_object(self.document) else self.new_value()
+
+    def _changed(self) -> Document:
+        before = self.document_before
+        return {
+            name: field
+            for name, field in self.document.items()
+            if name not in before or not documents.same(field, before[name])
+        }
 
     def new_value(self) -> NewValue:
         """Return the value to store; raises `UsageError` if the draft has no spec and no value."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from natsctl.cli.documents.desired import with_reserved
+from natsctl.cli.documents.desired import annotations_in, with_reserved
 from natsctl.cli.documents.parsing import fault, parsed_or_none
 from natsctl.cli.output.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.cli.output.terminal import write_notice
@@ -18,8 +18,9 @@ from natsctl.errors import InvalidObjectError, UsageError
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.objects import Object
+from natsctl.model.objects import STORED_VERSION, Object
 from natsctl.model.store import Stored
+from natsctl.model.versions import stated
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _objects = Kind(Object, "object")
@@ -105,6 +106,24 @@ def keep_reserved(current: Stored | None, new: NewValue) -> NewValue:
     if isinstance(new, RawValue):
         return new
     return DesiredObject(with_reserved(new.document, _object_of(current)))
+
+
+def with_version(current: Stored | None, new: NewValue, version: int | None) -> NewValue:
+    """Return *new* with the annotation of its *version*.
+
+    The annotation of the stored object is removed if the version of *new* is unknown. An annotation
+    that *new* has stays then. A value without fields beside metadata and status has no version.
+    """
+    if isinstance(new, RawValue) or not new.document.keys() - {"metadata", "status"}:
+        return new
+    if version is not None and version > 1:
+        return DesiredObject(stated(new.document, version))
+    stored = annotations_in(_object_of(current) or {})
+    if STORED_VERSION not in stored or STORED_VERSION in annotations_in(new.document):
+        return new
+    annotations = {**annotations_in(new.document), STORED_VERSION: None}
+    metadata = {**documents.metadata_of(new.document), "annotations": annotations}
+    return DesiredObject({**new.document, "metadata": metadata})
 
 
 def apply(current: Stored | None, new: NewValue) -> bytes:

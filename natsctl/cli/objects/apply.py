@@ -1,5 +1,6 @@
 """`natsctl apply`: sets the fields of objects that files describe."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -61,25 +62,33 @@ async def apply(
             name: await existing_bucket(connection, name, create=create_bucket) for name in names
         }
         validators = {name: await Validator.of(connection, name, validate) for name in names}
-        exit_with([_check(validators[document.bucket], document) for document in documents])
+        versions = _versions(validators, documents)
         statuses = [
-            await _apply(buckets[document.bucket], document, validators[document.bucket])
-            for document in documents
+            await _apply(buckets[document.bucket], document, validators[document.bucket], version)
+            for document, version in zip(documents, versions, strict=True)
         ]
     exit_with(statuses)
 
 
-def _check(validator: Validator, document: KeyDocument) -> int:
-    """Validate one document, and return the exit status of its error."""
-    try:
-        validator.check(document.key, document.new)
-    except InvalidObjectError as error:
-        report_error(f"{document.bucket}/{document.key}: {error}")
-        return exit_status(error)
-    return 0
+def _versions(
+    validators: Mapping[str, Validator], documents: Sequence[KeyDocument]
+) -> list[int | None]:
+    """Validate the documents, and return the version of each; exit if one is refused."""
+    versions: list[int | None] = []
+    statuses = []
+    for document in documents:
+        try:
+            versions.append(validators[document.bucket].check(document.key, document.new))
+        except InvalidObjectError as error:
+            report_error(f"{document.bucket}/{document.key}: {error}")
+            statuses.append(exit_status(error))
+    exit_with(statuses)
+    return versions
 
 
-async def _apply(bucket: Bucket, document: KeyDocument, validator: Validator) -> int:
+async def _apply(
+    bucket: Bucket, document: KeyDocument, validator: Validator, version: int | None
+) -> int:
     """Apply one document, and return its exit status."""
     name = f"{document.bucket}/{document.key}"
     ignored: list[str] = []
@@ -88,7 +97,8 @@ async def _apply(bucket: Bucket, document: KeyDocument, validator: Validator) ->
         if current is None:
             validator.check_new(document.key, document.new)
         ignored[:] = values.ignored_fields(current, document.new)
-        return values.apply(current, document.new)
+        desired = values.with_version(current, document.new, version)
+        return values.apply(current, desired)
 
     try:
         store = BucketStore(bucket)

@@ -5,7 +5,7 @@ import msgspec
 from natsctl.cli.documents.draft import Draft, editor_text, with_comments, without_comments
 from natsctl.cli.documents.editor import EditedFile, edited_file, editor_command
 from natsctl.cli.documents.three_way_merge import Clash, merged
-from natsctl.cli.documents.values import outcome, replace
+from natsctl.cli.documents.values import outcome, replace, with_version
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
@@ -124,9 +124,10 @@ class ClashError(ConflictError):
 async def _store(target: _Target, draft: Draft) -> Rewritten:
     """Merge the draft into the stored object, and store it.
 
-    Raises `ClashError`, and `InvalidObjectError` if the draft does not match its schema.
+    Raises `ClashError`, and `InvalidObjectError` if a changed field does not match its schema.
     """
     key, bucket = draft.base.key, target.bucket
+    version: int | None = None
 
     def change(current: Stored | None) -> bytes:
         if current is None:
@@ -136,14 +137,15 @@ async def _store(target: _Target, draft: Draft) -> Rewritten:
         new = Draft(current, merge.document)
         if merge.clashes:
             raise ClashError(key, new, merge.clashes)
-        value = replace(current, new.new_value())
+        value = replace(current, with_version(current, new.new_value(), version))
         for kind in target.kinds:
             kind.decode(value)
         return value
 
     async with open_bucket(target.options, bucket) as source:
         validator = await Validator.of(source.connection, bucket, target.validate)
-        validator.check(key, draft.new_value())
+        if draft.changes_fields:
+            version = validator.check(key, draft.changed_value())
         validator.check_new(key, draft.new_value())
         store = BucketStore(source)
         return await rewrite(store, key, change, seen=await store.get(key))

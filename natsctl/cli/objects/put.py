@@ -13,6 +13,7 @@ from natsctl.cli.documents.values import (
     parse_value,
     read_bytes,
     replace,
+    with_version,
     write_ignored_notice,
 )
 from natsctl.cli.framework.command import App, connected
@@ -86,19 +87,21 @@ async def put(
         raise UsageError("--create and --revision exclude each other")
     check_key(key)
     new = _new_value(value, file, raw=raw)
+    version: int | None = None
     ignored: list[str] = []
 
     def change(current: Stored | None) -> bytes:
         if isinstance(new, bytes):
             return new
         ignored[:] = ignored_fields(current, new)
-        return replace(current, new if drop_reserved else keep_reserved(current, new))
+        desired = with_version(current, new, version)
+        return replace(current, keep_reserved(None if drop_reserved else current, desired))
 
     async with open_bucket(options, bucket, create=create_bucket) as target:
         store = BucketStore(target)
         if not isinstance(new, bytes):
             validator = await Validator.of(target.connection, bucket, validate)
-            validator.check(key, new)
+            version = validator.check(key, new)
             validator.check_new(key, new)
         if create:
             rewritten = Rewritten(await store.create(key, change(None)), 0)

@@ -6,7 +6,12 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.documents.desired import desires_the_same, restorable, with_reserved
+from natsctl.cli.documents.desired import (
+    desires_the_same,
+    restorable,
+    with_reserved,
+    with_stored_version,
+)
 from natsctl.cli.documents.values import DesiredObject, RawValue, outcome, replace
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
@@ -130,7 +135,8 @@ def _value(current: Stored | None, message: Message, kinds: Kinds) -> bytes:
     before = None if current is None else object_in(current.value)
     document = object_in(message.value)
     if document is not None:
-        value = replace(current, DesiredObject(with_reserved(restorable(document), before)))
+        restored = with_stored_version(restorable(document), document)
+        value = replace(current, DesiredObject(with_reserved(restored, before)))
     elif before is not None:
         raise UsageError("it is not JSON with a spec or metadata")
     else:

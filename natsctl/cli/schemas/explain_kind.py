@@ -45,9 +45,10 @@ async def explain_kind(
     ] = False,
     controller: SchemaControllersOption = None,
 ) -> None:
-    """Explain the fields of a kind: types, defaults, limits and meanings.
+    """Explain the fields of a kind.
 
-    Without --controller, the schema is the one that a daemon has published.
+    The output has the type, the default, the limits and the meaning of each field. Without
+    --controller, the schema is the one that a daemon has published.
     """
     schemas = await known_schemas(options, controller or ())
     schema, names = split_path(schemas, path)

@@ -43,10 +43,10 @@ async def schema(
     controller: SchemaControllersOption = None,
     output: Annotated[Literal["table", "json", "yaml"] | None, OUTPUT_OPTION] = None,
 ) -> None:
-    """Print the JSON Schemas (2020-12) of kinds.
+    """Print the JSON Schemas of kinds.
 
-    Without --controller, the schemas are those that daemons have published; of several daemons, the
-    one with the newest version of a type has published it. Without KIND and --controller, a table
+    The dialect is 2020-12. Without --controller, the schemas are those that daemons have published;
+    the daemon with the newest version of a type decides. Without KIND and --controller, a table
     lists the kinds. The JSON of several kinds is a mapping by kind; with KIND, it is the schema.
     """
     schemas = await known_schemas(options, controller or ())

@@ -65,14 +65,15 @@ class Validator:
                 write_notice(f"warning: {bucket} is not validated: {error}")
         return cls(bucket, schemas, validate)
 
-    def check(self, key: str, new: NewValue) -> None:
+    def check(self, key: str, new: NewValue) -> int | None:
         """Check the fields that a user gives, and warn of unknown ones.
 
+        Returns the number of the version of the type that the fields match; None if it is unknown.
         Raises `InvalidObjectError` that names the faults, if an invalid object is refused.
         """
         schema, document = schema_for(self._schemas, key), _document_of(new)
         if schema is None:
-            return
+            return None
         invalid = [fault for fault in faults(schema.schema, document) if _is_given(fault, document)]
         refused = {fault.path for fault in invalid}
         for unknown in Fields(schema.schema).unknown(document):
@@ -80,6 +81,7 @@ class Validator:
                 hint = did_you_mean(unknown.name, unknown.known)
                 self._warn(key, f"{unknown.path} is unknown{hint} (schema of {schema.source})")
         self._reject(key, schema, invalid)
+        return None if invalid else schema.version
 
     def check_new(self, key: str, new: NewValue) -> None:
         """Check that a new object has every required field; raises as `check` does."""

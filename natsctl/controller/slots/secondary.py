@@ -5,7 +5,7 @@ from typing import TypeVar
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.owners import Owner
 from natsctl.core.objects.compare_and_set import Rewritten, read, rewrite
-from natsctl.errors import ConflictError
+from natsctl.errors import ConflictError, InvalidObjectError, NewerVersionError
 from natsctl.model import documents
 from natsctl.model.store import Stored
 
@@ -20,7 +20,8 @@ class Secondary(Owned[T]):
 
         Fields that *obj*'s type does not know stay. Nothing is sent if the cache shows that nothing
         would change. An invalid object is replaced. Raises `ExistsError` if the object exists and
-        this owner does not own it, unless *adopt*.
+        this owner does not own it, unless *adopt*, and `NewerVersionError` if the object cannot be
+        read because a newer version of its type has stored it.
         """
         owner = self._owner()
         with self._own_writes.writing(key):
@@ -52,9 +53,8 @@ class Secondary(Owned[T]):
             return self._landed(Rewritten(stored, 0))
 
     def _owned_value(self, current: Stored | None, obj: T, owner: Owner) -> bytes:
-        if current is not None and not self.kind.valid(current.value):
-            current = None
-        before = None if current is None else documents.parse(current.value)
+        current = self._valid(current)
+        before = None if current is None else self.kind.document(current.value)
         merged = self.kind.overlay(None if current is None else current.value, obj)
         owned = documents.with_labels(
             merged, self._names.labels(owner), self._names.annotations(owner)
@@ -63,3 +63,14 @@ class Secondary(Owned[T]):
         if current is not None and stamped == before:
             return current.value
         return documents.render(stamped)
+
+    def _valid(self, current: Stored | None) -> Stored | None:
+        """Return the object, None if it is invalid; raises `NewerVersionError`."""
+        if current is not None:
+            try:
+                self.kind.decode(current.value)
+            except NewerVersionError:
+                raise
+            except InvalidObjectError:
+                return None
+        return current

@@ -33,8 +33,9 @@ class Cache(Generic[T]):
 
     *Guarantees.* A listing takes effect at its end, all of it at once; until then, reads return the
     state before it. If an object does not decode, reads return its last valid state, `invalid` has
-    the object, and *on_invalid* is called once per revision. An event takes little time, no matter
-    how many objects there are: the next state is built while the listing arrives.
+    the object, and *on_invalid* is called once per revision. An object that was stored as another
+    version of its type, and is otherwise the same, is not a change. An event takes little time, no
+    matter how many objects there are: the next state is built while the listing arrives.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class Cache(Generic[T]):
         if old is not None and same(old, stored):
             state.invalid.pop(key, None)
             return None  # the watch repeats a cached state
+        is_converted = self.kind.version > 1 and state.shows(stored)
         try:
             obj = state.put(stored)
         except InvalidObjectError as error:
@@ -198,7 +200,7 @@ class Cache(Generic[T]):
         if not state.indexes:  # the function of an index is a user's, and may hold the object
             self._decoded.keep(stored, obj)
         self._wake_key_waiters(key)
-        return Change(self.kind, key, old, stored)
+        return None if is_converted else Change(self.kind, key, old, stored)
 
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
         key = deleted.key

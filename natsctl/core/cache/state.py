@@ -49,6 +49,13 @@ class State(Generic[T]):
             index.put(key, values)
         return obj
 
+    def shows(self, stored: Stored) -> bool:
+        """Return whether the present state is valid, and differs only in the stored version."""
+        if self.kind.version == 1 or stored.key in self.invalid:
+            return False
+        old = self.objects.get(stored.key)
+        return old is not None and self.kind.converted(old.value, stored.value)
+
     def copy(self, key: str, other: "State[T]") -> None:
         """Store the last valid state that *other* has, if any, without decoding it."""
         self.drop(key)
@@ -99,7 +106,7 @@ class NextState(Generic[T]):
         self.before = before
         self.after = before.empty()
         self.incarnation = incarnation
-        self._changed: dict[str, None] = {}  # keys with another valid state than before
+        self._changed: dict[str, None] = {}  # keys with another valid state, not just converted
         self._deleted: dict[str, Deleted] = {}
 
     def put(self, stored: Stored) -> None:
@@ -111,7 +118,8 @@ class NextState(Generic[T]):
             return
         try:
             self.after.put(stored)
-            self._changed[key] = None
+            if not self.before.shows(stored):
+                self._changed[key] = None
         except InvalidObjectError as error:
             self._keep(key)
             self.after.invalid[key] = Invalid(stored, error, old)

@@ -154,7 +154,7 @@ class Primary(CacheReader[T]):
         read_generation = sync.generation if sync is not None and sync.key == key else 0
 
         def change(current: Stored | None) -> bytes:
-            document = documents.parse(_existing(key, current).value)
+            document = self.kind.document(_existing(key, current).value)
             generation = read_generation or documents.metadata_of(document).get("generation")
             observed = {} if generation is None else {"observedGeneration": generation}
             changed = documents.with_status(document, {**observed, **patch})

@@ -1,0 +1,156 @@
+"""Rewrites stored objects in the form of the newest version of their type.
+
+Each object is written by compare-and-set, and only if its stored version is older. So a migration
+can be stopped and continued, and it loses no change of another client.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.task_group import together
+from natsctl.errors import (
+    ConflictError,
+    InvalidObjectError,
+    NewerVersionError,
+    NotFoundError,
+    StoreError,
+    WatchBrokenError,
+)
+from natsctl.model import documents
+from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing, Store, Stored
+from natsctl.model.versions import stored_version
+
+WRITERS = 16
+ROUNDS = 10  # of ten conflicts each, until an object counts as failed
+LISTINGS = 5  # watches that may break while the objects are listed
+
+
+class Migrated(StrEnum):
+    """The result for one object."""
+
+    DONE = "migrated"
+    UNCHANGED = "unchanged"
+    GONE = "deleted"
+    NEWER = "newer"
+    FAILED = "failed"
+
+
+class MigrationStep(msgspec.Struct, frozen=True):
+    """The result for one object, and the reason if it failed or is of a newer version."""
+
+    key: str
+    result: Migrated
+    before: int
+    reason: str = ""
+
+
+async def objects_of(store: Store) -> list[Stored]:
+    """Return all objects of the store, in the order of their keys.
+
+    Raises `WatchBrokenError` if the listing breaks several times in a row.
+    """
+    for _ in range(LISTINGS - 1):
+        try:
+            return await _listing(store)
+        except WatchBrokenError:
+            continue
+    return await _listing(store)
+
+
+def outdated(store: Store, objects: Sequence[Stored]) -> list[Stored]:
+    """Return the objects that are stored as another version than the newest."""
+    newest = store.kind.version
+    return [stored for stored in objects if stored_version(stored.value) != newest]
+
+
+async def migrate(store: Store, objects: Sequence[Stored]) -> AsyncGenerator[MigrationStep, None]:
+    """Rewrite the objects, several at a time, and yield the result for each.
+
+    An object that changed since it was read is read again, so that no change is lost. An object
+    that is invalid, or of a newer version, stays as it is.
+    """
+    remaining = iter(objects)
+    while True:
+        batch = [stored for _, stored in zip(range(WRITERS), remaining, strict=False)]
+        if not batch:
+            return
+        async with together() as group:
+            tasks = [group.create_task(_migrate(store, stored)) for stored in batch]
+        for task in tasks:
+            yield task.result()
+
+
+def planned(store: Store, objects: Sequence[Stored]) -> Iterator[MigrationStep]:
+    """Yield the result that `migrate` would have for each object; nothing is written."""
+    for stored in objects:
+        before = stored_version(stored.value)
+        try:
+            value = _newest_form(store, stored)
+        except InvalidObjectError as error:
+            yield MigrationStep(stored.key, _result_of(error), before, str(error))
+        else:
+            result = Migrated.UNCHANGED if value == stored.value else Migrated.DONE
+            yield MigrationStep(stored.key, result, before)
+
+
+async def _migrate(store: Store, seen: Stored) -> MigrationStep:
+    key, before = seen.key, stored_version(seen.value)
+    try:
+        written = await _rewritten(store, seen)
+    except NotFoundError:
+        return MigrationStep(key, Migrated.GONE, before)
+    except (InvalidObjectError, StoreError) as error:
+        return MigrationStep(key, _result_of(error), before, str(error))
+    return MigrationStep(key, Migrated.DONE if written else Migrated.UNCHANGED, before)
+
+
+async def _rewritten(store: Store, seen: Stored) -> bool:
+    """Rewrite the object, and return whether it was written; retries after conflicts."""
+    key = seen.key
+
+    def change(current: Stored | None) -> bytes:
+        if current is None:
+            raise NotFoundError(f"{key} was deleted")
+        return _newest_form(store, current)
+
+    newest: Stored | None = seen
+    for _ in range(ROUNDS - 1):
+        try:
+            return (await rewrite(store, key, change, seen=newest)).base is not None
+        except ConflictError:
+            newest = await read(store, key)
+    return (await rewrite(store, key, change, seen=newest)).base is not None
+
+
+def _newest_form(store: Store, stored: Stored) -> bytes:
+    """Return the value in the newest form; raises `InvalidObjectError` if it cannot be read."""
+    kind = store.kind
+    kind.decode(stored.value)
+    if stored_version(stored.value) >= kind.version:
+        return stored.value
+    return documents.render(kind.document(stored.value))
+
+
+def _result_of(error: Exception) -> Migrated:
+    return Migrated.NEWER if isinstance(error, NewerVersionError) else Migrated.FAILED
+
+
+async def _listing(store: Store) -> list[Stored]:
+    objects: dict[str, Stored] = {}
+    async with store.watch() as events:
+        async for event in events:
+            match event:
+                case Listing():
+                    objects.clear()
+                case Applied(stored):
+                    objects[stored.key] = stored
+                case Deleted(key):
+                    objects.pop(key, None)
+                case Listed():
+                    break
+                case IllegalKey():
+                    pass
+    return [objects[key] for key in sorted(objects)]

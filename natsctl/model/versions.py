@@ -1,0 +1,227 @@
+"""Reads objects that were stored as an older type, as the newest type.
+
+The annotation `natsctl.io/stored-version` has the number of the version that an object was stored
+as; an object without it is of the first version. A program that does not know the annotation may
+store another version than the annotation states. So an object is read as the version that knows
+most of its fields; among equals, as the one that the annotation states, and else as the newest.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, get_origin
+
+import msgspec
+
+from natsctl.errors import DECODE_ERRORS, InvalidObjectError, UsageError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.objects import STORED_VERSION, Head, Object
+
+T = TypeVar("T")
+
+Older = Sequence[tuple[type[Object], Callable[..., T]]]
+"""Earlier types, the newest first, each with a pure function that returns the newest type."""
+
+_head = msgspec.json.Decoder(Head)
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """A version of a type: its number, and how its values are decoded and upgraded.
+
+    `upgrade` is None for the newest version.
+    """
+
+    number: int
+    type: type[Any]
+    decode: Callable[[bytes], Any]
+    upgrade: Callable[..., Any] | None = None
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """An object as one version, and the number of fields that this version does not know."""
+
+    version: _Version
+    obj: Any
+    unknown: int = 0
+
+
+class Versions(Generic[T]):
+    """The versions of a type.
+
+    Args:
+        newest: the newest type.
+        older: the earlier types, the newest first.
+        number: the number of the newest version; by default, the number of all types.
+
+    Raises `UsageError` if a type is not an `Object`, or if the number is too small.
+    """
+
+    def __init__(self, newest: type[T], older: Older[T], number: int | None = None) -> None:
+        self.number = len(older) + 1 if number is None else number
+        if self.number <= len(older):
+            raise UsageError(
+                f"{newest.__name__} has {len(older)} older types, so its version is at least "
+                f"{len(older) + 1}, not {number}"
+            )
+        types: list[tuple[type[Any], Callable[..., T] | None]] = [(newest, None), *older]
+        for of, _ in types:
+            if not issubclass(get_origin(of) or of, Object):
+                raise UsageError(
+                    f"a type with versions is a subclass of natsctl.Object, and {of.__name__} is "
+                    "not: an annotation names the version"
+                )
+        self._versions = [
+            _Version(self.number - distance, of, msgspec.json.Decoder(of).decode, upgrade)
+            for distance, (of, upgrade) in enumerate(types)
+        ]
+        self._newest = self._versions[0]
+
+    def decode(self, value: bytes) -> T:
+        """Return the object in *value* as the newest type.
+
+        Raises the error of the newest type if no type decodes *value*, and `InvalidObjectError` if
+        an upgrade fails.
+        """
+        return self._upgraded(self._read(value))
+
+    def document(self, value: bytes) -> Document:
+        """Return the document in *value* in the newest form; raises as `decode` does.
+
+        A document of a newer version stays as it is. Fields that no version knows are kept.
+        """
+        document = documents.parse(value)
+        if version_of(document) >= self.number:
+            return document
+        reading = self._read(value)
+        if reading.version is self._newest:
+            return stated(document, self.number)
+        newest: Any = self._upgraded(reading)
+        form = _without(documents.overlay(document, newest), reading.obj, newest)
+        form["metadata"] = documents.metadata_of(document)
+        if "status" not in document:
+            form.pop("status", None)
+        return stated(form, self.number)
+
+    def _read(self, value: bytes) -> _Reading:
+        """Return the object as the version that was stored."""
+        number = stored_version(value)
+        if number >= self.number:
+            return _Reading(self._newest, self._newest.decode(value))
+        document = documents.parse(value)
+        readings = [
+            _Reading(version, obj, _unknown(document, obj))
+            for version in self._versions
+            if (obj := _decoded(version, value)) is not None
+        ]
+        if not readings:
+            return _Reading(self._newest, self._newest.decode(value))  # raises the reason
+        return min(readings, key=lambda one: (one.unknown, one.version.number != number))
+
+    def _upgraded(self, reading: _Reading) -> T:
+        version, old = reading.version, reading.obj
+        if version.upgrade is None:
+            newest: T = old
+            return newest
+        name = f"the upgrade from {version.type.__name__} (version {version.number})"
+        try:
+            new = version.upgrade(old)
+        except (Exception, SystemExit) as error:  # the function is a user's
+            raise InvalidObjectError(f"{name} fails: {error!r}") from error
+        if not isinstance(new, get_origin(self._newest.type) or self._newest.type):
+            raise InvalidObjectError(
+                f"{name} returns {type(new).__name__}, not {self._newest.type.__name__}"
+            )
+        carried: T = _carried(old, new)
+        return carried
+
+
+def stored_version(value: bytes) -> int:
+    """Return the number of the version that *value* states; 1 if it states none."""
+    try:
+        return _number(_head.decode(value).metadata.annotations.get(STORED_VERSION))
+    except DECODE_ERRORS:
+        return 1
+
+
+def version_of(document: Document) -> int:
+    """Return the number of the version that the document states; 1 if it states none."""
+    annotations = documents.metadata_of(document).get("annotations")
+    return _number(annotations.get(STORED_VERSION)) if isinstance(annotations, dict) else 1
+
+
+def stated(document: Document, number: int) -> Document:
+    """Return the document with the number of its version; the first version states none."""
+    if number == version_of(document):
+        return document
+    return documents.with_labels(document, {}, {STORED_VERSION: str(number)})
+
+
+def _number(text: object) -> int:
+    return int(text) if isinstance(text, str) and text.isdecimal() else 1
+
+
+def _decoded(version: _Version, value: bytes) -> Any:
+    """Return the object as this version; None if it does not decode."""
+    try:
+        return version.decode(value)
+    except Exception:  # noqa: BLE001 - user types raise anything
+        return None
+
+
+def _carried(old: Any, new: Any) -> Any:
+    """Return *new* with the metadata of *old*, and with its status unless *new* has its own."""
+    carried = {"metadata": old.metadata}
+    if not new.status and type(old.status) is type(new.status):
+        carried["status"] = old.status
+    return msgspec.structs.replace(new, **carried)
+
+
+def _unknown(document: object, obj: object) -> int:
+    """Return the number of fields of *document* that the type of *obj* does not have."""
+    match obj, document:
+        case msgspec.Struct(), dict():
+            known = _attributes(obj)
+            inner = (
+                (document[name], getattr(obj, known[name])) for name in known if name in document
+            )
+            tag = obj.__struct_config__.tag_field
+            strange = document.keys() - known.keys() - {tag}
+            return len(strange) + sum(_unknown(part, value) for part, value in inner)
+        case dict(), dict():
+            return sum(_unknown(document[name], obj[name]) for name in obj if name in document)
+        case ((list() | tuple()), list()):
+            return sum(map(_unknown, document, obj))
+        case _:
+            return 0
+
+
+def _without(document: Document, old: msgspec.Struct, new: msgspec.Struct) -> Document:
+    """Return the document without the fields that only the type of *old* has."""
+    result, known = dict(document), _attributes(new)
+    tag = old.__struct_config__.tag_field
+    if tag is not None and tag not in {*known, new.__struct_config__.tag_field}:
+        result.pop(tag, None)
+    for name, attribute in _attributes(old).items():
+        if name not in known and name != new.__struct_config__.tag_field:
+            result.pop(name, None)
+        elif name in result and name in known:
+            before, after = getattr(old, attribute), getattr(new, known[name])
+            result[name] = _without_in(result[name], before, after)
+    return result
+
+
+def _without_in(value: Any, old: object, new: object) -> Any:
+    match value, old, new:
+        case dict(), msgspec.Struct(), msgspec.Struct():
+            return _without(value, old, new)
+        case dict(), dict(), dict():
+            return {
+                name: _without_in(part, old.get(name), new.get(name))
+                for name, part in value.items()
+            }
+        case _:
+            return value
+
+
+def _attributes(obj: msgspec.Struct) -> dict[str, str]:
+    """Return the attribute of each encoded field."""
+    return dict(zip(obj.__struct_encode_fields__, obj.__struct_fields__, strict=True))
