@@ -1,12 +1,14 @@
 """Makes the clock and the randomness of a run depend on its seed.
 
 Within `reproducible`, `time.time`, `time.time_ns` and `datetime.now` follow the virtual time of the
-event loop, and `random`, `os.urandom`, `uuid.uuid4` and `secrets` depend on the seed.
+event loop, and `random`, `os.urandom`, `uuid.uuid4` and `secrets` depend on the seed. The names of
+host and process are constant.
 """
 
 import asyncio
 import os
 import random
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -82,6 +84,8 @@ def _replacements(
         (time, "time_ns", lambda: int(wall_clock() * 1e9)),
         (os, "urandom", random.randbytes),
         (random, "_urandom", random.randbytes),  # `secrets` and `SystemRandom` read it
+        (os, "getpid", lambda: 1),  # part of the name of a process
+        (socket, "gethostname", lambda: "simulated"),
     )
     for owner, name, new in functions:
         yield owner, name, new, getattr(owner, name)

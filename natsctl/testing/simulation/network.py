@@ -31,6 +31,7 @@ class Life(Protocol):
     """One life of a process, from its start to a crash or a stop."""
 
     crashed: bool
+    name: str
 
     def crash(self, restart_s: float) -> None:
         """Stop every task of the process at its current `await`."""
@@ -72,7 +73,7 @@ class Network:
         self._numbers: dict[tuple[str, str], int] = defaultdict(int)
         self.externals: dict[str, ExternalState] = {}  # by the name of the external system
         self._late: dict[str, float] = {}  # how old the next read of an external system is
-        self._away: dict[str, float] = {}  # until when a store does not answer
+        self._away: dict[tuple[str, str], float] = {}  # until when a store answers no process
 
     async def call(
         self,
@@ -96,8 +97,8 @@ class Network:
             fault = self.faults.at(call, types)
             if fault is not None:
                 await self._before(life, fault, place)
-            if place in self._away:
-                await self._check_away(place)
+            if (life.name, place) in self._away:
+                await self._check_away(life, place)
             result = await action()
             if fault is not None:
                 await self._after(life, fault)
@@ -146,7 +147,7 @@ class Network:
                     await self._delay(fault)
             if life.crashed:
                 await _forever()
-            if place in self._away:
+            if (life.name, place) in self._away:
                 raise WatchBrokenError(f"the connection to {place} is lost")
             yield event
 
@@ -176,8 +177,7 @@ class Network:
             case FaultType.CONFLICT:
                 raise ConflictError(f"{place} changed since it was read")
             case FaultType.AWAY:
-                until = asyncio.get_running_loop().time() + fault.seconds
-                self._away[place] = max(until, self._away.get(place, 0.0))
+                self._away[life.name, place] = asyncio.get_running_loop().time() + fault.seconds
             case FaultType.JUMP:
                 _jump(fault.seconds)
             case FaultType.SLOW:
@@ -198,12 +198,13 @@ class Network:
             case _:
                 pass
 
-    async def _check_away(self, place: str) -> None:
+    async def _check_away(self, life: Life, place: str) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() >= self._away[place] or self.faults.over:
-            del self._away[place]
+        until = self._away[life.name, place]
+        if loop.time() >= until or self.faults.over:
+            self._away.pop((life.name, place), None)
             return
-        await asyncio.sleep(min(TIMEOUT_S, self._away[place] - loop.time()))
+        await asyncio.sleep(min(TIMEOUT_S, until - loop.time()))
         raise StoreTimeoutError(f"{place} does not answer")
 
     def _numbered(self, operation: str, target: str) -> Call:

@@ -43,8 +43,8 @@ SETTLE_S = 7200.0  # virtual time in which a controller must become idle
 PAUSE_S = 60.0  # for how long a step waits for an idle controller
 CALLS_MAX = 4000  # of one run, and after them the controller counts as restless
 CHECKS = 3  # in a row that must find the controller idle
-POLLS_MAX = 12  # rounds of requested times that may still write
-QUIET_POLLS = 2  # rounds without a write, after which no more are expected
+POLLS_MAX = 80  # rounds of requested times that may still write
+QUIET_S = 60.0  # without a write, after which requested times bring no more
 POLL_S_MAX = 3600.0
 CLEAN_S = 400.0  # more than the grace period of orphans and two GC cycles
 
@@ -210,16 +210,16 @@ class Run:
 
     async def _settle(self) -> None:
         """Wait until the controller is idle, and requested times bring no more writes."""
-        quiet = 0
+        quiet_s = 0.0
         for _ in range(POLLS_MAX):
             if not await self._wait_idle(SETTLE_S):
                 raise ViolatedError(self._never_settles())
             requested_s = self._requested_s()
-            if not requested_s or quiet == QUIET_POLLS:
+            if not requested_s or quiet_s > QUIET_S:
                 return
-            before = self._network.writes_count
-            await asyncio.sleep(min(requested_s, POLL_S_MAX) + 0.01)
-            quiet = quiet + 1 if self._network.writes_count == before else 0
+            before, wait_s = self._network.writes_count, min(requested_s, POLL_S_MAX) + 0.01
+            await asyncio.sleep(wait_s)
+            quiet_s = quiet_s + wait_s if self._network.writes_count == before else 0.0
 
     async def _wait_idle(self, limit_s: float) -> bool:
         """Wait until the controller is idle; return False if it is not within the time."""

@@ -1,24 +1,19 @@
 """Simulates a controller: runs one seed after the other, and shrinks the first finding."""
 
-import asyncio
-import gc
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Self
 
+from natsctl.testing.simulation.bench import Bench
 from natsctl.testing.simulation.choices import Choices
-from natsctl.testing.simulation.clock import SimulationLoop, reproducible
 from natsctl.testing.simulation.finding import Finding, Report, finding_of
 from natsctl.testing.simulation.objects import Objects, desired_objects
-from natsctl.testing.simulation.process import task_factory
 from natsctl.testing.simulation.run import Check, Checks, Ran, Schedule, known_state, run
 from natsctl.testing.simulation.script import Author, final_state
 from natsctl.testing.simulation.shrinking import Shrinker
 from natsctl.testing.simulation.subject import ControllerClass, Subject, subject_of
 
 REFERENCE_SEED = -1
-RUNS_PER_COLLECTION = 20
 REFERENCES_MAX = 256  # results of runs without faults that are kept
 
 Progress = Callable[[int], None]
@@ -77,22 +72,14 @@ class Simulation:
         hands = bool(subject.touched)
         self._author = Author(desired, primary=subject.primary.name, hands=hands)
         self._references: dict[object, Ran] = {}
-        self._runs = 0
-        self._loop = SimulationLoop()
-        self._loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed's is generic
-        self._runner = asyncio.Runner(loop_factory=lambda: self._loop)
+        self._bench = Bench((subject.module,))
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.enter_context(self._runner)
-            stack.enter_context(reproducible(self._loop, (self.subject.module,)))
-            stack.enter_context(_silent())
-            stack.enter_context(_few_collections())
-            self._contexts = stack.pop_all()
+        self._bench.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._contexts.close()
+        self._bench.__exit__()
 
     def search(self, seeds: range, progress: Progress = lambda _: None) -> Report:
         """Run the seeds in order, up to the first that violates a property."""
@@ -143,35 +130,4 @@ class Simulation:
         return known
 
     def _run(self, schedule: Schedule, expected: dict[str, object] | None) -> Ran:
-        self._loop.restart()
-        ran = self._runner.run(run(self.subject, self._checks, schedule, expected))
-        self._runs += 1
-        if self._runs % RUNS_PER_COLLECTION == 0:
-            gc.collect()
-        return ran
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Collect the cycles of Python's objects only between runs, and only new ones."""
-    enabled = gc.isenabled()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep the log lines of the runs from the log of the test."""
-    logger = logging.getLogger("natsctl")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+        return self._bench.run(run(self.subject, self._checks, schedule, expected))

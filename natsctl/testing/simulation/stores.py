@@ -175,7 +175,11 @@ class SimulatedStores:
 
     async def open(self, kind: Kind[Any]) -> SimulatedBucket:
         """See `Stores.open`."""
-        return SimulatedBucket(await self._base.open(kind), self._at)
+        return self.store(kind)
+
+    def store(self, kind: Kind[Any]) -> SimulatedBucket:
+        """Return the kind's store."""
+        return SimulatedBucket(self._base.store(kind), self._at)
 
     def guarded(self, guard: WriteGuard) -> Self:
         """See `Stores.guarded`."""

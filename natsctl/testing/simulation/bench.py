@@ -1,0 +1,78 @@
+"""Runs one coroutine after the other in virtual time, each from the same beginning."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any, Self, TypeVar
+
+from natsctl.testing.simulation.clock import SimulationLoop, reproducible
+from natsctl.testing.simulation.process import task_factory
+
+T = TypeVar("T")
+
+RUNS_PER_COLLECTION = 20
+
+
+class Bench:
+    """An event loop for many runs; use it as a context.
+
+    Args:
+        modules: the modules in which `datetime` follows the virtual time.
+    """
+
+    def __init__(self, modules: Sequence[ModuleType] = ()) -> None:
+        self._modules = modules
+        self._loop = SimulationLoop()
+        self._loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed's is generic
+        self._runner = asyncio.Runner(loop_factory=lambda: self._loop)
+        self._runs = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._runner)
+            stack.enter_context(reproducible(self._loop, self._modules))
+            stack.enter_context(_silent())
+            stack.enter_context(_few_collections())
+            self._contexts = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._contexts.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine from virtual time 0, and return its result."""
+        self._loop.restart()
+        result = self._runner.run(work)
+        self._runs += 1
+        if self._runs % RUNS_PER_COLLECTION == 0:
+            gc.collect()
+        return result
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Collect the cycles of Python's objects only between runs, and only new ones."""
+    enabled = gc.isenabled()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the log lines of the runs from the log of the test."""
+    logger = logging.getLogger("natsctl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
