@@ -38,7 +38,7 @@ from natsctl.testing.simulation.stores import SimulatedCluster, SimulatedStores
 from tests.support.stores.sample_objects import THINGS, Thing
 
 KEYS = ("a", "b", "c")
-STEPS_MAX = 10
+STEPS_MAX = 7
 TTL_S = 10.0
 WAITS_S = (0.0, 0.001, 0.02, 0.5, 8.0)
 LIMIT_S = 20_000.0  # virtual seconds until every promise about the end must hold
@@ -239,7 +239,7 @@ GROUPS = {
     "dynamic": Group(dynamic),
     "resource": Group(resource),
     "election": Group(elected, processes=2),
-    "sharding": Group(sharded, processes=3),
+    "sharding": Group(sharded, processes=2),
 }
 
 
