@@ -33,9 +33,10 @@ class Slices:
     a copy of any collection that they change.
     """
 
-    __slots__ = ("_clock", "_ends_at", "_left", "_number", "_turns")
+    __slots__ = ("_clock", "_ends_at", "_left", "_number", "_turns", "waited")
 
     def __init__(self) -> None:
+        self.waited = False  # whether the task waited during the slice before `over` was read
         self._turns = _turns()
         self._clock = self._turns.clock
         self._begin()
@@ -43,7 +44,8 @@ class Slices:
     @property
     def over(self) -> bool:
         """True if other tasks should run before the next item."""
-        if self._number != self._turns.number:
+        self.waited = self._number != self._turns.number
+        if self.waited:
             self._begin()
             return False
         self._left -= 1
@@ -66,6 +68,13 @@ async def in_slices(items: Iterable[T], work: Callable[[T], object]) -> None:
         work(item)
         if slices.over:
             await slices.pause()
+
+
+async def retain(
+    keys: Iterable[T], wanted: Callable[[T], bool], drop: Callable[[T], object]
+) -> None:
+    """Call *drop* for each of the present *keys* that is not *wanted*, in slices."""
+    await in_slices(tuple(keys), lambda key: wanted(key) or drop(key))
 
 
 class _Turns:

@@ -26,8 +26,12 @@ from natsctl.core.sync.follow_up import decide_retry
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import RetryAfter, StoppedError, StoreError
+<<<<<<< HEAD
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
+=======
+from natsctl.slices import retain
+>>>>>>> ef022b5 (Feed a queue with many keys a few at a time)
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import get_logger, log_context
@@ -178,10 +182,14 @@ class Deliveries:
         """Return whether this process delivers changes of the object."""
         return self._loop is None or self._loop.holdings.has(key)
 
-    def keep(self, holds: Callable[[str], bool]) -> None:
+    async def keep(self, holds: Callable[[str], bool]) -> None:
         """Drop the pending changes and retries of objects that this process does not hold."""
-        for key in [key for key in self._pending if not holds(key)]:
-            self._change_count -= len(self._pending.pop(key).changes)
+
+        def drop(key: str) -> None:
+            pending = self._pending.pop(key, None)
+            self._change_count -= 0 if pending is None else len(pending.changes)
+
+        await retain(self._pending, holds, drop)
 
     def hasten_retries(self) -> None:
         """Retry at once the calls that failed because of a store, which may be available again."""

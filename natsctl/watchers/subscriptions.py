@@ -11,7 +11,9 @@ from natsctl.core.sync.loop import KeyFilter
 from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
+from natsctl.slices import in_slices
 from natsctl.watchers.deliveries import Deliveries, Policies, Registration
+from natsctl.watchers.merged_changes import ObjectChange
 from natsctl.watchers.opinionated import OpinionatedWatcher
 from natsctl.watchers.sources import Source
 from natsctl.watchers.watcher import ResourceWatcher
@@ -169,19 +171,21 @@ class ObjectListener:
         self._deliveries = deliveries
         self._sources = sources
 
-    def lost(self, holds: KeyFilter) -> None:
+    async def lost(self, holds: KeyFilter) -> None:
         """See `AssignmentListener.lost`."""
-        self._deliveries.keep(holds)
+        await self._deliveries.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
         """See `AssignmentListener.gained`; objects are delivered before they change again."""
-        for source in self._sources:
-            for change in source.creates():
-                if gained(change.key):
-                    self._deliveries.add(change, priority=Priority.RESYNC)
-        for source in self._sources:
-            for change in await source.deletes(gained):
+
+        def add(change: ObjectChange) -> None:
+            if gained(change.key):
                 self._deliveries.add(change, priority=Priority.RESYNC)
+
+        for source in self._sources:
+            await in_slices(source.creates(), add)
+        for source in self._sources:
+            await in_slices(await source.deletes(gained), add)
 
 
 def _name(resource_kind: str | Kind[Any]) -> str:

@@ -360,14 +360,14 @@ async def test_a_key_assigned_to_another_process_leaves_no_watch() -> None:
         await put(buckets(harness), "eu", limits(1))
         await app(harness, "shop")
         assert readers.reads.watch_count == 1
-        readers.reads.keep(lambda _key: False)
+        await readers.reads.keep(lambda _key: False)
         assert readers.reads.watch_count == 0
 
 
 async def test_a_running_sync_keeps_the_watches_of_its_key() -> None:
     async def read(readers: Readers, _key: str) -> int | None:
         current = await readers.reads.get(LIMITS, "eu")
-        readers.reads.keep(lambda _key: False)
+        await readers.reads.keep(lambda _key: False)
         return None if current is None else current.spec.most
 
     readers = Readers(read)

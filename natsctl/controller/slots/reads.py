@@ -18,6 +18,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Store, Stored
+from natsctl.slices import retain
 
 T = TypeVar("T")
 
@@ -72,11 +73,13 @@ class Reads:
         """Return the objects and selections whose changes enqueue the key, as text."""
         return sorted(map(str, self._watches.dependencies_of(key)))
 
-    def keep(self, wanted: Callable[[str], bool]) -> None:
-        """End the watches of keys that are not *wanted* and are not being synced."""
-        for key in self._watches.dependents:
-            if key not in self.batches and not wanted(key):
-                self._watches.keep_only(key, ())
+    async def keep(self, wanted: Callable[[str], bool]) -> None:
+        """End the watches of keys that are not *wanted* and are not being synced, in slices."""
+        await retain(
+            self._watches.dependents,
+            lambda key: key in self.batches or wanted(key),
+            lambda key: self._watches.keep_only(key, ()),
+        )
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Run the watches while the context lasts."""

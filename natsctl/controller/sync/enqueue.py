@@ -90,11 +90,11 @@ class Enqueuer:
         self._runs.evidence.note()
         self._keys.primary_changed(change, self._primary)
 
-    def lost(self, holds: KeyFilter) -> None:
+    async def lost(self, holds: KeyFilter) -> None:
         """See `AssignmentListener.lost`."""
-        self._primaries.lost(holds)
-        self._runs.keep(holds)
-        self._reads.keep(holds)
+        await self._primaries.lost(holds)
+        await self._runs.keep(holds)
+        await self._reads.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
         """See `AssignmentListener.gained`: also enqueues missing primaries with secondaries."""
@@ -102,7 +102,7 @@ class Enqueuer:
         for secondary in self._secondaries:
             owners = secondary.informer.cache.index_values(OWNER_INDEX)
             missing = [owner for owner in owners if owner not in primaries]
-            await self._keys.enqueue_all(filter(primaries.kind.holds, missing), gained)
+            self._keys.enqueue_all(filter(primaries.kind.holds, missing), gained)
         await self._primaries.gained(gained)
 
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
@@ -136,8 +136,7 @@ class Enqueuer:
 
     def _kind_appeared(self) -> None:
         """Enqueue every primary: it may want objects of the optional kind that exists now."""
-        for key in list(self._primary.informer.cache.keys()):
-            self._keys.enqueue(key, Operation.RESYNC)
+        self._keys.enqueue_all(self._primary.informer.cache.keys())
 
     def _sync_again(self, key: str) -> None:
         """Enqueue a key whose write was undone or overwritten."""

@@ -23,6 +23,7 @@ from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.garbage import orphan_reason
 from natsctl.model.pause import pause_in
 from natsctl.model.store import Stored
+from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import bind_operation, log_context
@@ -90,11 +91,11 @@ class SyncRuns:
         self._missing[key] = self._cache.incarnation
         self._claimed[key] = claimed
 
-    def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the keys that are not *wanted*."""
-        self._failed = {key: stored for key, stored in self._failed.items() if wanted(key)}
-        self._missing = {key: bucket for key, bucket in self._missing.items() if wanted(key)}
-        self._claimed = {key: owned for key, owned in self._claimed.items() if wanted(key)}
+    async def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the keys that are not *wanted*, in slices."""
+        await retain(self._failed, wanted, lambda key: self._failed.pop(key, None))
+        await retain(self._missing, wanted, lambda key: self._missing.pop(key, None))
+        await retain(self._claimed, wanted, lambda key: self._claimed.pop(key, None))
 
     def sync(self, key: str, operation: Operation) -> Awaitable[float | None]:
         """Sync the key; return the seconds until its next sync, or None. Raises its failure.

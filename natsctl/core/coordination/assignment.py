@@ -79,6 +79,10 @@ class HeldAssignments:
         """True if the newest assignment is settled."""
         return len(self._assignments) == 1
 
+    def count(self, keys: Collection[Hashable]) -> int:
+        """Return how many of the keys are held."""
+        return len(keys) if self._assignments == (ALL,) else sum(map(self.has, keys))
+
     def reset(self, assignment: Assignment) -> None:
         """Hold exactly this assignment, which is settled."""
         self._set(assignment)

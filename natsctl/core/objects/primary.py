@@ -18,6 +18,7 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.store import OpenStore, Stored
+from natsctl.slices import retain
 
 T = TypeVar("T")
 
@@ -96,11 +97,11 @@ class Primary(CacheReader[T]):
         self.deleted_states: dict[str, Stored] = {}  # the last ones, until the keys are synced
         self.skipped: set[str] = set()  # keys that were skipped because their objects were invalid
 
-    def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the keys that are not *wanted*."""
-        states = self.deleted_states.items()
-        self.deleted_states = {key: stored for key, stored in states if wanted(key)}
-        self.skipped = {key for key in self.skipped if wanted(key)}
+    async def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the keys that are not *wanted*, in slices."""
+        states = self.deleted_states
+        await retain(states, wanted, lambda key: states.pop(key, None))
+        await retain(self.skipped, wanted, self.skipped.discard)
 
     def get(self, key: str) -> T | None:
         """See `CacheReader.get`."""

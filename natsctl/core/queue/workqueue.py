@@ -5,60 +5,24 @@ workers have the same key, and one sync fulfils all requests that were made befo
 """
 
 import asyncio
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Hashable
+from typing import Generic, TypeVar
 
-import msgspec
-
+from natsctl.core.queue.backlog import Backlog
+from natsctl.core.queue.place import Held, Place, Waiting
 from natsctl.core.queue.ready_queue import Priority, Ready, ReadyQueue
 from natsctl.core.queue.requeue_times import Requeue, Requeues, sooner
 from natsctl.core.queue.retry import ExponentialLimiter, RateLimit, TokenBucket
+from natsctl.core.queue.stats import QueueStats
 from natsctl.core.queue.timers import Timers
 from natsctl.core.queue.waiters import Waiters
 from natsctl.errors import QueueShutDownError, UsageError
-from natsctl.telemetry.histogram import Distribution, Histogram
+from natsctl.slices import retain
+from natsctl.telemetry.histogram import Histogram
 
 __all__ = ["Held", "Place", "Priority", "QueueStats", "Ready", "Waiting", "Workqueue"]
 
 K = TypeVar("K", bound=Hashable)
-
-
-class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A key that waits until a loop time."""
-
-    until: float
-
-
-class Held(msgspec.Struct, frozen=True, gc=False):
-    """A key that a worker has since a loop time, and the priority with which it was taken."""
-
-    since: float
-    priority: Priority
-
-
-Place: TypeAlias = Waiting | Ready | Held
-
-
-class QueueStats(msgspec.Struct, frozen=True):
-    """The measures of a queue since its creation. Durations are seconds of loop time.
-
-    They correspond to the metrics of client-go's work queue. `depth` counts the keys that are due:
-    the ready ones, and the held ones that were added again. `waiting` counts the keys whose time is
-    in the future, `held` those that workers have. `adds` counts how often a key that was not due
-    became due, `retries` how often a key was added with a delay. `latency_s` runs from the add to
-    `get`, `work_s` from `get` to `done`. `unfinished_s` is the sum of the times for which the held
-    keys have been held so far, and `longest_s` the longest of them: both grow if a worker hangs.
-    """
-
-    depth: int
-    waiting: int
-    held: int
-    adds: int
-    retries: int
-    latency_s: Distribution
-    work_s: Distribution
-    unfinished_s: float
-    longest_s: float
 
 
 class Workqueue(Generic[K]):
@@ -98,8 +62,10 @@ class Workqueue(Generic[K]):
         self._bucket = bucket
         self._pace = None if pace is None else pace.bucket()
         self._requeues: dict[K, Requeues] = {}  # of keys that need more than their next sync
+        self._failed: dict[K, None] = {}  # every key that waits for a retry, and some others
         self._timers = Timers(self._ripen)
         self._ready = ReadyQueue(share_of, ageing_s)
+        self._backlog = Backlog[K]()
         self._held: dict[K, Held] = {}
         self._due: dict[K, float] = {}  # the due times of ready keys that were added while held
         self._shut_down = False
@@ -115,7 +81,7 @@ class Workqueue(Generic[K]):
     @property
     def idle(self) -> bool:
         """True if no key is waiting, ready or held."""
-        return not (self._timers or self._ready.entries or self._held)
+        return not (self._timers or self._ready.entries or self._held or self._backlog.size)
 
     @property
     def settled(self) -> bool:
@@ -123,8 +89,15 @@ class Workqueue(Generic[K]):
 
         A key that only waits for a requested time does not count.
         """
-        retrying = any(requeues.retry for requeues in self._requeues.values())
-        return not (retrying or self._ready.entries or self._held)
+        if self._ready.entries or self._held or self._backlog.size:
+            return False
+        while self._failed:
+            key = next(reversed(self._failed))
+            requeues = self._requeues.get(key)
+            if requeues is not None and requeues.retry:
+                return False
+            del self._failed[key]
+        return True
 
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.USER) -> bool:
         """Request a sync, *after* seconds from now or later.
@@ -147,6 +120,16 @@ class Workqueue(Generic[K]):
             self._offer(key, priority, now)
         return True
 
+    def feed(self, keys: Collection[K], add: Callable[[K], None]) -> None:
+        """Call *add* for each of many keys: a few now, and more whenever few keys are ready.
+
+        *add* adds the key, or leaves it out. Ignored after `shut_down`.
+        """
+        if not self._shut_down:
+            self._backlog.append(keys, add)
+            self._backlog.refill(len(self._ready.entries))
+            self._getters.wake_all()
+
     def retry(self, key: K, *, after: float | None = None) -> None:
         """Count a failure and request another sync, *after* seconds from now.
 
@@ -168,6 +151,7 @@ class Workqueue(Generic[K]):
         priority = Priority.RETRY if held is None else held.priority
         requeues = self._requeues_of(key, now)
         requeues.retry = sooner(requeues.retry, Requeue(now + delay, priority))
+        self._failed[key] = None
         self._place(key, requeues, now)
 
     def failures(self, key: K) -> int:
@@ -180,6 +164,7 @@ class Workqueue(Generic[K]):
         Other requests are kept, and so is a key whose retry is ready already.
         """
         self._limiter.forget(key)
+        self._failed.pop(key, None)
         requeues = self._requeues.get(key)
         if requeues is not None and requeues.retry is not None:
             requeues.retry = None
@@ -193,25 +178,29 @@ class Workqueue(Generic[K]):
         self._requeues.pop(key, None)
         self._due.pop(key, None)
 
-    def keep(self, wanted: Callable[[K], bool]) -> None:
-        """Drop every key that is not *wanted*; takes time in proportion to all keys."""
-        for key in {*self._ready.entries, *self._requeues, *self._held}:
-            if not wanted(key):
-                self.drop(key)
+    async def keep(self, wanted: Callable[[K], bool]) -> None:
+        """Drop every key that is not *wanted*, in slices. It does not wait for keys to be fed."""
+        for keys in (self._ready.entries, self._requeues, self._held):
+            await retain(keys, wanted, self.drop)
+
+    def feed_no_more(self) -> None:
+        """Leave out the keys that wait to be fed."""
+        self._backlog = Backlog()
 
     def hasten_retries(self) -> None:
         """Clear the failures of all keys that wait for a retry, and retry them now.
 
         A token bucket still limits the rate.
         """
-        now = self._now()
-        for key, requeues in list(self._requeues.items()):
-            if requeues.retry is not None:
-                self._limiter.forget(key)
-                delay = 0.0 if self._bucket is None else self._bucket.take()
-                retry = Requeue(now + delay, requeues.retry.priority)
-                requeues.retry = sooner(requeues.retry, retry)
-                self._place(key, requeues, now)
+        self.feed(list(self._failed), self._hasten)
+
+    def _hasten(self, key: K) -> None:
+        now, requeues = self._now(), self._requeues.get(key)
+        if requeues is not None and requeues.retry is not None:
+            self._limiter.forget(key)
+            delay = 0.0 if self._bucket is None else self._bucket.take()
+            requeues.retry = sooner(requeues.retry, Requeue(now + delay, requeues.retry.priority))
+            self._place(key, requeues, now)
 
     async def get(self) -> K:
         """Wait for the next key and return it; it is held until `done`.
@@ -219,15 +208,23 @@ class Workqueue(Generic[K]):
         Raises `QueueShutDownError` when the queue is shut down and has no key left to take.
         """
         while True:
+            if self._backlog.size:
+                self._backlog.refill(len(self._ready.entries))
             while not self._ready.entries:
                 if self._shut_down:
                     raise QueueShutDownError("the queue was shut down")
-                await self._getters.wait()
+                if self._backlog.size:
+                    await asyncio.sleep(0)  # all of these keys were left out
+                    self._backlog.refill(0)
+                else:
+                    await self._getters.wait()
             if await self._paced():
                 return self._take()
 
     def get_nowait(self) -> K | None:
         """Take the next key like `get`; return None if no key is ready or the pace forbids it."""
+        if self._backlog.size:
+            self._backlog.refill(len(self._ready.entries))
         if not self._ready.entries:
             return None
         if self._pace is not None and self._pace.take() > 0:
@@ -283,6 +280,7 @@ class Workqueue(Generic[K]):
         call without *drain* drops the keys that the first one left.
         """
         self._shut_down = True
+        self.feed_no_more()
         self._timers.clear()
         self._requeues = {
             key: Requeues(at_once=requeues.at_once, counted=requeues.counted)
@@ -326,6 +324,7 @@ class Workqueue(Generic[K]):
         held_requeues = filter(None, map(self._requeues.get, self._held))
         return QueueStats(
             depth=len(self._ready.entries)
+            + self._backlog.size
             + sum(requeues.due_at <= now for requeues in held_requeues),
             waiting=len(self._timers),
             held=len(self._held),

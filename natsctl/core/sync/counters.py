@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from natsctl.core.sync.follow_up import Failed, Outcome, Synced
+from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.histogram import Distribution, Histogram
 
@@ -70,10 +71,9 @@ class SyncCounters(Generic[K]):
         if self._answering:
             self._changed.setdefault(key, now)
 
-    def keep(self, wanted: Callable[[K], bool]) -> None:
-        """Forget the changes of keys that are not *wanted*."""
-        for key in [key for key in self._changed if not wanted(key)]:
-            del self._changed[key]
+    async def keep(self, wanted: Callable[[K], bool]) -> None:
+        """Forget the changes of keys that are not *wanted*, in slices."""
+        await retain(self._changed, wanted, lambda key: self._changed.pop(key, None))
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -13,10 +13,15 @@ from natsctl.core.sync.loop import KeyFilter, SyncLoop
 from natsctl.errors import InvalidInputError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
+<<<<<<< HEAD
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Stored
 
 BATCH = 500  # keys that are enqueued before other tasks run
+=======
+from natsctl.model.store import Change
+from natsctl.slices import retain
+>>>>>>> ef022b5 (Feed a queue with many keys a few at a time)
 
 
 class Operation(StrEnum):
@@ -64,10 +69,10 @@ class Reasons:
         elif key not in self._now or _strength(operation) >= _strength(self._now[key]):
             self._now[key] = operation
 
-    def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the reasons of keys that are not *wanted*."""
-        self._now = {key: reason for key, reason in self._now.items() if wanted(key)}
-        self._later = {key: reason for key, reason in self._later.items() if wanted(key)}
+    async def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the reasons of keys that are not *wanted*, in slices."""
+        await retain(self._now, wanted, lambda key: self._now.pop(key, None))
+        await retain(self._later, wanted, lambda key: self._later.pop(key, None))
 
     def take(self, key: str) -> Operation:
         """Return the reason for a sync that begins now; without a reason, the sync is a retry."""
@@ -143,11 +148,13 @@ class KeyQueue:
         Returns how many keys are enqueued.
         """
         named = tuple(keys)
-        operation = Operation.MANUAL if named else Operation.RESYNC
-        held = [key for key in named or tuple(primary.keys()) if self.holds(key)]
-        for key in held:
-            self.request(key, operation)
-        return len(held)
+        for key in named:
+            self.request(key, Operation.MANUAL)
+        if named:
+            return self._loop.holdings.count(named)
+        cached = tuple(primary.keys())
+        self.enqueue_all(cached)
+        return self._loop.holdings.count(cached)
 
     def primary_changed(self, change: Change[Any], primary: Primary[Any]) -> None:
         """Enqueue the changed key unless only the status of its object changed."""
@@ -163,13 +170,14 @@ class KeyQueue:
             if self.queue.add(key, priority=priority):
                 loop.counters.changed(key, asyncio.get_running_loop().time())
 
-    async def enqueue_all(self, keys: Iterable[str], wanted: Callable[[str], bool]) -> None:
-        """Sync the *wanted* keys after more urgent ones; lets other tasks run in between."""
-        for number, key in enumerate(list(keys), 1):
+    def enqueue_all(self, keys: Iterable[str], wanted: KeyFilter = lambda _: True) -> None:
+        """Sync the *wanted* keys after more urgent ones; see `Workqueue.feed`."""
+
+        def add(key: str) -> None:
             if wanted(key):
                 self.enqueue(key, Operation.RESYNC)
-            if number % BATCH == 0:
-                await asyncio.sleep(0)
+
+        self.queue.feed(tuple(keys), add)
 
 
 class PrimaryListener:
@@ -179,18 +187,18 @@ class PrimaryListener:
         self._keys = keys
         self._primary = primary
 
-    def lost(self, holds: KeyFilter) -> None:
+    async def lost(self, holds: KeyFilter) -> None:
         """See `AssignmentListener.lost`."""
-        self._keys.reasons.keep(holds)
-        self._primary.keep(holds)
+        await self._keys.reasons.keep(holds)
+        await self._primary.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
         """See `AssignmentListener.gained`: enqueues primaries that exist or were deleted."""
         cache, store = self._primary.informer.cache, self._primary.informer.store
-        await self._keys.enqueue_all(cache.keys(), gained)
+        self._keys.enqueue_all(cache.keys(), gained)
         if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
             missing = await deleted_keys(store, gained)
-            await self._keys.enqueue_all(missing, lambda key: key not in cache)
+            self._keys.enqueue_all([key for key in missing if key not in cache])
 
 
 def skips_invalid(primary: Primary[Any], key: str) -> bool:

@@ -37,7 +37,7 @@ KeyFilter = Callable[[Hashable], bool]
 class AssignmentListener(Protocol):
     """Enqueues the keys that this process gains, and forgets the keys that it loses."""
 
-    def lost(self, holds: KeyFilter) -> None:
+    async def lost(self, holds: KeyFilter) -> None:
         """Forget all keys for which *holds* is false: another process may sync them."""
         ...
 
@@ -117,7 +117,7 @@ class SyncLoop(Generic[K]):
             if self._plan is not None and not self._plan.continuous:
                 self._retry = _never_retry
             if self._leadership is not None and listener is not None:
-                self._hold_nothing()
+                await self._hold_nothing()
             for subscription in self._subscriptions:
                 await stack.enter_async_context(subscription())
             for informer in self._informers:
@@ -137,7 +137,7 @@ class SyncLoop(Generic[K]):
             with leadership.moving(self._move):
                 await self._sync_assigned(ready, self._listener)
         finally:
-            self._hold_nothing()
+            await self._hold_nothing()
 
     async def _sync_assigned(
         self, ready: Callable[[], Awaitable[None]], listener: AssignmentListener
@@ -170,20 +170,35 @@ class SyncLoop(Generic[K]):
             while self.holdings.settled:
                 await self._moved.wait()
                 self._moved.clear()
-                self._forget_lost()
-            self._forget_lost()  # the assignment may have changed while keys were enqueued
+                await self._forget_lost()
+            await self._forget_lost()  # the assignment may have changed while keys were enqueued
 
-    def _hold_nothing(self) -> None:
+    async def _hold_nothing(self) -> None:
         self.holdings.reset(NONE)
-        self._forget_lost()
+        self.queue.feed_no_more()
+        await self._forget_lost()
 
+<<<<<<< HEAD
     def _forget_lost(self) -> None:
         """Forget the keys that this process does not hold any more."""
         self.queue.keep(self.holdings.has)
         self.counters.keep(self.holdings.has)
         self.paused.keep(self.holdings.has)
+=======
+    async def _forget_lost(self) -> None:
+        """Forget the keys that this process does not hold any more.
+
+        Other keys may be lost while this runs, so each key is compared with the present holdings.
+        """
+
+        def holds(key: Hashable) -> bool:
+            return self.holdings.has(key)
+
+        await self.queue.keep(holds)
+        await self.counters.keep(holds)
+>>>>>>> ef022b5 (Feed a queue with many keys a few at a time)
         if self._listener is not None:
-            self._listener.lost(self.holdings.has)
+            await self._listener.lost(holds)
 
     def _move(self, assignment: Assignment) -> None:
         self.holdings.moved(assignment)
@@ -230,8 +245,8 @@ class SyncLoop(Generic[K]):
                 self._moved.set()
             if worker.cancelling():
                 raise asyncio.CancelledError  # the handler swallowed the cancellation
-            if slices.over:
-                await slices.pause()  # `get` and the handler may never have waited
+            if slices.over or slices.waited:
+                await slices.pause()  # so that the events of its own writes arrive before `get`
 
     async def _held_back(self, key: K) -> bool:
         """Give back the key if it or the whole controller is paused; return whether it is."""

@@ -27,8 +27,11 @@ class Resync:
         return Counter(key for added_at, key in self.added if start < round(added_at, 3) <= end)
 
     @asynccontextmanager
-    async def running(self, interval_s: float = INTERVAL_S) -> AsyncIterator[None]:
-        task = asyncio.create_task(resync(lambda: self.keys, self.add, interval_s=interval_s))
+    async def running(
+        self, interval_s: float = INTERVAL_S, start: float | None = None
+    ) -> AsyncIterator[None]:
+        syncing = resync(lambda: self.keys, self.add, interval_s=interval_s, start=start)
+        task = asyncio.create_task(syncing)
         await asyncio.sleep(0)
         yield
         await asyncio.sleep(0.001)
@@ -74,13 +77,22 @@ async def test_keys_are_spread_evenly_over_the_interval(running_resync: Resync) 
 
 async def test_two_processes_enqueue_a_key_at_different_times(running_resync: Resync) -> None:
     other = Resync(running_resync.keys)
-    async with running_resync.running(), other.running():
+    async with running_resync.running(start=0.1), other.running(start=0.7):
         await asyncio.sleep(INTERVAL_S)
     mine, theirs = (
         {key: added_at for added_at, key in one.added} for one in (running_resync, other)
     )
-    together = sum(round(mine[key]) == round(theirs[key]) for key in running_resync.keys)
-    assert together < 100
+    assert min(abs(mine[key] - theirs[key]) for key in running_resync.keys) > 0.3 * INTERVAL_S
+
+
+async def test_each_process_starts_with_a_random_key(running_resync: Resync) -> None:
+    firsts = set()
+    for _ in range(5):
+        running_resync.added.clear()
+        async with running_resync.running():
+            await asyncio.sleep(1)
+        firsts.add(running_resync.added[0][1])
+    assert len(firsts) > 1
 
 
 async def test_the_keys_are_read_again_in_every_interval(running_resync: Resync) -> None:

@@ -1233,7 +1233,7 @@ async def test_keep_drops_all_other_keys() -> None:
         queue.add(key)
     queue.add("ab", after=10)
     queue.add("ba", after=10)
-    queue.keep(lambda key: key.startswith("a"))
+    await queue.keep(lambda key: key.startswith("a"))
     assert [queue.get_nowait() for _ in range(3)] == ["a", "aa", None]
     assert queue.place("ab") == Waiting(until=10)
     assert queue.place("ba") is None
