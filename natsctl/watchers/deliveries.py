@@ -26,12 +26,9 @@ from natsctl.core.sync.follow_up import decide_retry
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import RetryAfter, StoppedError, StoreError
-<<<<<<< HEAD
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
-=======
 from natsctl.slices import retain
->>>>>>> ef022b5 (Feed a queue with many keys a few at a time)
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import get_logger, log_context

@@ -13,6 +13,7 @@ from natsctl.core.pausing.clock import Clock
 from natsctl.model.kinds import KvKind
 from natsctl.model.pause import MARK, Pause, pause_in
 from natsctl.model.store import Change
+from natsctl.slices import retain
 
 RECHECK_S = 60.0  # a suspended machine delays timers: the ends of pauses are checked this often
 
@@ -90,9 +91,9 @@ class PausedKeys:
         """Return whether a sync of the paused key was held back."""
         return key in self._pending
 
-    def keep(self, wanted: Callable[[str], bool]) -> None:
+    async def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget the held back syncs of keys that are not *wanted*: another process syncs them."""
-        self._pending = {key for key in self._pending if wanted(key)}
+        await retain(self._pending, wanted, self._pending.discard)
 
     def observe(self, change: Change[Any]) -> None:
         """Read the annotation of a changed object; call this for every change."""

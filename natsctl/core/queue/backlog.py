@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 
 FEW = 100  # ready keys, below which more keys are added
 
-_Walk: TypeAlias = tuple[Iterator[tuple[K, int]], Callable[[K], None]]
+_Walk: TypeAlias = tuple[Iterator[tuple[K, int]], Callable[[K], object]]
 """The keys, each with the number of keys after it, and the function that adds them."""
 
 
@@ -19,7 +19,7 @@ class Backlog(Generic[K]):
         self.size = 0
         self._walks: deque[_Walk[K]] = deque()
 
-    def append(self, keys: Collection[K], add: Callable[[K], None]) -> None:
+    def append(self, keys: Collection[K], add: Callable[[K], object]) -> None:
         """Call *add* for each of the keys later; they must not change."""
         if keys:
             self.size += len(keys)

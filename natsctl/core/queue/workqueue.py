@@ -120,7 +120,7 @@ class Workqueue(Generic[K]):
             self._offer(key, priority, now)
         return True
 
-    def feed(self, keys: Collection[K], add: Callable[[K], None]) -> None:
+    def feed(self, keys: Collection[K], add: Callable[[K], object]) -> None:
         """Call *add* for each of many keys: a few now, and more whenever few keys are ready.
 
         *add* adds the key, or leaves it out. Ignored after `shut_down`.

@@ -13,15 +13,9 @@ from natsctl.core.sync.loop import KeyFilter, SyncLoop
 from natsctl.errors import InvalidInputError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-<<<<<<< HEAD
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Stored
-
-BATCH = 500  # keys that are enqueued before other tasks run
-=======
-from natsctl.model.store import Change
 from natsctl.slices import retain
->>>>>>> ef022b5 (Feed a queue with many keys a few at a time)
 
 
 class Operation(StrEnum):

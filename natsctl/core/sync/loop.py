@@ -178,13 +178,6 @@ class SyncLoop(Generic[K]):
         self.queue.feed_no_more()
         await self._forget_lost()
 
-<<<<<<< HEAD
-    def _forget_lost(self) -> None:
-        """Forget the keys that this process does not hold any more."""
-        self.queue.keep(self.holdings.has)
-        self.counters.keep(self.holdings.has)
-        self.paused.keep(self.holdings.has)
-=======
     async def _forget_lost(self) -> None:
         """Forget the keys that this process does not hold any more.
 
@@ -196,7 +189,7 @@ class SyncLoop(Generic[K]):
 
         await self.queue.keep(holds)
         await self.counters.keep(holds)
->>>>>>> ef022b5 (Feed a queue with many keys a few at a time)
+        await self.paused.keep(holds)
         if self._listener is not None:
             await self._listener.lost(holds)
 
