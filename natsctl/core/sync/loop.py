@@ -239,7 +239,7 @@ class SyncLoop(Generic[K]):
             if worker.cancelling():
                 raise asyncio.CancelledError  # the handler swallowed the cancellation
             if slices.over or slices.waited:
-                await slices.pause()  # the events of its own writes arrive before `get`
+                await slices.pause()  # events of its writes arrive first
 
     async def _held_back(self, key: K) -> bool:
         """Give back the key if it or the whole controller is paused; return whether it is."""
