@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, Self, TypeVar
 
-from natsctl.testing.simulation.clock import SimulationLoop, reproducible
+from natsctl.testing.reproducible import reproducible
+from natsctl.testing.simulation.clock import SimulationLoop
 from natsctl.testing.simulation.process import task_factory
 
 T = TypeVar("T")
