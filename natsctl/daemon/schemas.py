@@ -17,7 +17,7 @@ from natsctl.daemon.operator import Guest, Runnable
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError, UsageError
 from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.schemas import SCHEMAS, KindSchema, Role, has_schema
+from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema, Role, has_schema
 from natsctl.model.store import Store, Stored, Stores
 from natsctl.telemetry.logger import get_logger
 

@@ -1,8 +1,9 @@
 """Kinds: the type, the store and the encoding of objects."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Generic, Literal, TypeVar, get_origin
 
 import msgspec
@@ -17,10 +18,12 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.keys import legal, matches
 from natsctl.model.objects import Head, Metadata, Object
-from natsctl.model.versions import Older, Versions, stated, stored_version, version_of
+from natsctl.model.schemas.field_paths import parse_columns
+from natsctl.model.schemas.versions import Older, Versions, stated, stored_version, version_of
 
 T = TypeVar("T")
 
+_NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
 _head = msgspec.json.Decoder(Head)
 
 
@@ -246,7 +249,10 @@ class KvKind(Kind[T]):
         encoder: Callable[[T], bytes] | None = None,
         older: Older[T] = (),
         version: int | None = None,
+        columns: Mapping[str, str] = _NO_COLUMNS,
     ) -> None:
+        parse_columns(columns)
+        self.columns = dict(columns)
         versions = Versions(of, older, version) if older or version not in {None, 1} else None
         super().__init__(
             of, f"{of.__name__}.{bucket}", decoder=decoder, encoder=encoder, versions=versions
@@ -307,6 +313,7 @@ def kv(
     encoder: Callable[[T], bytes] | None = None,
     older: Older[T] = (),
     version: int | None = None,
+    columns: Mapping[str, str] = _NO_COLUMNS,
 ) -> KvKind[T]:
     """Declare a kind of objects of type *of* in a JetStream KV bucket.
 
@@ -328,6 +335,8 @@ def kv(
             returns a *T*. An object that was stored as an earlier type is read as a *T*.
         version: the number of the version of *of*; by default, one more than the number of older
             types. Set it if a type is removed from *older*, so that the number does not fall.
+        columns: the columns that `natsctl list` and `natsctl watch` show: the path of a field, such
+            as `spec.image`, by heading.
 
     An option that is not set accepts any setting of an existing bucket. An option that is set and
     differs from an existing bucket is an error at start, which names the option. A new bucket has
@@ -348,4 +357,5 @@ def kv(
         encoder=encoder,
         older=older,
         version=version,
+        columns=columns,
     )

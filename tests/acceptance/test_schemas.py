@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.cli.scripted_editor import Editor
+from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
 Daemon = Callable[..., Awaitable[Running]]
@@ -39,7 +40,9 @@ class Shop(Object, frozen=True):
 
 class Shops(Controller):
     version = "1.2"
-    shops = primary(kv(Shop, bucket="shops"))
+    shops = primary(
+        kv(Shop, bucket="shops", columns={"TEXT": "spec.text", "READY": "status.ready"})
+    )
 
     async def sync_handler(self, key: str) -> None:
         if self.shops.get(key) is not None:
@@ -173,6 +176,46 @@ async def test_a_second_daemon_of_the_same_version_writes_no_schema(
     assert after == before
 
 
+@pytest.mark.usefixtures("shops")
+class TestColumns:
+    @pytest.fixture
+    async def two(self, natsctl: Natsctl) -> Natsctl:
+        """Two shops, whose controller has marked them ready."""
+        await natsctl.done("put", "shops", "a", '{"spec": {"text": "v10", "replicas": 2}}')
+        await natsctl.done("put", "shops", "b", '{"spec": {"text": "v9"}}')
+
+        async def are_ready() -> bool:
+            shown = await natsctl.done("list", "shops", "-o", "field=status.ready")
+            return shown == "true\ntrue\n"
+
+        await eventually(are_ready)
+        return natsctl
+
+    @pytest.mark.parametrize("command", [["list", "shops"], ["watch", "shops", "--once"]])
+    async def test_the_declared_columns_are_shown(self, two: Natsctl, command: list[str]) -> None:
+        table = await two(*command)
+        headings = table.out.splitlines()[0].split()
+        assert headings[-6:] == ["KEY", "REVISION", "GENERATION", "TEXT", "READY", "AGE"]
+        assert [row[-3:-1] for row in table.rows] == [["v10", "true"], ["v9", "true"]]
+
+    async def test_get_shows_the_declared_columns(self, two: Natsctl) -> None:
+        assert (await two("get", "shops", "b")).rows[0][3:5] == ["v9", "true"]
+
+    async def test_a_list_is_sorted_by_a_field(self, two: Natsctl) -> None:
+        listed = await two.done("list", "shops", "--sort-by", "spec.text", "-o", "name")
+        assert listed == "b\na\n"
+
+    async def test_custom_columns_show_missing_fields_as_none(self, two: Natsctl) -> None:
+        columns = "custom-columns=SHOP:key,COPIES:spec.replicas"
+        assert await two.done("list", "shops", "-o", columns) == (
+            "SHOP   COPIES\na      2\nb      <none>\n"
+        )
+
+    async def test_one_field_is_printed_alone(self, two: Natsctl) -> None:
+        assert await two.done("get", "shops", "a", "-o", "field=spec.text") == "v10\n"
+        assert await two.done("list", "shops", "-o", "field=spec.replicas") == "2\n\n"
+
+
 class TestSchema:
     async def test_schema_prints_the_json_schema_of_each_kind_without_a_server(
         self, folder: Path
@@ -218,7 +261,7 @@ class TestExplainKind:
 
 
 class TestVersions:
-    """Commands store the version of the form that they write; see `natsctl.model.versions`."""
+    """Commands store the version of the form that they write."""
 
     @pytest.fixture
     async def upgraded(self, natsctl: Natsctl, folder: Path, daemon: Daemon) -> Running:
@@ -240,6 +283,8 @@ class TestVersions:
     ) -> None:
         await natsctl.done("put", "shops", "a", '{"spec": {"images": ["y"]}}')
         assert await self.annotations(natsctl) == {STORED_VERSION: "2"}
+        listed = await natsctl("list", "shops", "-o", "wide")
+        assert listed.out.split()[:5] == ["KEY", "REVISION", "GENERATION", "READY", "VERSION"]
         await natsctl.done("put", "shops", "a", '{"spec": {"image": "x"}}', "--validate=ignore")
         assert await self.annotations(natsctl) == {}
         applied = "{bucket: shops, key: a, spec: {images: [z]}}"

@@ -19,8 +19,8 @@ from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import STORED_VERSION, Object
+from natsctl.model.schemas.versions import stated
 from natsctl.model.store import Stored
-from natsctl.model.versions import stated
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _objects = Kind(Object, "object")

@@ -2,7 +2,9 @@
 
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
-from natsctl.cli.output.printing import Output, OutputOption, write_entry
+from natsctl.cli.output.formats import FormatOption, parse_format, write_one
+from natsctl.cli.output.printing import Output
+from natsctl.cli.schemas.columns import columns_for
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.jetstream.bucket.browse import BucketStore
@@ -18,6 +20,7 @@ app = App()
 @app.add(
     "natsctl get greetings shop",
     "natsctl get greetings shop -o yaml",
+    "natsctl get greetings shop -o field=spec.text",
     "natsctl get settings motd -o value > motd.txt",
 )
 @connected
@@ -26,7 +29,7 @@ async def get(
     *,
     bucket: BucketArgument,
     key: KeyArgument,
-    output: OutputOption = Output.TABLE,
+    output: FormatOption = Output.TABLE.value,
 ) -> None:
     """Show one object.
 
@@ -34,12 +37,14 @@ async def get(
     finalizers hold the object. AGE is the age of the revision. A value that is not an object (JSON
     with a spec or metadata) is shown as it is; -o value shows any value as it is.
     """
+    chosen = parse_format(output)
     async with open_bucket(options, bucket) as source:
         try:
             message = await BucketStore(source).find(key)
         except NotFoundError as error:
             raise NotFoundError(f"{error}{await _hint(source, key, error)}") from error
-    write_entry(bucket, message, output)
+        columns = await columns_for(source.connection, bucket, chosen)
+    write_one(bucket, message, chosen, columns=columns)
 
 
 async def _hint(bucket: Bucket, key: str, error: NotFoundError) -> str:

@@ -1,5 +1,9 @@
 """`natsctl list`: lists the objects of a bucket."""
 
+from typing import Annotated
+
+import typer
+
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.objects.buckets import (
     BucketArgument,
@@ -9,10 +13,13 @@ from natsctl.cli.objects.buckets import (
     open_bucket,
     selected,
 )
-from natsctl.cli.output.printing import Output, OutputOption, write_entries
+from natsctl.cli.output.formats import FormatOption, ordered, parse_format, write_formatted
+from natsctl.cli.output.printing import Output
 from natsctl.cli.output.terminal import write_notice
+from natsctl.cli.schemas.columns import columns_for
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.model.schemas.field_paths import FieldPath
 from natsctl.model.selectors import Selector
 
 app = App()
@@ -22,6 +29,7 @@ app = App()
     "natsctl list greetings",
     "natsctl list sites --keys 'europe.>' -l tier=edge,!retired",
     "natsctl list greetings -o yaml > greetings.yaml   # natsctl apply -f reads it",
+    "natsctl list greetings --sort-by spec.text -o custom-columns=KEY:key,TEXT:spec.text",
     "natsctl list greetings -o name | xargs natsctl delete greetings",
     name="list",
 )
@@ -32,20 +40,36 @@ async def list_(
     bucket: BucketArgument,
     selector: SelectorOption = "",
     keys: KeysOption = ">",
-    output: OutputOption = Output.TABLE,
+    sort_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Sort by a field, such as spec.replicas, instead of by key",
+        ),
+    ] = None,
+    output: FormatOption = Output.TABLE.value,
 ) -> None:
     """List the objects of a bucket.
 
     READY is Pending until the controller has observed an object's newest generation, Deleting while
     finalizers hold the object, and Paused while its annotation pauses it. AGE is the age of the
-    revision.
+    revision. The table also has the columns that the controller declares for its kind; `<none>` is
+    a missing field. On a terminal, long values are cut; -o wide shows them whole.
+
+    A path is that of a field as -o json shows it, such as spec.image, key or
+    status.conditions[0].type. Objects without the field are listed last.
     """
+    chosen = parse_format(output)
     labels, pattern = Selector.parse(selector), check_pattern(keys)
+    order = None if sort_by is None else FieldPath.parse(sort_by)
     async with open_bucket(options, bucket) as source:
         messages = await BucketStore(source, keys=pattern).listing()
+        columns = await columns_for(source.connection, bucket, chosen)
     matching = selected(messages, labels)
-    if matching or output not in {Output.TABLE, Output.WIDE}:
-        write_entries(bucket, matching, output)
+    if order is not None:
+        matching = ordered(bucket, matching, order)
+    if matching or chosen not in (Output.TABLE, Output.WIDE):
+        write_formatted(bucket, matching, chosen, columns=columns)
     elif messages or keys != ">":
         write_notice(f"nothing in bucket {bucket} matches")
     else:

@@ -1,6 +1,7 @@
 """`natsctl watch`: shows objects, and follows their changes."""
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,23 +18,26 @@ from natsctl.cli.objects.buckets import (
     matches,
     open_bucket,
 )
-from natsctl.cli.output.entries import cells_of, columns, described, described_raw
+from natsctl.cli.output.entries import cells_of, described, described_raw, headings_of
 from natsctl.cli.output.printing import (
     Output,
     OutputOption,
     column_widths,
+    fitted,
     write_json,
     write_row,
     write_value,
     write_yaml,
 )
 from natsctl.cli.output.terminal import write_line, write_notice
+from natsctl.cli.schemas.columns import columns_for
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
+from natsctl.model.schemas.field_paths import Columns
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change
 
@@ -63,7 +67,8 @@ async def watch(
     """Show objects and their changes.
 
     The existing objects come first, as added. An object whose labels stop matching is shown as
-    deleted. With -o json, each change is one line. After a lost connection, the command reconnects
+    deleted. The table also has the columns that the controller declares for its kind. With -o json,
+    each change is one line. After a lost connection, the command reconnects
     and shows the objects that changed in the meantime.
     """
     if key is not None and keys != ">":
@@ -78,7 +83,8 @@ async def watch(
         try:
             await informer.cache.synced.wait()
             async with informer.subscribe(changes.put_nowait):
-                writer = _EventWriter(bucket, store, labels, output)
+                columns = await columns_for(source.connection, bucket, output)
+                writer = _EventWriter(bucket, store, labels, output, columns)
                 if not writer.write([changes.get_nowait() for _ in range(changes.qsize())]):
                     write_notice(f"nothing in bucket {bucket} matches so far")
                 while not once:
@@ -91,11 +97,14 @@ async def watch(
 class _EventWriter:
     """Writes changes as events. A table keeps the column widths of its first rows."""
 
-    def __init__(self, bucket: str, store: BucketStore, labels: Selector, output: Output) -> None:
+    def __init__(
+        self, bucket: str, store: BucketStore, labels: Selector, output: Output, columns: Columns
+    ) -> None:
         self._bucket = bucket
         self._store = store
         self._labels = labels
         self._output = output
+        self._columns = columns
         self._headings: list[str] = []
         self._widths: list[int] = []
 
@@ -130,11 +139,16 @@ class _EventWriter:
         first = not self._headings
         if first:
             messages = [message for _, message in events]
-            self._headings = columns(messages, wide=self._output is Output.WIDE)
+            wide = self._output is Output.WIDE
+            self._headings = headings_of(messages, wide=wide, declared=self._columns)
         now = datetime.now(UTC)
         rows = [
-            [event.upper(), *cells_of(message, self._headings, now)] for event, message in events
+            [event.upper(), *cells_of(message, self._headings, now, declared=self._columns)]
+            for event, message in events
         ]
+        if sys.stdout.isatty() and self._output is Output.TABLE:
+            width = shutil.get_terminal_size().columns
+            rows = fitted(["EVENT", *self._headings], rows, self._columns, width=width)
         if first:
             self._widths = column_widths([UPDATED, *self._headings], rows)
             write_row(["EVENT", *self._headings], self._widths)

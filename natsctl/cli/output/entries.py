@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 import msgspec
 
@@ -10,6 +11,8 @@ from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.readiness import ready
+from natsctl.model.schemas.field_paths import Columns
+from natsctl.model.schemas.versions import version_of
 
 ENVELOPE = ("bucket", "key", "revision", "event")
 """The fields of a described entry that are not part of the stored value."""
@@ -19,6 +22,8 @@ PREVIEW_MAX = 60
 NONE = "-"
 """A table cell without a value."""
 
+NO_COLUMNS: Columns = MappingProxyType({})
+_WIDE = ("LABELS", "FINALIZERS", "UID")
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -91,18 +96,28 @@ def _value_field(value: bytes) -> dict[str, object]:
     return {VALUE: parsed if isinstance(parsed, dict | list) else text}
 
 
-def columns(messages: Sequence[Message], *, wide: bool = False) -> list[str]:
-    """Return the headings of a table of entries."""
-    objects = [object_in(message.value) is not None for message in messages]
-    object_headings = ["GENERATION", "READY"] if any(objects) or not objects else []
-    headings = ["KEY", "REVISION", *object_headings, "AGE"]
-    if wide:
-        headings += ["LABELS", "FINALIZERS", "UID"]
-    return headings if all(objects) else [*headings, "VALUE"]
+def headings_of(
+    messages: Sequence[Message], *, wide: bool = False, declared: Columns = NO_COLUMNS
+) -> list[str]:
+    """Return the headings of a table of entries, with the *declared* columns of their kinds.
+
+    VERSION is shown if an object states the version that it is stored as.
+    """
+    objects = [object_in(message.value) for message in messages]
+    headings = ["KEY", "REVISION"]
+    if any(objects) or not objects:
+        headings += ["GENERATION", "READY"]
+    if any(version_of(document or {}) > 1 for document in objects):
+        headings += ["VERSION"]
+    headings = [*(name for name in headings if name not in declared), *declared]
+    headings += [name for name in ["AGE", *(_WIDE if wide else ())] if name not in declared]
+    return headings if all(document is not None for document in objects) else [*headings, "VALUE"]
 
 
-def cells_of(message: Message, headings: Sequence[str], now: datetime) -> list[str]:
-    """Return the cells of an entry under the headings."""
+def cells_of(
+    message: Message, headings: Sequence[str], now: datetime, *, declared: Columns = NO_COLUMNS
+) -> list[str]:
+    """Return the cells of an entry under the headings, of which some are *declared*."""
     document = object_in(message.value)
     metadata = documents.metadata_of(document or {})
     cells = {
@@ -115,7 +130,9 @@ def cells_of(message: Message, headings: Sequence[str], now: datetime) -> list[s
         "FINALIZERS": _cell(",".join(map(str, documents.finalizers_of(document or {})))),
         "UID": _cell(metadata.get("uid")),
         "VALUE": NONE if document is not None else preview(message.value),
+        "VERSION": NONE if document is None else str(version_of(document)),
     }
+    cells |= {heading: path.text_in(document) for heading, path in declared.items()}
     return [cells[heading] for heading in headings]
 
 

@@ -1,7 +1,8 @@
 """Writes results to standard output as a table, JSON, YAML, names or values."""
 
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Annotated, Any
@@ -10,13 +11,23 @@ import msgspec
 import typer
 
 from natsctl.cli.output.encoding import json_text, yaml_text
-from natsctl.cli.output.entries import cells_of, columns, described, described_raw, object_in
+from natsctl.cli.output.entries import (
+    NO_COLUMNS,
+    cells_of,
+    described,
+    described_raw,
+    headings_of,
+)
 from natsctl.cli.output.terminal import coloured, write_line, write_text, writing
 from natsctl.jetstream.bucket.bucket import Message
+from natsctl.model.schemas.field_paths import Columns
 from natsctl.telemetry.escaping import escaped
 
 GAP = 3
 """Spaces between two columns of a table."""
+
+CELL_MIN = 12
+"""Characters that a column keeps on a narrow terminal."""
 
 _COLOURS = {
     "True": typer.colors.GREEN,
@@ -53,6 +64,7 @@ def write_entries(
     table: Callable[[], None] | None = None,
     event: Callable[[Message], str] = lambda _: "",
     name: Callable[[Message], str] = lambda message: message.key,
+    columns: Columns = NO_COLUMNS,
 ) -> None:
     """Write entries of a bucket.
 
@@ -60,16 +72,21 @@ def write_entries(
         bucket: the bucket's name.
         messages: the entries.
         output: the format.
-        table: writes the entries as a table; by default with the columns of `columns`.
+        table: writes the entries as a table; by default with the headings of `headings_of`.
         event: the value of each entry's field `event` in JSON and YAML; empty for no such field.
         name: the line of each entry in the format `name`.
+        columns: the columns that the kinds of the bucket declare.
     """
     match output:
         case Output.TABLE | Output.WIDE if table is not None:
             table()
         case Output.TABLE | Output.WIDE:
-            headings, now = columns(messages, wide=output is Output.WIDE), datetime.now(UTC)
-            write_table(headings, [cells_of(message, headings, now) for message in messages])
+            now, wide = datetime.now(UTC), output is Output.WIDE
+            headings = headings_of(messages, wide=wide, declared=columns)
+            rows = [cells_of(message, headings, now, declared=columns) for message in messages]
+            if sys.stdout.isatty() and not wide:
+                rows = fitted(headings, rows, columns, width=shutil.get_terminal_size().columns)
+            write_table(headings, rows)
         case Output.JSON:
             write_json([described_raw(bucket, message, event(message)) for message in messages])
         case Output.YAML:
@@ -80,16 +97,6 @@ def write_entries(
         case Output.VALUE:
             for message in messages:
                 write_value(message.value)
-
-
-def write_entry(bucket: str, message: Message, output: Output) -> None:
-    """Write one entry; instead of a table, a value that is not an object is written as it is."""
-    if output is Output.JSON:
-        write_json(described_raw(bucket, message))
-    elif output is Output.TABLE and object_in(message.value) is None:
-        write_value(message.value)
-    else:
-        write_entries(bucket, [message], output)
 
 
 def write_result(
@@ -118,6 +125,30 @@ def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def column_widths(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
     """Return the width of each column, in characters as `write_row` writes them."""
     return [max(map(len, map(escaped, cells))) for cells in zip(headings, *rows, strict=True)]
+
+
+def fitted(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], cut: Collection[str], *, width: int
+) -> list[list[str]]:
+    """Return the rows with the cells under the headings *cut* shortened, if they are too wide.
+
+    The widest columns are shortened first. A column keeps `CELL_MIN` characters.
+    """
+    widths = column_widths(headings, rows)
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    numbers = [number for number, heading in enumerate(headings) if heading in cut]
+    for number in sorted(numbers, key=lambda number: widths[number], reverse=True):
+        least = max(CELL_MIN, len(headings[number]))
+        shorter = max(least, widths[number] - max(0, excess))
+        excess -= max(0, widths[number] - shorter)
+        widths[number] = min(widths[number], shorter)
+    return [
+        [
+            f"{cell[: size - 1]}…" if number in numbers and len(cell) > size else cell
+            for number, (cell, size) in enumerate(zip(cells, widths, strict=True))
+        ]
+        for cells in rows
+    ]
 
 
 def write_row(cells: Sequence[str], widths: Sequence[int]) -> None:

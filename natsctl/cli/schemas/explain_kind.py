@@ -14,7 +14,7 @@ from natsctl.cli.schemas.schema import SchemaControllersOption
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.schemas import KindSchema
+from natsctl.model.schemas.kind_schema import KindSchema
 
 WIDTH = 80
 INDENT = "    "

@@ -11,7 +11,7 @@ from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError, Usag
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.schemas import PREFIX, SCHEMAS, KindSchema
+from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema
 
 KINDS_MAX = 10
 """Kinds that an error lists."""

@@ -15,7 +15,7 @@ from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, StoreError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model import exact_json
-from natsctl.model.schemas import KindSchema
+from natsctl.model.schemas.kind_schema import KindSchema
 
 STATUS = "status"
 

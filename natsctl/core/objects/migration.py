@@ -20,8 +20,8 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.model import documents
+from natsctl.model.schemas.versions import stored_version
 from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing, Store, Stored
-from natsctl.model.versions import stored_version
 
 WRITERS = 16
 ROUNDS = 10  # of ten conflicts each, until an object counts as failed

@@ -147,7 +147,7 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["get", "b"], "Missing argument 'KEY'. (see natsctl get --help)"),
         (
             ["get", "b", "k", "-o", "xml"],
-            "--output 'xml' must be table, wide, json, yaml, name or value (see natsctl get",
+            "--output 'xml' must be table, wide, json, yaml, name, value, custom-columns=",
         ),
         (["doctor", "-o", "xml"], "--output 'xml' must be table or json (see natsctl doctor"),
         (["put", "b", "k", "x", "--revision", "0"], "--revision '0' must be 1 or more (see"),

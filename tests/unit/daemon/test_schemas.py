@@ -9,7 +9,7 @@ import pytest
 from natsctl import Controller, Object, kube, kv, primary, secondary, tertiary
 from natsctl.daemon.schemas import publish, publishing, schemas_of
 from natsctl.errors import PermissionDeniedError, StoreTimeoutError
-from natsctl.model.schemas import SCHEMAS, KindSchema
+from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema
 from natsctl.testing.memory import MemoryStores
 
 

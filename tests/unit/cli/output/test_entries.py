@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from natsctl.cli.documents.values import DesiredObject, RawValue, value_of_document
-from natsctl.cli.output.entries import age, cells_of, columns, described, object_in, preview
+from natsctl.cli.output.entries import age, cells_of, described, headings_of, object_in, preview
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model.readiness import ready
 
@@ -79,20 +79,20 @@ def test_an_age_is_computed_from_a_time_with_nanoseconds() -> None:
 
 
 def test_a_table_of_objects_has_no_value_column() -> None:
-    headings = columns([entry({"spec": 1})])
+    headings = headings_of([entry({"spec": 1})])
     assert headings == ["KEY", "REVISION", "GENERATION", "READY", "AGE"]
     document = {"metadata": {"generation": 2}, "spec": 1, "status": {"ready": True}}
     assert cells_of(entry(document), headings, NOW) == ["a", "7", "2", "True", "3m20s"]
 
 
 def test_a_table_of_values_has_no_generation_column() -> None:
-    headings = columns([entry(b"some\ntext")])
+    headings = headings_of([entry(b"some\ntext")])
     assert headings == ["KEY", "REVISION", "AGE", "VALUE"]
     assert cells_of(entry(b"some\ntext"), headings, NOW)[-1] == "some text"
 
 
 def test_a_table_of_objects_and_values_has_the_columns_of_both() -> None:
-    headings = columns([entry({"spec": 1}), entry(b"x")], wide=True)
+    headings = headings_of([entry({"spec": 1}), entry(b"x")], wide=True)
     assert headings[-4:] == ["LABELS", "FINALIZERS", "UID", "VALUE"]
     labelled = entry({"metadata": {"labels": {"a": "b"}, "finalizers": ["x/y"], "uid": "u"}})
     assert cells_of(labelled, headings, NOW)[-4:] == ["a=b", "x/y", "u", "-"]

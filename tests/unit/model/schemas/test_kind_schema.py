@@ -7,7 +7,7 @@ import pytest
 
 from natsctl.model.kinds import kv
 from natsctl.model.objects import Object
-from natsctl.model.schemas import KindSchema, Role, has_schema, json_schema
+from natsctl.model.schemas.kind_schema import KindSchema, Role, has_schema, json_schema
 
 
 class DoorSpec(msgspec.Struct, frozen=True, rename="camel"):

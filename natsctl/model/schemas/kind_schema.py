@@ -65,6 +65,7 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
             controller=controller,
             controller_version=controller_version,
             role=role,
+            columns=kind.columns,
             schema=json_schema(kind),
         )
 

@@ -1,0 +1,1 @@
+"""The types of objects: their schemas, their versions and the paths of their fields."""
