@@ -62,8 +62,9 @@ async def plan(
 
     Raises `UsageError` if the controller cannot run, and the error of a store that cannot be read.
     """
+    stores = planned(nats=nats, kube=kube, key_of=current_key)
     made = await make_plan(
-        controller, nats=nats, kube=kube, keys=keys, owner_names=owner_names, progress=progress
+        controller, stores=stores, keys=keys, owner_names=owner_names, progress=progress
     )
     return made.plan
 
@@ -71,14 +72,12 @@ async def plan(
 async def make_plan(
     controller: Controller,
     *,
-    nats: Stores,
-    kube: ManifestStores | None = None,
+    stores: Planned,
     keys: Collection[str] = (),
     owner_names: OwnerNames | None = None,
     progress: Progress = _show_nothing,
 ) -> MadePlan:
     """Return the plan with the objects that it changes; see `plan`."""
-    stores = planned(nats=nats, kube=kube, key_of=current_key)
     with stores.planning():
         controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
         controller.rate_limit = None

@@ -5,6 +5,7 @@ import math
 import msgspec
 
 from natsctl.errors import UsageError
+from natsctl.model.store import planned_revision
 
 
 class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,4 +100,6 @@ def orphan_reason(owner: str, deleted_at: int | None) -> str:
     """Return why objects of *owner* are orphans; *deleted_at* is the revision of its marker."""
     if deleted_at is None:
         return f"owner {owner} does not exist, and no delete marker proves its deletion"
+    if planned_revision(deleted_at):
+        return f"owner {owner} would be deleted"
     return f"owner {owner} was deleted at revision {deleted_at}"

@@ -20,6 +20,13 @@ from natsctl.model.write_guard import WriteGuard
 
 T = TypeVar("T")
 
+FIRST_PLANNED = 1 << 52  # above every stored revision, and exact as a JavaScript number
+
+
+def planned_revision(revision: int) -> bool:
+    """Return whether a plan, not a store, has assigned the revision."""
+    return revision > FIRST_PLANNED
+
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
     """An object in a store. `revision` grows with every write to the store."""

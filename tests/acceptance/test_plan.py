@@ -165,3 +165,59 @@ async def _planned(natsctl: Natsctl, planned: list[str], key: str = "shop") -> b
         if answer["planned"] is not None:
             assert [action["action"] for action in answer["planned"]["actions"]] == planned
     return True
+
+
+async def test_a_dry_run_of_put_shows_the_change_and_the_plan_that_follows(
+    natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    before = await nats_contents(nats_server.url)
+    words = ("put", "greetings", "shop", "spec: {text: ho}", "--dry-run", "-c", GREETINGS)
+    shown = await natsctl.done(*words)
+    assert shown.startswith(
+        'greetings/shop configured (dry run)\n  spec.text: "hi" -> "ho"\nshop\n'
+    )
+    assert '      spec.payload: "ho!"\n' in shown
+    assert await nats_contents(nats_server.url) == before
+
+
+async def test_a_dry_run_of_apply_stores_no_document(
+    natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    before = await nats_contents(nats_server.url)
+    manifest = "{bucket: greetings, key: market, spec: {text: ho}}"
+    shown = await natsctl.done("apply", "-f", "-", "--dry-run", stdin=manifest)
+    assert shown == 'greetings/market created (dry run)\n  spec.text: "ho"\n'
+    assert await nats_contents(nats_server.url) == before
+
+
+async def test_a_dry_run_of_delete_shows_the_secondaries_that_would_go(
+    natsctl: Natsctl, daemon: Daemon
+) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    await daemon(GREETINGS)
+    await eventually(lambda: _has(natsctl, "routes", "shop"))
+    shown = await natsctl.done("delete", "greetings", "shop", "--dry-run", "-c", GREETINGS)
+    assert shown == (
+        "greetings/shop deleted (dry run)\n"
+        "shop\n"
+        "  - Route.routes/shop: owner shop would be deleted\n"
+        "Plan: 0 to create, 0 to change, 1 to delete, 0 failed, 0 unchanged\n"
+    )
+    assert await _has(natsctl, "greetings", "shop")
+
+
+async def test_a_dry_run_of_edit_shows_the_change(
+    folder: Path, natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    editing = Natsctl(folder, nats_server.url, environ={"EDITOR": "sed -i s/hi/ho/"})
+    shown = await editing.done("edit", "greetings", "shop", "--dry-run")
+    assert shown == 'greetings/shop configured (dry run)\n  spec.text: "hi" -> "ho"\n'
+    assert (await natsctl("get", "greetings", "shop", "-o", "json")).json["spec"] == {"text": "hi"}
+
+
+async def test_a_controller_without_a_dry_run_is_refused(natsctl: Natsctl) -> None:
+    result = await natsctl("put", "greetings", "shop", "{}", "-c", GREETINGS)
+    assert (result.status, "needs --dry-run" in result.err) == (2, True)

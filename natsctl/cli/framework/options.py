@@ -66,6 +66,13 @@ def with_options(
 with_cluster = with_options("cluster", "kube", value=lambda effective: effective.settings.cluster)
 """Pass a command the Kubernetes cluster as `cluster`; None if the settings disable it."""
 
+with_owner_names = with_options(
+    "owner_names",
+    "controllers.owner_domain",
+    value=lambda effective: effective.settings.controllers.owner_names,
+)
+"""Pass a command the labels that link secondaries to primaries, as `owner_names`."""
+
 
 def typed_options(effective: Effective) -> list[str]:
     """Return the options that were typed, for a process with the same environment."""

@@ -9,16 +9,17 @@ from natsctl.cli.documents import values
 from natsctl.cli.documents.manifests import KeyDocument, read_documents
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
-from natsctl.cli.objects.buckets import CreateOption, existing_bucket
+from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.objects.buckets import CreateOption
+from natsctl.cli.objects.writing import DryRun, DryRunOption, Target, ThenPlanOption
 from natsctl.cli.output.terminal import write_line
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
+from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.errors import ConflictError, InvalidObjectError, TooLargeError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.store import Stored
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.model.store import Store, Stored
 
 _DOCUMENT_ERRORS = (UsageError, ConflictError, InvalidObjectError, TooLargeError)
 
@@ -29,12 +30,17 @@ app = App()
     "natsctl apply -f shop.yaml",
     "natsctl apply -f manifests/ -f extra.json --create-bucket",
     "natsctl list greetings -o yaml | sed s/hi/hello/ | natsctl apply -f -",
+    "natsctl apply -f shop.yaml --dry-run -c controllers.greetings:Greetings",
     notes="A document:\n  bucket: greetings\n  key: shop\n  spec:\n    text: hi",
 )
 @connected
+@with_cluster
+@with_owner_names
 async def apply(
     options: NatsOptions,
     *,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames,
     file: Annotated[
         list[str],
         typer.Option(
@@ -46,6 +52,8 @@ async def apply(
     ],
     create_bucket: CreateOption = False,
     validate: ValidateOption = Validate.STRICT,
+    dry_run: DryRunOption = False,
+    controller: ThenPlanOption = None,
 ) -> None:
     """Apply objects from files.
 
@@ -54,20 +62,23 @@ async def apply(
     object that would not change is not written. If any document is invalid, nothing is written. A
     document is also invalid if it does not match the schema that a daemon has published for its
     bucket; see --validate.
+
+    With --dry-run, the changes are shown and not stored.
     """
+    run = DryRun(dry_run, controller, cluster, owner_names)
     documents = read_documents(file)
-    async with connect(options) as connection:
+    async with run.writing(options) as target:
         names = dict.fromkeys(document.bucket for document in documents)
-        buckets = {
-            name: await existing_bucket(connection, name, create=create_bucket) for name in names
-        }
-        validators = {name: await Validator.of(connection, name, validate) for name in names}
+        stores = {name: await target.store(name, create=create_bucket) for name in names}
+        validators = {name: await Validator.of(target.connection, name, validate) for name in names}
         versions = _versions(validators, documents)
         statuses = [
-            await _apply(buckets[document.bucket], document, validators[document.bucket], version)
+            await _apply(
+                target, stores[document.bucket], document, validators[document.bucket], version
+            )
             for document, version in zip(documents, versions, strict=True)
         ]
-    exit_with(statuses)
+        exit_with(statuses)
 
 
 def _versions(
@@ -87,7 +98,11 @@ def _versions(
 
 
 async def _apply(
-    bucket: Bucket, document: KeyDocument, validator: Validator, version: int | None
+    target: Target,
+    store: Store,
+    document: KeyDocument,
+    validator: Validator,
+    version: int | None,
 ) -> int:
     """Apply one document, and return its exit status."""
     name = f"{document.bucket}/{document.key}"
@@ -101,12 +116,12 @@ async def _apply(
         return values.apply(current, desired)
 
     try:
-        store = BucketStore(bucket)
         seen = await read(store, document.key)
         rewritten = await rewrite(store, document.key, change, seen=seen)
     except _DOCUMENT_ERRORS as error:
         report_error(f"{name}: {error}")
         return exit_status(error)
-    write_line(f"{name} {values.outcome(rewritten)}")
+    write_line(f"{name} {target.outcome(rewritten)}")
+    target.show(document.bucket, document.key)
     values.write_ignored_notice(name, ignored)
     return 0

@@ -7,9 +7,12 @@ import typer
 
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
-from natsctl.cli.objects.buckets import BucketArgument, open_bucket
+from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.objects.buckets import BucketArgument, existing_bucket
+from natsctl.cli.objects.writing import DryRun, DryRunOption, Target, ThenPlanOption
 from natsctl.cli.output.entries import object_in
 from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice
+from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.finalizers import delete as delete_object
 from natsctl.errors import (
     ConflictError,
@@ -21,6 +24,7 @@ from natsctl.errors import (
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model import documents
 from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
@@ -33,11 +37,16 @@ app = App()
     "natsctl delete greetings shop market",
     "natsctl delete greetings shop --wait --wait-timeout 60",
     "natsctl delete greetings --all --yes",
+    "natsctl delete greetings shop --dry-run -c controllers.greetings:Greetings",
 )
 @connected
+@with_cluster
+@with_owner_names
 async def delete(
     options: NatsOptions,
     *,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames,
     bucket: BucketArgument,
     keys: Annotated[
         list[str] | None, typer.Argument(help="Keys in the bucket", metavar="KEY")
@@ -53,43 +62,49 @@ async def delete(
             min=0,
         ),
     ] = None,
+    dry_run: DryRunOption = False,
+    controller: ThenPlanOption = None,
 ) -> None:
     """Delete objects.
 
     An object with finalizers is marked as deleted. It is gone when each controller has cleaned up
     and has removed its finalizer.
+
+    With --dry-run, the deletions are shown and not carried out.
     """
+    run = DryRun(dry_run, controller, cluster, owner_names)
     if bool(keys) == all_:
         raise UsageError("give keys, or --all for every key of the bucket")
     selected = [check_key(key) for key in keys or ()]
-    async with open_bucket(options, bucket) as source:
+    async with run.writing(options) as target:
+        source = await existing_bucket(target.connection, bucket)
         if all_:
             selected = [message.key for message in await BucketStore(source).listing()]
             if not selected:
                 return write_notice(f"bucket {bucket} is empty")
-            confirm(f"Delete all {len(selected)} keys of {bucket}?", yes=yes)
-        statuses = [await _delete(source, key) for key in selected]
-        if wait or wait_timeout is not None:
+            confirm(f"Delete all {len(selected)} keys of {bucket}?", yes=yes or dry_run)
+        statuses = [await _delete(target, source, key) for key in selected]
+        if not dry_run and (wait or wait_timeout is not None):
             deleted = {key for key, status in zip(selected, statuses, strict=True) if not status}
             await _wait(source, deleted, wait_timeout)
-    return exit_with(statuses)
+        return exit_with(statuses)
 
 
-async def _delete(bucket: Bucket, key: str) -> int:
+async def _delete(target: Target, bucket: Bucket, key: str) -> int:
     """Delete an object or mark it as deleted, and return the exit status."""
     try:
         message = await BucketStore(bucket).find(key)
         document = object_in(message.value)
-        store = BucketStore(bucket, bytes if document is None else Object)
+        store = await target.store(bucket.name, bytes if document is None else Object)
         marked = (await delete_object(store, key)).stored is not None
     except (NotFoundError, ConflictError) as error:
         report_error(str(error))
         return exit_status(error)
     if marked:
         finalizers = ", ".join(documents.finalizers_of(document or {}))
-        write_line(f"{bucket.name}/{key} marked deleted, held by {finalizers}")
+        write_line(f"{bucket.name}/{key} marked deleted{target.note}, held by {finalizers}")
     else:
-        write_line(f"{bucket.name}/{key} deleted")
+        write_line(f"{bucket.name}/{key} deleted{target.note}")
     return 0
 
 

@@ -5,12 +5,15 @@ import msgspec
 from natsctl.cli.documents.draft import Draft, editor_text, with_comments, without_comments
 from natsctl.cli.documents.editor import EditedFile, edited_file, editor_command
 from natsctl.cli.documents.three_way_merge import Clash, merged
-from natsctl.cli.documents.values import outcome, replace, with_version
+from natsctl.cli.documents.values import replace, with_version
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
+from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
+from natsctl.cli.objects.writing import DryRun, DryRunOption
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
+from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -22,6 +25,7 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
@@ -37,13 +41,18 @@ app = App()
     "EDITOR='code --wait' natsctl edit greetings shop",
 )
 @connected
+@with_cluster
+@with_owner_names
 async def edit(
     options: NatsOptions,
     *,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames,
     bucket: BucketArgument,
     key: KeyArgument,
     controller: KindsOption = None,
     validate: ValidateOption = Validate.STRICT,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Edit an object in an editor.
 
@@ -52,17 +61,19 @@ async def edit(
     an object that does not match its published schema cannot be stored, see --validate.
     Changes that other clients make in the meantime are merged; if they change the same fields, the
     editor opens again and lists them. An empty or unchanged file changes nothing.
+
+    With --dry-run, the change is shown and not stored; with --controller, so is the plan that
+    follows.
     """
     check_key(key)
-    target = _Target(options, bucket, load_kinds(controller, bucket), validate)
+    run = DryRun(dry_run, controller if dry_run else None, cluster, owner_names)
+    target = _Target(options, bucket, load_kinds(controller, bucket), validate, run)
     async with open_bucket(options, bucket) as source:
         draft = Draft.of(await BucketStore(source).get(key))
     with edited_file(editor_command(), prefix=f"natsctl-{bucket}-{key}") as file:
         rewritten = await _edit(target, draft, file)
     if rewritten is None or rewritten.base is None:
         write_notice("nothing was changed")
-    else:
-        write_line(f"{bucket}/{key} {outcome(rewritten)}")
 
 
 class _Target(msgspec.Struct, frozen=True):
@@ -72,6 +83,7 @@ class _Target(msgspec.Struct, frozen=True):
     bucket: str
     kinds: Kinds
     validate: Validate
+    run: DryRun
 
 
 async def _edit(target: _Target, draft: Draft, file: EditedFile) -> Rewritten | None:
@@ -142,10 +154,14 @@ async def _store(target: _Target, draft: Draft) -> Rewritten:
             kind.decode(value)
         return value
 
-    async with open_bucket(target.options, bucket) as source:
-        validator = await Validator.of(source.connection, bucket, target.validate)
+    async with target.run.writing(target.options) as written:
+        validator = await Validator.of(written.connection, bucket, target.validate)
         if draft.changes_fields:
             version = validator.check(key, draft.changed_value())
         validator.check_new(key, draft.new_value())
-        store = BucketStore(source)
-        return await rewrite(store, key, change, seen=await store.get(key))
+        store = await written.store(bucket)
+        rewritten = await rewrite(store, key, change, seen=await store.get(key))
+        if rewritten.base is not None:
+            write_line(f"{bucket}/{key} {written.outcome(rewritten)}")
+            written.show(bucket, key)
+        return rewritten

@@ -9,7 +9,6 @@ from natsctl.cli.documents.values import (
     NewValue,
     ignored_fields,
     keep_reserved,
-    outcome,
     parse_value,
     read_bytes,
     replace,
@@ -17,15 +16,18 @@ from natsctl.cli.documents.values import (
     write_ignored_notice,
 )
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument, open_bucket
+from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument
+from natsctl.cli.objects.writing import DryRun, DryRunOption, ThenPlanOption
 from natsctl.cli.output.terminal import write_line
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
+from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
-from natsctl.model.store import Stored
+from natsctl.model.store import Store, Stored
 
 app = App()
 
@@ -35,11 +37,16 @@ app = App()
     "natsctl put greetings shop -f shop.yaml --revision 17",
     "natsctl put settings motd 'Closed on Sunday' --create-bucket",
     "date | natsctl put settings now -",
+    "natsctl put greetings shop -f shop.yaml --dry-run -c controllers.greetings:Greetings",
 )
 @connected
+@with_cluster
+@with_owner_names
 async def put(
     options: NatsOptions,
     *,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames,
     bucket: BucketArgument,
     key: KeyArgument,
     value: Annotated[
@@ -69,6 +76,8 @@ async def put(
     ] = False,
     create_bucket: CreateOption = False,
     validate: ValidateOption = Validate.STRICT,
+    dry_run: DryRunOption = False,
+    controller: ThenPlanOption = None,
 ) -> None:
     """Store a whole object.
 
@@ -82,7 +91,10 @@ async def put(
 
     Reserved annotations stay, unless VALUE has them: all of natsctl.io, and the name of an external
     resource with the results of its creation. An annotation with the value null is removed.
+
+    With --dry-run, the change is shown and not stored.
     """
+    run = DryRun(dry_run, controller, cluster, owner_names)
     if create and revision is not None:
         raise UsageError("--create and --revision exclude each other")
     check_key(key)
@@ -97,8 +109,8 @@ async def put(
         desired = with_version(current, new, version)
         return replace(current, keep_reserved(None if drop_reserved else current, desired))
 
-    async with open_bucket(options, bucket, create=create_bucket) as target:
-        store = BucketStore(target)
+    async with run.writing(options) as target:
+        store = await target.store(bucket, create=create_bucket)
         if not isinstance(new, bytes):
             validator = await Validator.of(target.connection, bucket, validate)
             version = validator.check(key, new)
@@ -109,8 +121,9 @@ async def put(
             rewritten = await _update(store, key, change, revision)
         else:
             rewritten = await rewrite(store, key, change)
-    write_line(f"{bucket}/{key} {outcome(rewritten)}")
-    write_ignored_notice(f"{bucket}/{key}", ignored)
+        write_line(f"{bucket}/{key} {target.outcome(rewritten)}")
+        target.show(bucket, key)
+        write_ignored_notice(f"{bucket}/{key}", ignored)
 
 
 def _new_value(value: str | None, file: str | None, *, raw: bool) -> NewValue | bytes:
@@ -124,7 +137,7 @@ def _new_value(value: str | None, file: str | None, *, raw: bool) -> NewValue | 
 
 
 async def _update(
-    store: BucketStore, key: str, change: Callable[[Stored | None], bytes], revision: int
+    store: Store, key: str, change: Callable[[Stored | None], bytes], revision: int
 ) -> Rewritten:
     current = await store.get(key)
     if current.revision != revision:

@@ -12,14 +12,13 @@ from natsctl.cli.documents.parsing import parsed_or_none
 from natsctl.cli.documents.values import read_bytes
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.exit_codes import CONFLICT
-from natsctl.cli.framework.options import with_cluster
+from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.operate.find_daemon import NamedOption, choose_by_garbage, find_controller
 from natsctl.cli.operate.local import (
     LOCAL_HINT,
     LocalOption,
     local_controller,
     open_local,
-    with_owner_names,
 )
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice

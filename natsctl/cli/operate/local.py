@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.controllers import load_controller
-from natsctl.cli.framework.options import with_options
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
@@ -28,13 +27,6 @@ LocalOption = Annotated[
         help="Work in this process, without a daemon; --controller must be a class",
     ),
 ]
-
-with_owner_names = with_options(
-    "owner_names",
-    "controllers.owner_domain",
-    value=lambda effective: effective.settings.controllers.owner_names,
-)
-"""Pass a command the labels that link secondaries to primaries, as `owner_names`."""
 
 
 def local_controller(path: str | None) -> Controller:

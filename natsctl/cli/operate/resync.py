@@ -9,7 +9,7 @@ import typer
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import WorkersOption
 from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, exit_status, report_error
-from natsctl.cli.framework.options import with_cluster
+from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
     choose_by_key,
@@ -21,7 +21,6 @@ from natsctl.cli.operate.local import (
     LocalOption,
     local_controller,
     open_local,
-    with_owner_names,
 )
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller

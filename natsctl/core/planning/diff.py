@@ -127,7 +127,10 @@ def _value(kind: Kind[Any], value: bytes | None) -> object:
         parsed = exact_json.decode(value)
     except DECODE_ERRORS:
         return value.decode(errors="backslashreplace")
-    if kind.plain or not isinstance(parsed, dict):
+    if not isinstance(parsed, dict):
+        return parsed
+    untyped = kind.type is bytes and isinstance(parsed.get("metadata"), dict)
+    if kind.plain and not untyped:
         return parsed
     return _without_servers_fields(parsed)
 
@@ -137,7 +140,8 @@ def _without_servers_fields(document: Document) -> Document:
     if not isinstance(metadata, dict):
         return document
     kept = {name: value for name, value in metadata.items() if name not in _SERVERS_OWN}
-    return {**document, "metadata": kept}
+    rest = {name: value for name, value in document.items() if name != "metadata"}
+    return {**rest, "metadata": kept} if kept else rest
 
 
 def _in_status(difference: Difference) -> bool:

@@ -10,9 +10,8 @@ import msgspec
 
 from natsctl.core.planning.record import PlanRecord
 from natsctl.errors import StoreError
-from natsctl.model.store import Applied, Deleted, Stored, WatchEvent
+from natsctl.model.store import FIRST_PLANNED, Applied, Deleted, Stored, WatchEvent
 
-FIRST_REVISION = 1 << 52  # above every stored revision, and exact as a JavaScript number
 HISTORY_MAX = 64  # states of a key, as many as any bucket keeps
 BUFFER_MAX = 1000  # events of the store that wait for a watch
 
@@ -41,17 +40,12 @@ class Revisions:
     """Numbers the planned writes of all stores of a plan."""
 
     def __init__(self) -> None:
-        self.last = FIRST_REVISION
+        self.last = FIRST_PLANNED
 
     def next(self) -> int:
         """Return the next revision."""
         self.last += 1
         return self.last
-
-
-def planned_revision(revision: int) -> bool:
-    """Return whether a plan, not a store, has assigned the revision."""
-    return revision > FIRST_REVISION
 
 
 class Inbox:

@@ -23,10 +23,17 @@ class Planned(msgspec.Struct, frozen=True):
         """True if every watch has delivered every planned write."""
         return self.nats.settled and (self.kube is None or self.kube.settled)
 
-    def of_another(self, key_of: Callable[[], str]) -> "Planned":
-        """Return the same planned states with a record for another controller."""
+    def of_another(
+        self, key_of: Callable[[], str], *, cluster: ManifestStores | None = None
+    ) -> "Planned":
+        """Return the same planned states with a record for another controller.
+
+        *cluster* is the cluster of the other controller if this plan has none.
+        """
         record = PlanRecord(key_of, continuous=self.record.continuous)
         kube = None if self.kube is None else self.kube.recorded(record)
+        if kube is None and cluster is not None:
+            kube = PlanningManifestStores(cluster, record, Revisions())
         return Planned(record, self.nats.recorded(record), kube)
 
     @contextmanager

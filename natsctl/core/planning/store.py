@@ -11,7 +11,6 @@ from natsctl.core.planning.overlay import (
     Overlay,
     Planned,
     State,
-    planned_revision,
 )
 from natsctl.core.planning.record import PlanRecord
 from natsctl.core.task_group import together
@@ -32,6 +31,7 @@ from natsctl.model.store import (
     Store,
     Stored,
     WatchEvent,
+    planned_revision,
 )
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
@@ -39,7 +39,7 @@ MISSING = "missing"  # the incarnation of a store that does not exist
 REOPEN_S = 5.0  # between two attempts to open a store that does not exist
 
 
-async def _still_missing() -> Store | None:
+async def still_missing() -> Store | None:
     """Return None: the store does not appear."""
     return None
 
@@ -69,7 +69,7 @@ class PlanningStore:
         record: PlanRecord | None,
         *,
         guard: WriteGuard = UNGUARDED,
-        reopen: Callable[[], Awaitable[Store | None]] = _still_missing,
+        reopen: Callable[[], Awaitable[Store | None]] = still_missing,
     ) -> None:
         self.kind = kind
         self._stored = stored

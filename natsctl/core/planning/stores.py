@@ -1,7 +1,7 @@
 """Opens stores whose writes stay in memory, for NATS and for a cluster."""
 
 import copy
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Self
@@ -9,7 +9,7 @@ from typing import Any, Self
 from natsctl.core.planning.manifest_store import PlanningManifestStore
 from natsctl.core.planning.overlay import Overlay, Revisions
 from natsctl.core.planning.record import PlanRecord
-from natsctl.core.planning.store import PlanningStore
+from natsctl.core.planning.store import PlanningStore, still_missing
 from natsctl.errors import StoreMissingError
 from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.kinds import Kind, KvKind
@@ -77,9 +77,24 @@ class PlanningStores:
         stored = await self._opened(kind)
         if stored is None and isinstance(kind, KvKind) and not kind.create:
             stored = await self._stores.open(kind)  # raises that the bucket does not exist
+        return self._over(bucket, kind, stored, partial(self._opened, kind))
+
+    def over(self, kind: KvKind[Any], stored: Store | None) -> PlanningStore:
+        """Return a store with the planned writes of the kind's bucket above *stored*.
+
+        *stored* is None if the bucket does not exist. Its writes must be dry runs.
+        """
+        return self._over(kind.bucket, kind, stored, still_missing)
+
+    def _over(
+        self,
+        bucket: str,
+        kind: Kind[Any],
+        stored: Store | None,
+        reopen: Callable[[], Awaitable[Store | None]],
+    ) -> PlanningStore:
         overlay = self._overlays.setdefault(bucket, Overlay(bucket, self._revisions))
         record = None if bucket == RECORDS else self._record
-        reopen = partial(self._opened, kind)
         return PlanningStore(kind, stored, overlay, record, guard=self.guard, reopen=reopen)
 
     async def _opened(self, kind: Kind[Any]) -> Store | None:

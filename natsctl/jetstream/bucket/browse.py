@@ -26,6 +26,7 @@ from natsctl.model.store import (
     Stored,
     WatchEvent,
 )
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -46,12 +47,20 @@ class BucketStore(KvStore):
         bucket: the bucket.
         value_type: the type of values for writes: `bytes`, or `Object` if they have metadata.
         keys: the pattern of the keys to read.
+        guard: permits or forbids each write.
     """
 
-    def __init__(self, bucket: Bucket, value_type: type = bytes, *, keys: str = ">") -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        value_type: type = bytes,
+        *,
+        keys: str = ">",
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
         kind: KvKind[Any] = KvKind(value_type, bucket=bucket.name, keys=keys)
         kind.name = bucket.name
-        super().__init__(bucket, kind)
+        super().__init__(bucket, kind, guard=guard)
         self._times: dict[str, int] = {}
         self._ttls: dict[str, str] = {}
         self._dated = KvWatch(bucket, keys, feed=self._feed)
