@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -13,9 +14,13 @@ from natsctl.core.insight.hosted import Hosted
 from natsctl.core.planning.planned import Planned, planned
 from natsctl.core.planning.record import PlannedChange
 from natsctl.core.sync.calls import current_key
-from natsctl.errors import NatsctlError
+from natsctl.daemon.operator import Guest
+from natsctl.errors import NatsctlError, UsageError
+from natsctl.managed import ManagedController
+from natsctl.model.garbage import GarbagePlan
 from natsctl.model.plan import Plan
 from natsctl.model.store import ManifestStores, Stores
+from natsctl.watchers import InformerController
 
 LIST_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
 STEP_S = 0.01
@@ -39,7 +44,7 @@ def _show_nothing(done: int, total: int) -> None:
 
 
 async def plan(
-    controller: Controller,
+    controller: Controller | Guest,
     *,
     nats: Stores,
     kube: ManifestStores | None = None,
@@ -60,7 +65,8 @@ async def plan(
         owner_names: the labels that link secondaries to primaries.
         progress: called while the plan is made.
 
-    Raises `UsageError` if the controller cannot run, and the error of a store that cannot be read.
+    Raises `UsageError` if the controller cannot run or cannot be planned, and the error of a store
+    that cannot be read.
     """
     stores = planned(nats=nats, kube=kube, key_of=current_key)
     made = await make_plan(
@@ -70,7 +76,7 @@ async def plan(
 
 
 async def make_plan(
-    controller: Controller,
+    controller: Controller | Guest,
     *,
     stores: Planned,
     keys: Collection[str] = (),
@@ -79,11 +85,7 @@ async def make_plan(
 ) -> MadePlan:
     """Return the plan with the objects that it changes; see `plan`."""
     with stores.planning():
-        controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
-        controller.rate_limit = None
-        runtime = ControllerRuntime(
-            controller, nats=stores.nats, kube=stores.kube, owner_names=owner_names
-        )
+        runtime = _runtime(controller, stores, owner_names)
         if keys:
             runtime.hold_only(keys)
         task = asyncio.create_task(runtime.run(), name=f"plan of {runtime.name}")
@@ -94,22 +96,43 @@ async def make_plan(
             await asyncio.wait((task,))
 
 
+def _runtime(
+    controller: Controller | Guest, stores: Planned, owner_names: OwnerNames | None
+) -> ControllerRuntime | ManagedController[Any] | InformerController:
+    """Return what runs the controller over the stores of the plan."""
+    if isinstance(controller, ManagedController | InformerController):
+        controller.use(nats=stores.nats, kube=stores.kube)
+        return controller
+    if not isinstance(controller, Controller):
+        raise UsageError(
+            f"{controller.name} cannot be planned: it is neither a Controller, a ManagedController "
+            "nor an InformerController"
+        )
+    controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
+    controller.rate_limit = None
+    return ControllerRuntime(
+        controller, nats=stores.nats, kube=stores.kube, owner_names=owner_names
+    )
+
+
 async def _planned(
-    runtime: ControllerRuntime,
+    runtime: ControllerRuntime | ManagedController[Any] | InformerController,
     stores: Planned,
     task: "asyncio.Task[None]",
     keys: Collection[str],
     progress: Progress,
 ) -> MadePlan:
-    run = _Run(runtime, stores, task, progress)
+    run, record = _Run(runtime, stores, task, progress), stores.record
     await run.started()
-    for key in keys:
-        runtime.resync(key)
+    if isinstance(runtime, ControllerRuntime):
+        for key in keys:
+            runtime.resync(key)  # also a key that does not exist
     await run.settled()
-    await runtime.controller.garbage_secondaries()
-    await run.settled()
-    garbage = await runtime.garbage_plan(at_once=True)
-    record = stores.record
+    garbage = GarbagePlan(())
+    if isinstance(runtime, ControllerRuntime):
+        await runtime.controller.garbage_secondaries()
+        await run.settled()
+        garbage = await runtime.garbage_plan(at_once=True)
     for key, reason in runtime.invalid().items():
         if not keys or key in keys:
             record.skipped(key, reason)

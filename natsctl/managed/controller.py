@@ -5,7 +5,7 @@ of a cluster, and for controllers that need nothing but the reconciler.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -151,6 +151,10 @@ class ManagedController(Hosted, Generic[T]):
         Raises `InvalidInputError` for an empty key.
         """
         self._keys.request(key, Operation.MANUAL)
+
+    def hold_only(self, keys: Collection[str]) -> None:
+        """See `Hosted.hold_only`."""
+        self._keys.hold_only(keys)
 
     def resync(self, *keys: str) -> int:
         """See `Hosted.resync`."""

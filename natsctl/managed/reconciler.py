@@ -39,6 +39,7 @@ from natsctl.managed.external import (
 )
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
+from natsctl.managed.planned import planned_client
 from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissions, permissions
 from natsctl.managed.polling import Poll, PollIntervalHook
 from natsctl.managed.reports import KeyEventRecorder, Reports
@@ -282,7 +283,8 @@ class ManagedReconciler(Generic[T]):
     @asynccontextmanager
     async def _connected(self, reconciliation: Reconciliation[T]) -> AsyncIterator[None]:
         async with self._calls.calling(reconciliation, "connect", "CannotConnectToProvider"):
-            reconciliation.client = await awaitable(self._external.connect, reconciliation.managed)
+            client = await awaitable(self._external.connect, reconciliation.managed)
+            reconciliation.client = planned_client(client)
         try:
             yield
         finally:

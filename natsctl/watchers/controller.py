@@ -8,7 +8,7 @@ retry.
 Seed: grafana-app-sdk operator v0.9.10.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -178,6 +178,11 @@ class InformerController(Hosted):
         for deliveries in self._resource_kinds.deliveries.values():
             if deliveries.failure is not None:
                 raise deliveries.failure
+
+    def hold_only(self, keys: Collection[str]) -> None:
+        """See `Hosted.hold_only`."""
+        for deliveries, _ in self._resource_kinds.routes():
+            deliveries.hold_only(keys)
 
     def resync(self, *keys: str) -> int:
         """Call the watchers with these objects, or all objects of this process, as at a start.

@@ -10,14 +10,16 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.planning.record import current_plan
 from natsctl.core.queue.retry import Drop, Retry, RetryPolicy, Stop, backoff
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import Calls, awaitable
@@ -113,6 +115,7 @@ class Deliveries:
         self._pending: dict[str, _Pending] = {}
         self._change_count = 0
         self._loop: SyncLoop[str] | None = None
+        self._only: OnlyKeys | None = None
         self._calls: Calls
         self._failures_logged = HandlerFailures(log, logging.WARNING)
 
@@ -126,6 +129,8 @@ class Deliveries:
         )
         self._loop = SyncLoop(self._sync, queue=self.queue, retry=_give_up, pausing=self._pausing)
         self._loop.paused.listen(self)
+        if self._only is not None:
+            self._loop.holdings.reset(self._only)
         return self._loop
 
     def observe(self, change: Change[Any]) -> None:
@@ -174,6 +179,10 @@ class Deliveries:
         others = tuple(watcher for watcher in self.registrations if watcher not in retrying)
         for change in changes:
             self.add(change, priority=priority, to=others)
+
+    def hold_only(self, keys: Collection[str]) -> None:
+        """Deliver changes of no other objects than these."""
+        self._only = OnlyKeys(keys)
 
     def holds(self, key: str) -> bool:
         """Return whether this process delivers changes of the object."""
@@ -336,6 +345,10 @@ class Deliveries:
         """
         if isinstance(error, RetryAfter):
             return error.delay_s
+        plan = current_plan.get()
+        if plan is not None and not plan.continuous:
+            plan.dropped(change.key, error)
+            return None
         self._report(change, registration, error)
         if classify(error) is ErrorClass.PERMANENT:
             return None

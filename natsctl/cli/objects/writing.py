@@ -119,7 +119,7 @@ def _bucket(action: Action) -> str:
 
 
 class DryRun(msgspec.Struct, frozen=True):
-    """What a command does with its writes: it stores them, or it shows them.
+    """The treatment of the writes of a command: they are stored, or only shown.
 
     With a controller, it also shows what the controller would do then.
     """

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.controllers import load_controller
+from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.output.plans import PlanOutput, exit_with_plan, planning_bar, write_plan
 from natsctl.controller.slots.owners import OwnerNames
@@ -67,7 +67,7 @@ async def plan(
     selected = list(dict.fromkeys(check_key(key) for key in keys or ()))
     if not verbose:
         logging.getLogger("natsctl").setLevel(logging.CRITICAL)
-    planned_controller = load_controller(controller)
+    planned_controller = load_runnable_controller(controller)
     async with (
         cluster_for([planned_controller], cluster) as kube,
         connect(options) as nats,

@@ -1,6 +1,7 @@
 """The base class of a controller that runs in a host: its stop and its reports."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 
 from natsctl.core.insight.explain import Explanation, Status, invalid_of
 from natsctl.core.insight.measures import lags
@@ -74,6 +75,10 @@ class Hosted(ABC):
     @abstractmethod
     def holds(self, key: str) -> bool:
         """Return whether this process syncs the key now, and not another one."""
+
+    @abstractmethod
+    def hold_only(self, keys: Collection[str]) -> None:
+        """Sync no other keys than these; call this before the controller runs."""
 
     @abstractmethod
     def resync(self, *keys: str) -> int:

@@ -11,7 +11,8 @@ from msgspec import UNSET, UnsetType
 
 from natsctl.core.planning.diff import actions_of, shown_values
 from natsctl.errors import RetryAfter
-from natsctl.model.kinds import Kind
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.manifests import KubeKind
 from natsctl.model.plan import Action, KeyPlan, PlanSummary
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import get_logger
@@ -49,7 +50,7 @@ class PlannedChange(msgspec.Struct, frozen=True):
 class _KeyRecord:
     """The writes of one key's syncs, and the result of its last sync."""
 
-    __slots__ = ("after_s", "error", "external", "failed_at", "writes")
+    __slots__ = ("after_s", "error", "external", "failed_at", "final", "writes")
 
     def __init__(self) -> None:
         self.writes: dict[_Place, _Write] = {}
@@ -57,6 +58,7 @@ class _KeyRecord:
         self.error = ""
         self.after_s: float | None = None
         self.failed_at = 0  # the number of writes when the sync failed
+        self.final = False  # whether no further sync repeats what has failed
 
     @property
     def plan(self) -> KeyPlan:
@@ -126,7 +128,9 @@ class PlanRecord:
                 self._quiet.add(name)
             return
         record = self._record(name)
-        record.error, record.after_s = "", after_s
+        record.after_s = after_s
+        if not record.final:
+            record.error = ""
 
     def failed(self, key: Hashable, error: Exception) -> None:
         """Record a sync that raised; `RetryAfter` is a request to come back."""
@@ -142,6 +146,11 @@ class PlanRecord:
         """Record that a key is not synced because its object is invalid."""
         self._record(key).error = reason
 
+    def dropped(self, key: str, error: Exception) -> None:
+        """Record that a call for the key failed, which no later sync of the key repeats."""
+        record = self._record(key)
+        record.error, record.final = error_text(error), True
+
     def _count(self, effect: str, kind: str, key: str, sync_key: str) -> None:
         self.counts[effect, kind] += 1
         if self.continuous:
@@ -154,7 +163,7 @@ class PlanRecord:
         return [
             key
             for key, record in self._keys.items()
-            if record.error and record.failed_at < self.version
+            if record.error and record.failed_at < self.version and not record.final
         ]
 
     def key_plan(self, key: str) -> KeyPlan:
@@ -194,6 +203,17 @@ class PlanRecord:
             if self.continuous and len(self._keys) > KEYS_MAX:
                 del self._keys[next(iter(self._keys))]
         return record
+
+
+def place_of(kind: Kind[Any]) -> str:
+    """Return the name of the bucket, or of the kind in a cluster, that has the objects."""
+    match kind:
+        case KvKind():
+            return kind.bucket
+        case KubeKind():
+            return f"{kind.kind}.{kind.api_version}"
+        case _:
+            return kind.name
 
 
 def _effect(before: bytes | None, after: bytes | None) -> Effect:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from natsctl.core.planning.manifest_store import PlanningManifestStore
 from natsctl.core.planning.overlay import Overlay, Revisions
-from natsctl.core.planning.record import PlanRecord
+from natsctl.core.planning.record import PlanRecord, place_of
 from natsctl.core.planning.store import PlanningStore, still_missing
 from natsctl.errors import StoreMissingError
 from natsctl.model.discovery import Discovers, ResourceType
@@ -73,26 +73,25 @@ class PlanningStores:
 
     async def open(self, kind: Kind[Any]) -> PlanningStore:
         """See `Stores.open`."""
-        bucket = kind.bucket if isinstance(kind, KvKind) else kind.name
         stored = await self._opened(kind)
         if stored is None and isinstance(kind, KvKind) and not kind.create:
             stored = await self._stores.open(kind)  # raises that the bucket does not exist
-        return self._over(bucket, kind, stored, partial(self._opened, kind))
+        return self._over(kind, stored, partial(self._opened, kind))
 
     def over(self, kind: KvKind[Any], stored: Store | None) -> PlanningStore:
         """Return a store with the planned writes of the kind's bucket above *stored*.
 
         *stored* is None if the bucket does not exist. Its writes must be dry runs.
         """
-        return self._over(kind.bucket, kind, stored, still_missing)
+        return self._over(kind, stored, still_missing)
 
     def _over(
         self,
-        bucket: str,
         kind: Kind[Any],
         stored: Store | None,
         reopen: Callable[[], Awaitable[Store | None]],
     ) -> PlanningStore:
+        bucket = place_of(kind)
         overlay = self._overlays.setdefault(bucket, Overlay(bucket, self._revisions))
         record = None if bucket == RECORDS else self._record
         return PlanningStore(kind, stored, overlay, record, guard=self.guard, reopen=reopen)
@@ -150,7 +149,7 @@ class PlanningManifestStores:
         """See `ManifestStores.open`."""
         stored = await self._stores.open(kind)
         declared: KubeKind[Any] = stored.kind
-        place = f"{declared.kind}.{declared.api_version}"
+        place = place_of(declared)
         overlay = self._overlays.setdefault(place, Overlay(place, self._revisions))
         return PlanningManifestStore(declared, stored, overlay, self._record, guard=self.guard)
 
