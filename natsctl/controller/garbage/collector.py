@@ -39,6 +39,7 @@ from natsctl.model.garbage import (
     orphan_reason,
 )
 from natsctl.model.store import Stored
+from natsctl.slices import Slices
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
 
@@ -94,7 +95,7 @@ class GarbageCollector:
         incomplete = self._incomplete()
         if incomplete:
             return GarbagePlan((), incomplete)
-        suspects = list(self._suspects())
+        suspects = await self._suspects()
         try:
             suspects += await self._overwritten()
         except StoreError as error:
@@ -146,7 +147,7 @@ class GarbageCollector:
         Objects that carry no installation and whose owner does not exist are assigned to this one.
         """
         await self.evidence.accept()
-        for suspect in list(self._suspects()):
+        for suspect in await self._suspects():
             if suspect.secondary.is_unmarked(suspect.stored):
                 with suppress(ConflictError):
                     await suspect.secondary.mark(suspect.stored)
@@ -169,7 +170,7 @@ class GarbageCollector:
                 kept.append(Kept(orphan, reason))
             else:
                 removed.append(orphan)
-        remaining = {suspect.name[:2] for suspect in self._suspects()}
+        remaining = {suspect.name[:2] for suspect in await self._suspects()}
         if remaining <= {(orphan.kind, orphan.key) for orphan in removed}:
             await self.evidence.accept()
         return Removed(tuple(removed), tuple(kept))
@@ -228,14 +229,24 @@ class GarbageCollector:
                 return str(informer.failure)
         return ""
 
-    def _suspects(self) -> Iterator[_Suspect]:
+    async def _suspects(self) -> list[_Suspect]:
+        """Return the objects whose owner is not cached; finds them in slices."""
+        suspects: list[_Suspect] = []
+        slices = Slices()
         for secondary in self._secondaries:
-            cache = secondary.informer.cache
-            for owner in cache.index_values(OWNER_INDEX):
+            for owner in tuple(secondary.informer.cache.index_values(OWNER_INDEX)):
                 if owner not in self._primary.cache:
-                    for stored in cache.by_index(OWNER_INDEX, owner):
-                        if stored.key not in cache.invalid and not secondary.is_terminating(stored):
-                            yield _Suspect(secondary, stored, owner)
+                    suspects += self._objects_of(owner, secondary)
+                if slices.over:
+                    await slices.pause()
+        return suspects
+
+    @staticmethod
+    def _objects_of(owner: str, secondary: Owned[Any]) -> Iterator[_Suspect]:
+        cache = secondary.informer.cache
+        for stored in cache.by_index(OWNER_INDEX, owner):
+            if stored.key not in cache.invalid and not secondary.is_terminating(stored):
+                yield _Suspect(secondary, stored, owner)
 
     async def _overwritten(self) -> list[_Suspect]:
         """Return objects without labels whose owner was deleted, as a delete marker proves."""

@@ -24,6 +24,7 @@ from natsctl.jetstream.connection.headers import parse_headers
 from natsctl.model.keys import legal
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Deleted
+from natsctl.slices import in_slices
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -163,24 +164,31 @@ class Bucket:
     async def keys(self, pattern: str = ">") -> set[str]:
         """Return every legal key that has a message, including deleted keys with a marker.
 
-        The server lists names in order, in pages. If a key vanishes between two pages, the names
-        after it move forward. So the pages overlap, and the listing starts again if they do not.
+        The server lists names in order, in pages, which are read in slices. If a key vanishes
+        between two pages, the names after it move forward. So the pages overlap, and the listing
+        starts again if they do not.
         Names that are not UTF-8 can be equal in a page, which then has fewer names than its limit.
         """
-        listed, offset = set[str](), 0
+        keys, before, offset = set[str](), dict[str, int](), 0
+
+        def add(subject: str) -> None:
+            name = subject[len(self.prefix) :]
+            if legal(name):
+                keys.add(name)
+
         while True:
             query = {"subjects_filter": self.prefix + pattern, "offset": offset}
             info = await self._info(query)
             page = info["state"].get("subjects") or {}
-            if offset and listed.isdisjoint(page):
-                listed, offset = set(), 0
+            if offset and before.keys().isdisjoint(page):
+                before, offset = {}, 0
+                keys.clear()
                 continue
-            listed.update(page)
+            await in_slices(page, add)
             offset += max(len(page), info.get("limit", 0))
             if offset >= info.get("total", 0):
-                names = (subject[len(self.prefix) :] for subject in listed)
-                return {name for name in names if legal(name)}
-            offset -= OVERLAP
+                return keys
+            before, offset = page, offset - OVERLAP
 
     async def last(self, key: str) -> Message:
         """Return the newest message of a key or pattern; raises `NotFoundError`."""

@@ -16,6 +16,7 @@ from natsctl.jetstream.bucket.feed import Feed, Item
 from natsctl.jetstream.bucket.fingerprints import Fingerprints
 from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
 from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
+from natsctl.slices import in_slices
 
 VERIFY_S = 60.0  # the interval of checks that the consumer has not stopped
 COUNTS = 6  # counts of the keys between two checks
@@ -141,8 +142,13 @@ class KvWatch:
 
     async def _unseen(self, reported: "_ReportedKeys") -> list[Message]:
         """Read the keys that were not reported, in the order in which they were written."""
-        keys = await self._bucket.keys(self._pattern) - reported.alive
-        missing = [key for key in keys if key not in reported.deleted]
+        missing: list[str] = []
+
+        def note(key: str) -> None:
+            if not (key in reported.alive or key in reported.deleted):
+                missing.append(key)
+
+        await in_slices(await self._bucket.keys(self._pattern), note)
         return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
 
     async def _verify(self, reported: "_ReportedKeys", due: int) -> int:
@@ -185,17 +191,24 @@ class KvWatch:
         """Raise `WatchBrokenError` if the server has lost a key that was alive."""
         reported.compared = True
         keys = await self._bucket.keys(self._pattern)
-        vanished = reported.alive - keys
+        vanished: list[str] = []
+
+        def check(key: str) -> None:
+            if key not in keys:
+                vanished.append(key)
+
+        await in_slices(reported.alive, check)
         if vanished:
             others = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
             raise WatchBrokenError(
                 f"{min(vanished)}{others} vanished from {self._bucket.name} without a trace"
             )
-        reported.keep_deleted(keys)
+        await reported.keep_deleted(keys)
         if self._pattern == ">" and reported.illegal:
             state = await self._bucket.state()
             if state.subjects < len(keys) + len(reported.illegal):
                 raise WatchBrokenError(f"illegal keys vanished from {self._bucket.name}")
+        await in_slices(range(len(keys)), lambda _: keys.pop())  # frees a few strings at a time
 
 
 class _ReportedKeys:
@@ -207,7 +220,7 @@ class _ReportedKeys:
     """
 
     def __init__(self) -> None:
-        self.alive: set[str] = set()
+        self.alive: dict[str, None] = {}  # a set would delay Python's garbage collections
         self.deleted = Fingerprints()
         self.illegal: set[str] = set()  # names that are not legal keys
         self.revision = 0
@@ -233,13 +246,16 @@ class _ReportedKeys:
         self._pending_count = None if state is None else self._pending_count or state
         self.miscounted, self._counted_at = False, self.revision
 
-    def keep_deleted(self, keys: set[str]) -> None:
+    async def keep_deleted(self, keys: set[str]) -> None:
         """Remove the delete markers that are not among *keys*, the present keys of the server."""
         self.count(None)
         deleted = Fingerprints()
-        for key in keys - self.alive:
-            if key in self.deleted:
+
+        def keep(key: str) -> None:
+            if key not in self.alive and key in self.deleted:
                 deleted.add(key)
+
+        await in_slices(keys, keep)
         self.deleted = deleted
 
     def new_events(self, items: Iterable[Item]) -> Iterator[WatchEvent]:
@@ -264,13 +280,13 @@ class _ReportedKeys:
     def _event(self, item: Item) -> WatchEvent:
         if isinstance(item, Stored):
             if item.key not in self.alive:
-                self.alive.add(item.key)
+                self.alive[item.key] = None
                 self.deleted.discard(item.key)
             return Applied(item)
         if isinstance(item, IllegalKey):
             self.illegal.add(item.key)
             return item
-        self.alive.discard(item.key)
+        self.alive.pop(item.key, None)
         self.deleted.add(item.key)
         return item
 
