@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from natsctl.errors import SyncTimeoutError as SyncTimeoutError
     from natsctl.errors import TooLargeError as TooLargeError
     from natsctl.errors import TooManyRequestsError as TooManyRequestsError
+    from natsctl.errors import UnreadError as UnreadError
     from natsctl.errors import UsageError as UsageError
     from natsctl.errors import WatchBrokenError as WatchBrokenError
     from natsctl.errors import WatchStoppingError as WatchStoppingError

@@ -5,6 +5,7 @@ from typing import Final, cast
 
 import msgspec
 
+UNREAD_S = 0.5  # until a sync that read an object of another process is repeated
 DELAY_MAX_S = 1e12  # delays are shorter than this, about 32,000 years
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -295,6 +296,17 @@ class RetryAfter(NatsctlError):  # noqa: N818 - raised as a request, not as an e
             raise UsageError(f"RetryAfter needs seconds, 0 or more, and got {delay_s!r:.100}")
         super().__init__(message or f"sync again after {delay_s:g} s")
         self.delay_s = delay_s
+
+
+class UnreadError(RetryAfter):
+    """Raised if a sync reads a primary that another process syncs, and whose value is not here.
+
+    Processes that share keys keep only the values of their own keys, until a handler reads others.
+    From then on they keep all values. The sync is repeated soon, and succeeds when these are read.
+    """
+
+    def __init__(self, kind: str, key: str) -> None:
+        super().__init__(UNREAD_S, f"{key} of {kind} is synced by another process: it is read now")
 
 
 class PermanentError(NatsctlError):

@@ -21,11 +21,13 @@ from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.gc_cycles import GarbageCycles
 from natsctl.controller.sync.sync_run import SyncRuns
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import keeps_all
 from natsctl.core.coordination.installation import (
     Installation,
     InstallationAnnotation,
     installation,
 )
+from natsctl.core.coordination.term import shares_keys
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
@@ -174,6 +176,7 @@ class Opener:
             indexes=slot.indexes,
             on_invalid=reports.invalid,
             on_listed=self._keys.queue.hasten_retries,
+            keeps=self._keys.keeps if shares_keys() else keeps_all,
         )
         return Primary(informer, self._barrier, self._backends.open)
 

@@ -144,7 +144,9 @@ async def run(
         if dry_run:
             serve = partial(_serve_plan, controllers, settings.controllers, cluster)
         else:
-            serve = partial(_serve, controllers, settings.controllers, cluster, report=report)
+            serve = partial(
+                _serve, controllers, settings.controllers, cluster, report=report, place=place
+            )
         socket = None if place is None else Path(place.socket)
         await _run_daemon(serve, options, settings, server=server, socket=socket)
 
@@ -198,6 +200,7 @@ async def _serve(
     *,
     on_stop: Callable[[], None],
     report: OnReport,
+    place: ChildOptions | None,
 ) -> None:
     """Connect, run the controllers, and answer requests about them."""
     async with (
@@ -211,7 +214,7 @@ async def _serve(
             kube=kube,
             settings=settings,
             election=_election(nats, settings, installation_id),
-            shard=_shard(nats, settings, installation_id),
+            shard=_shard(nats, settings, installation_id, place),
             on_stop=on_stop,
         )
         elected, shared = tuple(operator.elections.values()), tuple(operator.shards.values())
@@ -285,7 +288,7 @@ def _election(
 
 
 def _shard(
-    nats: Nats, settings: ControllerSettings, installation_id: str
+    nats: Nats, settings: ControllerSettings, installation_id: str, place: ChildOptions | None
 ) -> Callable[[str, str], Shard] | None:
     if not settings.shares_keys:
         return None
@@ -296,6 +299,8 @@ def _shard(
         ttl_s=ttl_s,
         installation=installation_id,
         vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).is_vacant,
+        identity="" if place is None else place.identity,
+        peers=() if place is None else place.peers,
     )
 
 

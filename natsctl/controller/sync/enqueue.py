@@ -15,6 +15,7 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener
 from natsctl.core.sync.loop import KeyFilter
+from natsctl.errors import UnreadError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
 from natsctl.telemetry.logger import get_logger
@@ -114,6 +115,8 @@ class Enqueuer:
             return
         try:
             keys: Iterable[str] = list(self._controller.handle_secondary(change))
+        except UnreadError:  # all keys are enqueued when the values are read
+            keys = self.owners(change)
         except (Exception, SystemExit):
             log.exception(
                 "handle_secondary failed; enqueuing the owners",

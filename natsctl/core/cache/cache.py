@@ -7,7 +7,16 @@ from typing import Generic, TypeVar
 
 from natsctl.core.cache.decoded import DecodedObjects
 from natsctl.core.cache.index import Index, IndexFunc
-from natsctl.core.cache.state import Invalid, NextState, State, same
+from natsctl.core.cache.state import (
+    Invalid,
+    Keeps,
+    NextState,
+    State,
+    is_read,
+    keeps_all,
+    read_state,
+    same,
+)
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import (
@@ -36,6 +45,9 @@ class Cache(Generic[T]):
     the object, and *on_invalid* is called once per revision. An object that was stored as another
     version of its type, and is otherwise the same, is not a change. An event takes little time, no
     matter how many objects there are: the next state is built while the listing arrives.
+
+    If *keeps* returns False for a key, the cache has only the key and the revision of its object,
+    as an `Unread`, and does not decode it. A cache with indexes keeps every value.
     """
 
     def __init__(
@@ -43,14 +55,19 @@ class Cache(Generic[T]):
         kind: Kind[T],
         indexes: Mapping[str, IndexFunc[T]] | None = None,
         on_invalid: Callable[[Invalid], None] = _ignore,
+        *,
+        keeps: Keeps = keeps_all,
     ) -> None:
         self.kind = kind
+        self.wants_all = asyncio.Event()  # somebody has read an object whose value is not kept
         self.synced = asyncio.Event()  # set after the first complete list
         self.incarnation = ""
         self.revision = 0  # the state includes every write up to this one
         self.since = 0  # the revision of the first listing in this incarnation
         by_name = {name: Index(name, func) for name, func in (indexes or {}).items()}
-        self._state = State(kind, by_name)
+        self._keeps = keeps
+        self.partial = keeps is not keeps_all and not by_name  # whether values can be missing
+        self._state = State(kind, by_name, self._is_kept if self.partial else keeps_all)
         self._listing: NextState[T] | None = None
         self._decoded = DecodedObjects[T]()
         self._on_invalid = on_invalid
@@ -77,6 +94,48 @@ class Cache(Generic[T]):
         """Return the object in a state of this kind as a value that nothing else holds."""
         obj = self._decoded.take(stored)
         return self.kind.decode(stored.value) if obj is None else obj
+
+    def unread(self, wanted: Keeps) -> Iterator[str | None]:
+        """Return the *wanted* keys whose values are missing, also in a listing; None for others.
+
+        Other tasks may run in between.
+        """
+        states = [self._state] if self._listing is None else [self._state, self._listing.after]
+        for state in states:
+            for stored in list(state.objects.values()):
+                yield None if is_read(stored) or not wanted(stored.key) else stored.key
+
+    def fill(self, stored: Stored) -> Change[T] | None:
+        """Add the value of an object that was read from the store, if its revision is cached.
+
+        Returns the change from no object to this one if the value was added. Call this and
+        `release` only while no changes of an event are left to take.
+        """
+        if self._listing is not None:
+            self._listing.after.fill(stored)
+        match self._state.fill(stored):
+            case Invalid() as invalid:
+                self._on_invalid(invalid)
+            case True:
+                return Change(self.kind, stored.key, None, stored, initial=True)
+            case False:
+                pass
+        return None
+
+    def release(self, key: str) -> None:
+        """Forget the value of the object, unless it is kept."""
+        newest, invalid = self.newest(key), self._state.invalid.get(key)
+        is_illegal = invalid is not None and invalid.illegal
+        if newest is None or is_illegal or not is_read(newest) or self._state.keeps(key):
+            return
+        self._state.put_unread(newest)
+
+    def want_all(self) -> None:
+        """Keep every value from now on, because somebody reads objects of other processes."""
+        self.wants_all.set()
+
+    def _is_kept(self, key: str) -> bool:
+        return self._keeps(key) or self.wants_all.is_set()
 
     def newest(self, key: str) -> Stored | None:
         """Return the newest state of the object, valid or not, None if it does not exist."""
@@ -188,19 +247,21 @@ class Cache(Generic[T]):
     def _fold(self, stored: Stored) -> Change[T] | None:
         key, state = stored.key, self._state
         old = state.objects.get(key)
-        if old is not None and same(old, stored):
+        if state.has(stored):
             state.invalid.pop(key, None)
             return None  # the watch repeats a cached state
         is_converted = self.kind.version > 1 and state.shows(stored)
         try:
             obj = state.put(stored)
         except InvalidObjectError as error:
-            self._reject(Invalid(stored, error, old))
+            self._reject(Invalid(stored, error, read_state(old)))
             return None
-        if not state.indexes:  # the function of an index is a user's, and may hold the object
+        # the function of an index is a user's, and may hold the object
+        if obj is not None and not state.indexes:
             self._decoded.keep(stored, obj)
         self._wake_key_waiters(key)
-        return None if is_converted else Change(self.kind, key, old, stored)
+        change = Change(self.kind, key, old, state.objects[key])
+        return None if is_converted else change
 
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
         key = deleted.key
@@ -211,7 +272,7 @@ class Cache(Generic[T]):
 
     def _reject(self, invalid: Invalid) -> None:
         previous = self._state.invalid.get(invalid.stored.key)
-        self._state.invalid[invalid.stored.key] = invalid
+        self._state.reject(invalid)
         self._wake_key_waiters(invalid.stored.key)
         if previous is None or not same(previous.stored, invalid.stored):
             self._on_invalid(invalid)

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.index import IndexFunc
 from natsctl.core.cache.invalid_log import InvalidLog
-from natsctl.core.cache.state import Invalid
+from natsctl.core.cache.state import Invalid, Keeps, keeps_all
 from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Change, Listed, Listing, Sequenced, Store, WatchEvent
+from natsctl.model.store import Change, Listed, Listing, Sequenced, Store, Stored, WatchEvent
 from natsctl.slices import Slices, in_slices
 from natsctl.telemetry.logger import get_logger, unbind_sync
 from natsctl.telemetry.tracing import Span, watch_span
@@ -24,6 +25,7 @@ T = TypeVar("T")
 OnChange = Callable[[Change[T]], object]
 
 CATCH_UP_S = 5.0
+FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 5.0
@@ -50,6 +52,7 @@ class Informer(Generic[T]):
         on_invalid: Callable[[Invalid], None] | None = None,
         on_listed: Callable[[], None] | None = None,
         on_appeared: Callable[[], None] | None = None,
+        keeps: Keeps = keeps_all,
     ) -> None:
         self.store = store
         self.restarts = 0
@@ -60,7 +63,7 @@ class Informer(Generic[T]):
         self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
         self._on_appeared = on_appeared
-        self.cache = Cache(kind, indexes, self._report)
+        self.cache = Cache(kind, indexes, self._report, keeps=keeps)
         self._subscribers: tuple[OnChange[T], ...] = ()
 
     @property
@@ -95,6 +98,24 @@ class Informer(Generic[T]):
 
     def _existing(self, key: str) -> Change[T]:
         return Change(self.cache.kind, key, None, self.cache.get(key), initial=True)
+
+    async def fill(self, objects: Iterable[Stored]) -> None:
+        """Add values that were read from the store, and notify subscribers, see `Cache.fill`."""
+        for batch in batched(objects, FILLED_MAX):
+            async with self._notifying:
+                for stored in batch:
+                    change = self.cache.fill(stored)
+                    if change is not None:
+                        self._notify(change)
+            await asyncio.sleep(0)
+
+    async def release(self, keys: Iterable[str]) -> None:
+        """Forget the values of objects that are not kept any more, in slices."""
+        for batch in batched(keys, FILLED_MAX):
+            async with self._notifying:
+                for key in batch:
+                    self.cache.release(key)
+            await asyncio.sleep(0)
 
     async def run(self, *, is_final: Callable[[StoreError], bool] | None = None) -> None:
         """Watch until cancelled; restart the watch with backoff when it breaks.
@@ -224,3 +245,10 @@ async def _caught_up(informer: Informer[Any], limit_s: float) -> None:
     except (StoreError, TimeoutError) as error:
         reason = str(error) or f"not within {limit_s:g} s"
         log.warning("cache may be behind its store", kind=informer.cache.kind.name, error=reason)
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of at most this size."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

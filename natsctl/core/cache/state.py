@@ -1,6 +1,6 @@
 """Holds the objects of a store at one time, by key and by index."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -25,21 +25,57 @@ class Invalid(msgspec.Struct, frozen=True):
     illegal: bool = False
 
 
-class State(Generic[T]):
-    """The last valid state of each object, its index values, and the objects that are invalid."""
+class Unread(Stored, frozen=True, gc=False):
+    """An object whose value this process does not keep; `value` is empty.
 
-    def __init__(self, kind: Kind[T], indexes: Mapping[str, Index[T]]) -> None:
+    Another process syncs its key. The value may be invalid.
+    """
+
+
+Keeps = Callable[[str], bool]
+"""Returns whether this process keeps the value of the object with this key."""
+
+
+def keeps_all(_key: str) -> bool:
+    """Keep the value of every object."""
+    return True
+
+
+class State(Generic[T]):
+    """The last valid state of each object, its index values, and the objects that are invalid.
+
+    An object whose value is not kept is `Unread`: its value is neither stored nor decoded.
+    """
+
+    def __init__(
+        self, kind: Kind[T], indexes: Mapping[str, Index[T]], keeps: Keeps = keeps_all
+    ) -> None:
         self.kind = kind
+        self.keeps = keeps
         self.objects: dict[str, Stored] = {}
         self.invalid: dict[str, Invalid] = {}
         self.indexes = indexes
 
     def empty(self) -> "State[T]":
         """Return a state of the same kind and indexes, without objects."""
-        return State(self.kind, {name: index.empty() for name, index in self.indexes.items()})
+        indexes = {name: index.empty() for name, index in self.indexes.items()}
+        return State(self.kind, indexes, self.keeps)
 
-    def put(self, stored: Stored) -> T:
-        """Store a valid object and return it; raises `InvalidObjectError` if it does not decode."""
+    def has(self, stored: Stored) -> bool:
+        """Return whether the last valid state is this one, as far as its value is kept."""
+        known = self.objects.get(stored.key)
+        if known is None or known.revision != stored.revision:
+            return False
+        return known.value == stored.value if is_read(known) else not self.keeps(stored.key)
+
+    def put(self, stored: Stored) -> T | None:
+        """Store a valid object and return it, or None if its value is not kept.
+
+        Raises `InvalidObjectError` if the value is kept and does not decode.
+        """
+        if not self.keeps(stored.key):
+            self.put_unread(stored)
+            return None
         obj = self.kind.decode(stored.value)
         indexed = [(index, index.values_of(obj)) for index in self.indexes.values()]
         key = stored.key
@@ -54,7 +90,34 @@ class State(Generic[T]):
         if self.kind.version == 1 or stored.key in self.invalid:
             return False
         old = self.objects.get(stored.key)
-        return old is not None and self.kind.converted(old.value, stored.value)
+        return old is not None and is_read(old) and self.kind.converted(old.value, stored.value)
+
+    def put_unread(self, stored: Stored) -> None:
+        """Store the key and the revision of an object, without its value."""
+        self.invalid.pop(stored.key, None)
+        self.objects[stored.key] = Unread(stored.key, stored.revision, b"")
+
+    def fill(self, stored: Stored) -> Invalid | bool:
+        """Add the value of an unread object of this revision, and return whether it was added.
+
+        Returns the invalid object if the value does not decode.
+        """
+        known = self.objects.get(stored.key)
+        if known is None or is_read(known) or known.revision != stored.revision:
+            return False
+        try:
+            return self.put(stored) is not None
+        except InvalidObjectError as error:
+            invalid = Invalid(stored, error)
+            self.reject(invalid)
+            return invalid
+
+    def reject(self, invalid: Invalid) -> None:
+        """Store an invalid object; its last valid state stays if it was read."""
+        key = invalid.stored.key
+        self.invalid[key] = invalid
+        if invalid.last is None:
+            self.objects.pop(key, None)
 
     def copy(self, key: str, other: "State[T]") -> None:
         """Store the last valid state that *other* has, if any, without decoding it."""
@@ -113,7 +176,7 @@ class NextState(Generic[T]):
         """Add an object of the listing."""
         key, old = stored.key, self.before.objects.get(stored.key)
         self._deleted.pop(key, None)
-        if old is not None and same(old, stored):
+        if self.before.has(stored):
             self._keep(key)
             return
         try:
@@ -122,7 +185,7 @@ class NextState(Generic[T]):
                 self._changed[key] = None
         except InvalidObjectError as error:
             self._keep(key)
-            self.after.invalid[key] = Invalid(stored, error, old)
+            self.after.reject(Invalid(stored, error, read_state(old)))
 
     def remove(self, deleted: Deleted) -> None:
         """Add a delete marker of the listing."""
@@ -175,6 +238,16 @@ class NextState(Generic[T]):
         for key, rejected in self.before.invalid.items():
             gone = not (key in objects or key in invalid or key in self.before.objects)
             yield key if gone and not rejected.illegal else None
+
+
+def is_read(stored: Stored) -> bool:
+    """Return whether the value of the object is kept."""
+    return type(stored) is not Unread
+
+
+def read_state(stored: Stored | None) -> Stored | None:
+    """Return the object if its value is kept, else None."""
+    return stored if stored is not None and is_read(stored) else None
 
 
 def same(one: Stored, other: Stored) -> bool:

@@ -74,6 +74,10 @@ class HeldAssignments:
         """The newest assignment."""
         return self._assignments[-1]
 
+    def may_have(self, key: Hashable) -> bool:
+        """Return whether the key is held, or will be held when a newer assignment is settled."""
+        return any(assignment.has(key) for assignment in self._assignments)
+
     @property
     def settled(self) -> bool:
         """True if the newest assignment is settled."""

@@ -1,9 +1,10 @@
 """Shares the keys of a controller among several processes: join, rebalance, leave."""
 
 import asyncio
+import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.coordination.assignment import ALL
 from natsctl.core.coordination.lease import LOOK, Lease
 from natsctl.core.coordination.member_record import MemberRecord, records_of
-from natsctl.core.coordination.membership import Group, Membership, Rebalance
+from natsctl.core.coordination.membership import Group, Membership, Rebalance, SharedAssignment
 from natsctl.core.coordination.own_record import VOID, Workload
 from natsctl.core.coordination.participant import (
     RELEASE_S,
@@ -25,7 +27,7 @@ from natsctl.core.coordination.participant import (
     new_identity,
     steady,
 )
-from natsctl.core.coordination.rendezvous import NO_MEMBERS
+from natsctl.core.coordination.rendezvous import NO_MEMBERS, MemberSet
 from natsctl.core.coordination.term import Clock, Leadership
 from natsctl.core.task_group import together
 from natsctl.errors import ConflictError, StoreError
@@ -34,6 +36,8 @@ from natsctl.model.store import Change, Store
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
+
+PEERS_S = 5.0  # how long a process waits for those that are started together with it
 
 
 class ShardState(msgspec.Struct, frozen=True):
@@ -70,6 +74,8 @@ def shards(
     clock: Clock = steady,
     installation: str = "",
     vacant: VacantByName = always_vacant,
+    identity: str = "",
+    peers: Collection[str] = (),
 ) -> Callable[[str, str], "Shard"]:
     """Return a factory of this process's parts in the groups of controllers.
 
@@ -84,11 +90,14 @@ def shards(
         installation: the id of the NATS system.
         vacant: returns whether no process can share the keys of that controller if the bucket has
             no member record.
+        identity: the unique name of this process; by default a new one.
+        peers: the names of the processes that are started together, this one included. Before it
+            works, this process waits a few seconds for them, so that no key moves at the start.
 
     Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
     check_ttl(ttl_s)
-    identity = new_identity()
+    identity = identity or new_identity()
 
     def shard(name: str, owner: str = "") -> Shard:
         workload = Workload(owner, installation)
@@ -99,7 +108,7 @@ def shards(
             store, key, holder=identity, ttl_s=ttl_s, clock=clock, workload=workload
         )
         lease = Lease(elected, name, holder=identity, ttl_s=ttl_s, clock=clock, workload=workload)
-        return Shard(name, store, record, lease, clock=clock, vacant=vacant)
+        return Shard(name, store, record, lease, clock=clock, vacant=vacant, peers=peers)
 
     return shard
 
@@ -124,6 +133,7 @@ class Shard(Participant):
         lease: the lease of the controller's leader, which no process may hold.
         clock: seconds that never go back.
         vacant: see `shards`.
+        peers: see `shards`.
     """
 
     def __init__(
@@ -135,8 +145,14 @@ class Shard(Participant):
         *,
         clock: Clock = steady,
         vacant: VacantByName = always_vacant,
+        peers: Collection[str] = (),
     ) -> None:
         super().__init__(Leadership(name, clock), record, "member record", clock=clock)
+        self._peers = MemberSet(peers)
+        if peers:
+            self.leadership.expected = SharedAssignment(record.holder, (self._peers,), {})
+        else:
+            self.leadership.expected = ALL
         self._record = record
         self._lease = lease
         self._informer: Informer[Membership] = Informer(store, store.kind)
@@ -154,6 +170,7 @@ class Shard(Participant):
         self._lost: tuple[str, ...] = ()  # members whose records are lost, as last logged
         self._members = NO_MEMBERS  # the members that share the keys
         self._rebalance: Rebalance | None = None  # to other members
+        self._joined_at = -math.inf  # when this process joined the group last
 
     def state(self) -> ShardState:
         """Return the state of this process in the group."""
@@ -193,6 +210,7 @@ class Shard(Participant):
     async def _join(self) -> None:
         """Write a record that claims no key; retry until that succeeds."""
         self._members, self._rebalance = NO_MEMBERS, None
+        self._joined_at = self._clock()
         while True:
             try:
                 async with asyncio.timeout(VOID * self._record.ttl_s):
@@ -250,11 +268,18 @@ class Shard(Participant):
             log.info("sharing keys", members=len(self._members.names))
         if self._members == NO_MEMBERS and self._rebalance is None and own is not None:
             self._check_others(own)
-        if self._rebalance is None and own is not None and self._group.living != self._members:
+        changed = own is not None and self._group.living != self._members
+        if self._rebalance is None and changed and not self._awaits_peers():
             self._rebalance = Rebalance(self._record.holder, self._members, self._group.living)
             group.create_task(self._drain(self._rebalance), name=f"drain of {self.name}")
         self._log_lost_records()
         self._assign()
+
+    def _awaits_peers(self) -> bool:
+        """Return whether the first keys wait for processes that are started together."""
+        if self._members != NO_MEMBERS or set(self._peers.names) <= set(self._group.living.names):
+            return False
+        return self._clock() < self._joined_at + PEERS_S
 
     def _check_others(self, own: Membership) -> None:
         """Check the other members before the first rebalance; *own* has come through the cache."""

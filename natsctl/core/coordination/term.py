@@ -33,6 +33,12 @@ def leading() -> bool:
     return leadership is None or leadership.leads
 
 
+def shares_keys() -> bool:
+    """Return whether this process shares its keys with others."""
+    leadership = current_leadership.get()
+    return leadership is not None and leadership.expected is not None
+
+
 async def led() -> None:
     """Wait until this process may work."""
     leadership = current_leadership.get()
@@ -58,6 +64,7 @@ class Leadership:
         self.name = name
         self.epoch: int | None = None  # of the term; None on standby
         self.assignment = NONE  # the keys of this process in the term
+        self.expected: Assignment | None = None  # with sharding, the keys of the next term
         self.sought = asyncio.Event()  # a loop is ready to work and waits for a term
         self.begun = asyncio.Event()  # a term has begun, and has not ended
         self._clock = clock
@@ -77,6 +84,12 @@ class Leadership:
         """Raise `NotLeadingError` if another process may be doing this process's work."""
         if not self.leads:
             raise NotLeadingError(f"{self.name} is not led by this process: nothing is written")
+
+    def expects(self, key: Hashable) -> bool:
+        """Return whether the key is still worked on, or will be assigned in the next term."""
+        if key in self._held:
+            return True
+        return not self.begun.is_set() and (self.expected is None or self.expected.has(key))
 
     def has(self, key: Hashable) -> bool:
         """Return whether the key is assigned to this process, or still worked on here."""
@@ -103,6 +116,8 @@ class Leadership:
     def move(self, assignment: Assignment) -> None:
         """Assign these keys to this process, and no others."""
         self.assignment = assignment
+        if self.expected is not None and assignment is not NONE:
+            self.expected = assignment
         for follower in self._followers:
             follower(assignment)
 

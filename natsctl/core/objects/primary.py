@@ -10,10 +10,11 @@ from typing import Generic, TypeVar
 import msgspec
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import Written, read, rewrite
 from natsctl.core.objects.finalizers import delete, release, with_finalizer
 from natsctl.core.objects.read_your_writes import Barrier, current_sync
-from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
+from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, UnreadError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
@@ -41,10 +42,16 @@ class CacheReader(Generic[T]):
         """Return the decoded object, None if it does not exist.
 
         If the newest state does not decode, the last valid state is returned; `error` returns the
-        reason.
+        reason. Raises `UnreadError` if another process syncs the key of a primary, and its value
+        is not read yet.
         """
         stored = self._barrier.read(self.informer, key)
-        return None if stored is None else self.informer.cache.decode(stored)
+        if stored is None:
+            return None
+        if not is_read(stored):
+            self.informer.cache.want_all()
+            raise UnreadError(self.kind.name, key)
+        return self.informer.cache.decode(stored)
 
     def keys(self) -> Collection[str]:
         """Return the keys of all cached objects, changed by the writes of this sync."""
@@ -205,6 +212,8 @@ class Primary(CacheReader[T]):
 
     async def _rewrite(self, key: str, change: Callable[[Stored | None], bytes]) -> int:
         seen = self._barrier.read(self.informer, key)
+        if seen is not None and not is_read(seen):
+            seen = await read(self._store, key)
         return self._wrote((await rewrite(self._store, key, change, seen=seen)).stored)
 
     def _wrote(self, stored: Stored) -> int:

@@ -21,7 +21,7 @@ from natsctl.core.sync.calls import call_hook, report_stuck
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.time_limit import IGNORED_S
 from natsctl.core.task_group import together
-from natsctl.errors import StoreError
+from natsctl.errors import HandlerError, StoreError, UnreadError
 from natsctl.model.store import Stores
 from natsctl.telemetry.logger import get_logger
 
@@ -111,7 +111,7 @@ class Host:
                 return
             await self.caches_synced()
             try:
-                await call_hook(self.name, self._start)
+                await self._call_start()
             except Exception:
                 self.stop()  # so that no other loop calls it again
                 raise
@@ -119,6 +119,18 @@ class Host:
             if self.primaries:
                 count = sum(len(informer.cache) for informer in self.primaries)
                 log.info("primaries listed, syncing", controller=self.name, primaries=count)
+
+    async def _call_start(self) -> None:
+        """Call `start`; call it again if it read an object whose value is only read now."""
+        while True:
+            try:
+                await call_hook(self.name, self._start)
+            except HandlerError as error:
+                if not isinstance(error.__cause__, UnreadError):
+                    raise
+                await asyncio.sleep(error.__cause__.delay_s)
+            else:
+                return
 
     async def run(
         self, *loops: Work, upkeep: Collection[Work] = (), loops_ended: Hook = no_hook

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from natsctl.core.cache.deletion_markers import deleted_keys
+from natsctl.core.cache.state import read_state
 from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
@@ -116,6 +117,10 @@ class KeyQueue:
         """Sync no other keys than these; call this before the loop runs."""
         self._loop.holdings.reset(OnlyKeys(keys))
 
+    def keeps(self, key: str) -> bool:
+        """Return whether this process needs the object of the key, see `SyncLoop.keeps`."""
+        return self._loop.keeps(key)
+
     def enqueue(
         self,
         key: str,
@@ -215,10 +220,11 @@ def _operation_for(change: Change[Any], primary: Primary[Any]) -> Operation | No
     """
     key, before, after = change.key, change.before, change.after
     if after is None:
-        if before is not None:
-            primary.deleted_states[key] = before
+        last = read_state(before)
+        if last is not None:
+            primary.deleted_states[key] = last
         return Operation.PURGE if change.purged else Operation.DELETE
-    synced = None if key in primary.skipped else before
+    synced = None if key in primary.skipped else read_state(before)
     if synced is not None and not _desired_changed(change.kind, synced, after):
         return None
     primary.deleted_states.pop(key, None)

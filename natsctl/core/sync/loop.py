@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from natsctl.core.cache.informer import Informer, catch_up
+from natsctl.core.cache.read_values import read_values, release_values
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
@@ -21,7 +22,9 @@ from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
 from natsctl.slices import Slices
-from natsctl.telemetry.logger import bind_sync, log_context
+from natsctl.telemetry.logger import bind_sync, get_logger, log_context
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -144,13 +147,18 @@ class SyncLoop(Generic[K]):
     ) -> None:
         """Sync the keys that this process holds, while the assignment changes."""
         async with together() as group:
+            reads = [
+                group.create_task(self._read_all(informer, listener), name="read of all values")
+                for informer in self._partial()
+            ]
             settled = asyncio.Event()
             follow = self._follow_assignment(listener, settled)
             following = group.create_task(follow, name="assignment")
             await settled.wait()
             await ready()
             await self._run_workers(_at_once)
-            following.cancel()
+            for task in (following, *reads):
+                task.cancel()
 
     async def _follow_assignment(
         self, listener: AssignmentListener, settled: asyncio.Event
@@ -163,15 +171,45 @@ class SyncLoop(Generic[K]):
         while True:
             newest = self.holdings.newest
             await catch_up(self._informers)
+            for informer in self._partial():
+                await read_values(informer, self._kept_in(newest))
             gained = self.holdings.settle(newest)
             settled.set()
             if gained is not None:
                 await listener.gained(gained)
+            for informer in self._partial():
+                await release_values(informer)
             while self.holdings.settled:
                 await self._moved.wait()
                 self._moved.clear()
                 await self._forget_lost()
             await self._forget_lost()  # the assignment may have changed while keys were enqueued
+
+    def _kept_in(self, assignment: Assignment) -> KeyFilter:
+        return lambda key: assignment.has(key) and self.keeps(key)
+
+    def _partial(self) -> list[Informer[Any]]:
+        return [informer for informer in self._informers if informer.cache.partial]
+
+    async def _read_all(self, informer: Informer[Any], listener: AssignmentListener) -> None:
+        """Read every value once somebody reads objects of other processes.
+
+        A function that maps a change to keys may have failed until then, so all keys are enqueued.
+        """
+        await informer.cache.wants_all.wait()
+        log.info("keeping the values of all objects", kind=informer.cache.kind.name)
+        await read_values(informer, lambda _: True)
+        await listener.gained(self.holdings.has)
+
+    def keeps(self, key: Hashable) -> bool:
+        """Return whether this process needs the object of the key: it has the key, or may get it.
+
+        A process that shares its keys needs no other objects.
+        """
+        leadership = self._leadership or current_leadership.get()
+        if leadership is None or leadership.expected is None:
+            return True
+        return self.holdings.may_have(key) or leadership.expects(key)
 
     async def _hold_nothing(self) -> None:
         self.holdings.reset(NONE)
@@ -234,8 +272,7 @@ class SyncLoop(Generic[K]):
                 _record(self._plan, key, outcome)
             settle(self.queue, key, outcome, self._retry)
             if assigned and not self.holdings.has(key):
-                self.queue.drop(key)  # it was lost during the sync, and may have been enqueued
-                self._moved.set()
+                await self._give_up(key)
             if worker.cancelling():
                 raise asyncio.CancelledError  # the handler swallowed the cancellation
             if slices.over or slices.waited:
@@ -272,6 +309,13 @@ class SyncLoop(Generic[K]):
             self.queue.done(key)
         else:
             settle(self.queue, key, await self._sync(key, self._on_held_back), self._retry)
+
+    async def _give_up(self, key: K) -> None:
+        """Forget a key that was lost during its sync, and may have been enqueued since."""
+        self.queue.drop(key)
+        self._moved.set()
+        for informer in self._partial():
+            await informer.release((str(key),))
 
     async def _sync(self, key: K, handler: Callable[[K], Awaitable[float | None]]) -> Outcome:
         try:

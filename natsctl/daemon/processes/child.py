@@ -75,6 +75,8 @@ class Child:
 @asynccontextmanager
 async def started(
     number: int,
+    identity: str,
+    peers: tuple[str, ...],
     on_report: OnReport,
     *,
     folder: Path,
@@ -91,7 +93,7 @@ async def started(
     reports, descriptor = os.pipe()
     socket = folder / f"{number}.sock"
     socket.unlink(missing_ok=True)
-    options = ChildOptions(number, str(socket), descriptor, private)
+    options = ChildOptions(number, str(socket), descriptor, private, identity, peers)
     try:
         process = await _spawned(command(options), descriptor)
     except BaseException:

@@ -43,12 +43,16 @@ class ChildOptions(msgspec.Struct, frozen=True):
         socket: the path of the Unix socket on which it serves probes and metrics.
         reports: the file descriptor of the pipe for its reports.
         private: whether the servers are a private nats-server, for which only timeouts apply.
+        identity: its unique name as a member.
+        peers: the names of all members that the supervisor runs.
     """
 
     number: int
     socket: str
     reports: int
     private: bool = False
+    identity: str = ""
+    peers: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return these options as the argument of a command."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from natsctl.core.coordination.participant import new_identity
 from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.daemon.observe.log_relay import LogRelay
@@ -32,8 +33,8 @@ KILL_S = 5.0  # how much longer than its own limit a process may take to stop
 STOPPED = (0, -signal.SIGTERM)  # the exit statuses of a process that was stopped
 USAGE = 2  # the exit status for an error that a restart cannot help
 
-Start = Callable[[int, OnReport], AbstractAsyncContextManager[Child]]
-"""Starts the process with this number, and passes its reports on, see `started`."""
+Start = Callable[[int, str, tuple[str, ...], OnReport], AbstractAsyncContextManager[Child]]
+"""Starts the process with this number, name and peers, and passes its reports on: `started`."""
 
 
 class ProcessError(NatsctlError):
@@ -121,10 +122,12 @@ class Supervisor:
             slot.note_end(end, wait_s)
             await asyncio.sleep(wait_s)
             slot.restarts += 1
+            slot.identity = new_identity()
 
     async def _run(self, slot: "_Slot", start: Start) -> ChildExit:
         """Run one process until it ends."""
-        async with start(slot.number, slot.receive) as child:
+        peers = tuple(other.identity for other in self._slots)
+        async with start(slot.number, slot.identity, peers, slot.receive) as child:
             slot.child, slot.is_loaded = child, False
             log.info("process started", process=slot.number, pid=child.pid)
             try:
@@ -150,6 +153,7 @@ class _Slot:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.identity = new_identity()  # of the present child, as a member
         self.restarts = 0
         self.child: Child | None = None
         self.loaded = asyncio.Event()  # a child has loaded its controllers

@@ -1,0 +1,207 @@
+"""Property tests of sharding: a process keeps the values of the keys that it syncs.
+
+Members join, leave and crash while objects are written, deleted and made invalid, and while watches
+break and buckets are recreated. Handlers read objects of other members.
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsctl import Controller, NotFoundError, Object, kv, primary
+from natsctl.core.cache.state import is_read
+from natsctl.core.coordination.lease import Claim
+from natsctl.core.coordination.sharding import shards
+from natsctl.daemon.operator import Operator
+from natsctl.daemon.settings.settings import ControllerSettings
+from natsctl.jetstream.bucket.leases import LEASES
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.time import in_virtual_time
+from tests.support.eventually import eventually
+
+TTL_S = 10.0
+KEYS = [f"k{number}" for number in range(12)]
+MEMBERS_MAX = 4
+
+keys = st.sampled_from(KEYS)
+events = st.one_of(
+    st.tuples(st.just("put"), keys),
+    st.tuples(st.just("put"), keys),
+    st.tuples(st.just("delete"), keys),
+    st.tuples(st.just("garbage"), keys),
+    st.tuples(st.sampled_from(["break", "recreate", "join"]), st.just("")),
+    st.tuples(st.sampled_from(["leave", "kill", "read all"]), st.sampled_from("0123")),
+)
+pauses = st.sampled_from([0.0, 0.001, 0.05, 0.5, 3.0, 12.0])
+
+
+class Item(Object, frozen=True):
+    spec: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Items(Controller):
+    """Logs the text of each object that it syncs; reads all objects if it is asked to."""
+
+    name = "items"
+    items = primary(kv(Item, bucket="items"))
+    resync_s = 1e6
+
+    def __init__(self, seen: dict[str, str | None], syncing: set[str]) -> None:
+        self.seen = seen
+        self.syncing = syncing
+        self.reads_all = False
+        self.overlaps: list[str] = []
+
+    async def sync_handler(self, key: str) -> None:
+        if key in self.syncing:
+            self.overlaps.append(key)
+        self.syncing.add(key)
+        try:
+            item = self.items.get(key)
+            await asyncio.sleep(0.01)
+            if self.reads_all:
+                assert set(self.items.items()) <= set(KEYS)
+            self.seen[key] = None if item is None else item.spec.get("text", "")
+        finally:
+            self.syncing.discard(key)
+
+
+class Member:
+    def __init__(self, group: "Group", peers: tuple[str, ...] = (), identity: str = "") -> None:
+        self.controller = Items(group.seen, group.syncing)
+        make = shards(
+            group.stores.store,
+            LEASES.bucket,
+            ttl_s=TTL_S,
+            clock=asyncio.get_running_loop().time,
+            identity=identity,
+            peers=peers,
+        )
+        settings = ControllerSettings(stop_timeout_s=1000.0)
+        self.operator = Operator(
+            [self.controller], nats=group.stores, shard=make, settings=settings
+        )
+        self.task = asyncio.create_task(self.operator.run())
+        self.leaving = False
+
+    def leave(self) -> None:
+        self.leaving = True
+        self.operator.stop()
+
+    async def kill(self) -> None:
+        self.leaving = True
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+
+    def keeps_what_it_needs(self, store: MemoryStore) -> None:
+        """Check each object in the cache against the store."""
+        cache, runtime = self.controller.items.informer.cache, self.controller.runtime
+        newest = {stored.key: stored for stored in store.stored()}
+        assert {*cache.keys(), *cache.invalid} == set(newest)
+        for key, stored in newest.items():
+            cached = cache.newest(key)
+            assert cached is not None
+            assert cached.revision == stored.revision
+            if runtime.holds(key):
+                assert is_read(cached)
+                assert cached.value == stored.value
+            elif not cache.wants_all.is_set():
+                assert not is_read(cached)
+
+
+class Group:
+    def __init__(self) -> None:
+        self.stores = MemoryStores()
+        self.items = self.stores.store(Items.items.kind)
+        self.stores.store(kv(Claim, bucket=LEASES.bucket, history=1))
+        self.seen: dict[str, str | None] = {}
+        self.syncing: set[str] = set()
+        self.members: list[Member] = []
+        self.writes = 0
+
+    @property
+    def living(self) -> list[Member]:
+        return [member for member in self.members if not member.leaving]
+
+    async def write(self, key: str, value: bytes) -> None:
+        try:
+            await self.items.update(key, value, revision=(await self.items.get(key)).revision)
+        except NotFoundError:
+            await self.items.create(key, value)
+
+    async def apply_step(self, action: str, argument: str) -> None:
+        living = self.living
+        member = living[int(argument) % len(living)] if argument.isdigit() and living else None
+        match action:
+            case "put":
+                self.writes += 1
+                await self.write(argument, text_value(f"text {self.writes}"))
+            case "garbage":
+                await self.write(argument, b"?")
+            case "delete" if argument in self.items.keys():  # noqa: SIM118 - a store is not a dict
+                await self.items.delete(argument)
+            case "break":
+                self.items.break_watches()
+            case "recreate":
+                self.items.recreate()
+            case "join" if len(living) < MEMBERS_MAX:
+                self.members.append(Member(self))
+            case "leave" if member is not None and len(living) > 1:
+                member.leave()
+            case "kill" if member is not None and len(living) > 1:
+                await member.kill()
+                self.syncing.clear()
+            case "read all" if member is not None:
+                member.controller.reads_all = True
+            case _:
+                pass
+
+    def settled(self) -> bool:
+        """Check that each object was synced in its newest state, and that caches are right."""
+        living = self.living
+        states = [member.operator.shards["items"].state() for member in living]
+        assert all(len(state.members) == len(living) and not state.moving for state in states)
+        held = [key for m in living for key in KEYS if m.controller.runtime.holds(key)]
+        assert sorted(held) == sorted(KEYS)
+        for stored in self.items.stored():
+            if stored.value != b"?":
+                text = Items.items.kind.decode(stored.value).spec.get("text", "")
+                assert self.seen.get(stored.key) == text, stored.key
+        for member in living:
+            member.keeps_what_it_needs(self.items)
+        return True
+
+    async def close(self) -> None:
+        for member in self.living:
+            member.leave()
+        await asyncio.gather(*(m.task for m in self.members if not m.task.done()))
+        assert not any(member.controller.overlaps for member in self.members)
+
+
+def text_value(text: str) -> bytes:
+    return msgspec.json.encode({"spec": {"text": text}})
+
+
+@given(
+    size=st.integers(1, 3),
+    together=st.booleans(),
+    steps=st.lists(st.tuples(events, pauses), max_size=20),
+)
+@in_virtual_time
+async def test_a_member_has_the_newest_values_of_its_keys_and_no_others(
+    size: int, *, together: bool, steps: list[tuple[tuple[str, Any], float]]
+) -> None:
+    group = Group()
+    for key in KEYS[:8]:
+        await group.write(key, text_value("first"))
+    names = tuple(f"m{number}" for number in range(size)) if together else ()
+    for number in range(size):
+        group.members.append(Member(group, names, names[number] if names else ""))
+    for (action, argument), then_s in steps:
+        await group.apply_step(action, argument)
+        await asyncio.sleep(then_s)
+    await eventually(group.settled, within_s=20 * TTL_S, every_s=0.5)
+    await group.close()
