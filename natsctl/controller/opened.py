@@ -139,6 +139,7 @@ class Opener:
             evidence=evidence,
             policy=controller.deletion_policy,
             paused=keys.paused_keys,
+            queue=keys.queue,
             timeout_s=controller.sync_timeout_s,
         )
         enqueuer = Enqueuer(

@@ -16,7 +16,7 @@ from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import BURST, GATHER_S, QUIET_S, EventType, Outbox, sending
+from natsctl.model.recorder import BURST, GATHER_S, QUIET_S, EventType, Outbox, SyncNote, sending
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
 
@@ -40,6 +40,7 @@ class KvEvent(msgspec.Struct, frozen=True, gc=False):
     first: str = msgspec.field(name="firstTimestamp")
     last: str = msgspec.field(name="lastTimestamp")
     count: int = 1
+    sync: SyncNote | msgspec.UnsetType = msgspec.UNSET
 
 
 class StreamRecorder:
@@ -68,6 +69,8 @@ class StreamRecorder:
         reason: str,
         message: str,
         regarding: Sequence[Reference] = (),  # noqa: ARG002 - the message is about the key
+        *,
+        sync: SyncNote | None = None,
     ) -> None:
         """Record an event, see `Recorder.event`.
 
@@ -77,12 +80,20 @@ class StreamRecorder:
             return
         message = hidden(message)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        note = msgspec.UNSET if sync is None else sync
+        name = self._controller
         self.outbox.add(
             key,
             (key, type.value, reason, message),
-            first=lambda: KvEvent(self._controller, key, type.value, reason, message, now, now),
-            again=lambda sent: replace(sent, count=sent.count + 1, last=now),
+            first=lambda: KvEvent(name, key, type.value, reason, message, now, now, sync=note),
+            again=lambda sent: replace(sent, count=sent.count + 1, last=now, sync=note),
         )
+
+    async def past_failures(self, key: str) -> int:
+        """See `RemembersSyncs.past_failures`."""
+        events = await events_of(self._connection, self._controller, key)
+        syncs = [event.sync for event in events if event.sync is not msgspec.UNSET]
+        return max(syncs, key=lambda sync: sync.started).failures if syncs else 0
 
     async def _send(self, event: KvEvent) -> KvEvent:
         if not self._ready:

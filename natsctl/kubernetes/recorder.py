@@ -19,7 +19,7 @@ from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
 from natsctl.kubernetes.http.api_errors import RBAC
 from natsctl.kubernetes.http.wire import MERGE_PATCH, Wire
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import GATHER_S, QUIET_S, EventType, Outbox, sending
+from natsctl.model.recorder import GATHER_S, QUIET_S, EventType, Outbox, SyncNote, sending
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
 
@@ -80,6 +80,8 @@ class KubeRecorder:
         reason: str,
         message: str,
         regarding: Sequence[Reference] = (),
+        *,
+        sync: SyncNote | None = None,  # noqa: ARG002 - an event of a cluster has no place for it
     ) -> None:
         """See `Recorder.event`: records one Event for each object in *regarding*."""
         if not self._guard.may_record(key):

@@ -241,6 +241,15 @@ def _documents_differ(old: bytes, new: bytes) -> bool:
     )
 
 
+def desired_state(value: bytes) -> bytes:
+    """Return the desired state in a value as JSON with sorted keys, see `desire_differs`."""
+    try:
+        document = parse(value)
+    except InvalidObjectError:
+        return value
+    return exact_json.encode_sorted(_significant(document))
+
+
 def _same_booleans(one: object, other: object) -> bool:
     """Return whether two values that are equal in Python have the same booleans."""
     pairs = [(one, other)]

@@ -1,6 +1,7 @@
 """Kinds: the type, the store and the encoding of objects."""
 
 import copy
+import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
@@ -220,6 +221,11 @@ class Kind(Generic[T]):
     def holds(self, key: str) -> bool:  # noqa: ARG002 - every key
         """Return whether *key* may belong to an object of this kind."""
         return True
+
+    def digest(self, value: bytes) -> str:
+        """Return a digest of the desired state in a value; equal states have equal digests."""
+        desired = value if self.plain else documents.desired_state(value)
+        return hashlib.blake2b(desired, digest_size=12).hexdigest()
 
     def differs(self, old: bytes, new: bytes) -> bool:
         """Return whether two valid values have different desired states."""

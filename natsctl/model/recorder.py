@@ -4,8 +4,9 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -37,6 +38,30 @@ class EventType(Enum):
     WARNING = "Warning"
 
 
+class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A sync that an event is about.
+
+    Attributes:
+        operation: the reason for the sync.
+        started: the time of its start.
+        duration_s: its duration.
+        revision: the revision of the object; None if the object did not exist.
+        created: how many secondaries it created.
+        updated: how many secondaries it updated.
+        deleted: how many secondaries it deleted.
+        failures: the failed syncs in a row, with this one; 0 if it succeeded.
+    """
+
+    operation: str
+    started: datetime
+    duration_s: float
+    revision: int | None = None
+    created: int = 0
+    updated: int = 0
+    deleted: int = 0
+    failures: int = 0
+
+
 class Recorder(Protocol):
     """Records events and sends them in the background; never blocks and never raises."""
 
@@ -47,11 +72,25 @@ class Recorder(Protocol):
         reason: str,
         message: str,
         regarding: Sequence[Reference] = (),
+        *,
+        sync: SyncNote | None = None,
     ) -> None:
         """Record an event about the primary *key* and about its objects in a cluster.
 
         *reason* is a short CamelCase word for programs, *message* is for people, and *regarding*
-        refers to the key's secondaries in a cluster.
+        refers to the key's secondaries in a cluster. *sync* is the sync that the event is about.
+        """
+        ...
+
+
+@runtime_checkable
+class RemembersSyncs(Protocol):
+    """A recorder whose events can be read, also those of earlier processes."""
+
+    async def past_failures(self, key: str) -> int:
+        """Return the failures in a row with the last recorded sync of the key.
+
+        Raises `StoreError` if the events cannot be read.
         """
         ...
 

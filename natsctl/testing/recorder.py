@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import EventType
+from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 
@@ -18,6 +18,7 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     reason: str
     message: str
     regarding: tuple[Reference, ...] = ()
+    sync: SyncNote | None = None
 
 
 class MemoryRecorder:
@@ -40,7 +41,15 @@ class MemoryRecorder:
         reason: str,
         message: str,
         regarding: Sequence[Reference] = (),
+        *,
+        sync: SyncNote | None = None,
     ) -> None:
         """See `Recorder.event`."""
         if self.guard.may_record(key):
-            self.events.append(RecordedEvent(key, type, reason, message, tuple(regarding)))
+            about = tuple(regarding)
+            self.events.append(RecordedEvent(key, type, reason, message, about, sync))
+
+    async def past_failures(self, key: str) -> int:
+        """See `RemembersSyncs.past_failures`."""
+        syncs = [event.sync for event in self.events if event.key == key and event.sync]
+        return syncs[-1].failures if syncs else 0

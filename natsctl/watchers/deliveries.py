@@ -171,6 +171,8 @@ class Deliveries:
 
     def resync(self, key: str, changes: Sequence[ObjectChange], *, priority: Priority) -> None:
         """Retry failed calls for the object at once, and deliver *changes* to other watchers."""
+        if self._loop is not None and priority is Priority.USER:
+            self._loop.paused.quarantine.release(key)  # a person named the object
         pending = self._pending.get(key)
         retries = [] if pending is None else list(pending.retries.values())
         if pending is not None and retries:

@@ -23,8 +23,15 @@ from tests.support.controllers.app_controller import (
 )
 
 PAUSED = ("metadata", "annotations", "natsctl.io/paused")
-AN_HOUR = 3600.0  # six resyncs of every key
+AN_HOUR = 3600.0
 HELD = Pause(reason="waits for a disk", by="ann@desk")
+
+
+class Calm(Apps):
+    """A controller that resyncs no key during a test."""
+
+    name = "apps"
+    resync_s = 1e6
 
 
 def lasting(seconds: float) -> str:
@@ -64,7 +71,7 @@ async def change(client: AppClient, key: str, text: str) -> None:
 
 
 async def test_a_paused_key_that_changes_100_times_is_synced_once_after_it_is_resumed() -> None:
-    async with running(Apps()) as harness:
+    async with running(Calm()) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to="true")
         for number in range(100):
@@ -79,7 +86,7 @@ async def test_a_paused_key_that_changes_100_times_is_synced_once_after_it_is_re
 
 @pytest.mark.parametrize("text", ["true", "", "waits", "until=soon", '{"a": 1}', HELD.text])
 async def test_any_value_of_the_annotation_but_false_pauses(text: str) -> None:
-    async with running(Apps()) as harness:
+    async with running(Calm()) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to=text)
         await change(client, "shop", "ho")
@@ -88,7 +95,7 @@ async def test_any_value_of_the_annotation_but_false_pauses(text: str) -> None:
 
 
 async def test_the_value_false_does_not_pause() -> None:
-    async with running(Apps()) as harness:
+    async with running(Calm()) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to="false")
         await change(client, "shop", "ho")
@@ -97,7 +104,7 @@ async def test_the_value_false_does_not_pause() -> None:
 
 
 async def test_pausing_and_resuming_an_unchanged_object_syncs_nothing() -> None:
-    async with running(Apps()) as harness:
+    async with running(Calm()) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to="true")
         await harness.run_for(1)
@@ -107,7 +114,7 @@ async def test_pausing_and_resuming_an_unchanged_object_syncs_nothing() -> None:
 
 
 async def test_other_keys_are_synced() -> None:
-    async with running(Apps()) as harness:
+    async with running(Calm()) as harness:
         client = await built(harness, "shop", "market")
         await edit(client.apps, "shop", *PAUSED, to="true")
         await change(client, "shop", "ho")
@@ -117,7 +124,7 @@ async def test_other_keys_are_synced() -> None:
 
 
 async def test_a_changed_secondary_of_a_paused_key_is_restored_after_it_is_resumed() -> None:
-    async with running(Apps()) as harness:
+    async with running(Calm()) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to="true")
         await harness.run_for(1)
@@ -130,7 +137,7 @@ async def test_a_changed_secondary_of_a_paused_key_is_restored_after_it_is_resum
 
 
 async def test_a_pause_with_an_end_resumes_by_itself() -> None:
-    async with running(Apps()) as harness:
+    async with running(Calm()) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
         await change(client, "shop", "ho")
@@ -142,11 +149,11 @@ async def test_a_pause_with_an_end_resumes_by_itself() -> None:
 
 async def test_a_pause_with_an_end_resumes_by_itself_after_a_restart() -> None:
     stores = MemoryStores()
-    async with running(Apps(), stores=stores) as harness:
+    async with running(Calm(), stores=stores) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
         await change(client, "shop", "ho")
-    async with running(Apps(), stores=stores) as harness:
+    async with running(Calm(), stores=stores) as harness:
         await harness.run_for(AN_HOUR - 60)
         assert syncs_of(harness) == []
         await harness.run_for(61)
@@ -154,7 +161,7 @@ async def test_a_pause_with_an_end_resumes_by_itself_after_a_restart() -> None:
 
 
 async def test_a_pause_that_has_ended_pauses_nothing() -> None:
-    async with running(Apps()) as harness:
+    async with running(Calm()) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to=lasting(-1))
         await change(client, "shop", "ho")
@@ -164,10 +171,10 @@ async def test_a_pause_that_has_ended_pauses_nothing() -> None:
 
 async def test_a_key_that_is_resumed_after_a_restart_is_synced_once() -> None:
     stores = MemoryStores()
-    async with running(Apps(), stores=stores) as harness:
+    async with running(Calm(), stores=stores) as harness:
         client = await built(harness, "shop")
         await edit(client.apps, "shop", *PAUSED, to="true")
-    async with running(Apps(), stores=stores) as harness:
+    async with running(Calm(), stores=stores) as harness:
         await harness.run_for(60)
         assert syncs_of(harness) == []
         await edit(client.apps, "shop", *PAUSED, to=None)
@@ -176,7 +183,7 @@ async def test_a_key_that_is_resumed_after_a_restart_is_synced_once() -> None:
 
 
 async def test_a_failing_key_that_is_paused_is_retried_after_it_is_resumed() -> None:
-    class Failing(Apps):
+    class Failing(Calm):
         broken = True
 
         async def sync_handler(self, key: str) -> float | None:
@@ -207,7 +214,7 @@ class TestDeletedWhilePaused:
     """A primary that is deleted while it is paused keeps its secondaries until it is resumed."""
 
     async def test_in_one_process(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
             await harness.run_for(1)
@@ -225,12 +232,12 @@ class TestDeletedWhilePaused:
     @pytest.mark.parametrize("purge", [False, True])
     async def test_and_after_a_restart(self, purge: bool) -> None:  # noqa: FBT001 - pytest passes it
         stores = MemoryStores()
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             client = await built(harness, "shop", "market")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
             await harness.run_for(1)
         await client.apps.delete("shop", purge=purge)
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main", "shop.main"]
             await set_record(stores, key_record("apps", "apps", "shop"), "false")
@@ -239,11 +246,11 @@ class TestDeletedWhilePaused:
 
     async def test_as_the_history_shows_if_no_process_saw_the_pause(self) -> None:
         stores = MemoryStores()
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             client = await built(harness, "shop", "market")
         await edit(client.apps, "shop", *PAUSED, to=HELD.text)
         await client.apps.delete("shop")
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main", "shop.main"]
             assert await records(stores) == {key_record("apps", "apps", "shop"): HELD.text}
@@ -252,7 +259,7 @@ class TestDeletedWhilePaused:
             assert client.part_keys == ["market.main"]
 
     async def test_and_its_end_removes_them(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
             await harness.run_for(1)
@@ -263,7 +270,7 @@ class TestDeletedWhilePaused:
             assert client.part_keys == []
 
     async def test_and_garbage_collection_names_the_command(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")
             await harness.run_for(1)
@@ -278,7 +285,7 @@ class TestDeletedWhilePaused:
             assert client.part_keys == ["shop.main"]
 
     async def test_and_a_new_object_of_the_key_is_not_paused(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")
             await harness.run_for(1)
@@ -295,7 +302,7 @@ class TestWholeController:
     """The record of a controller pauses all of its keys."""
 
     async def test_no_key_is_synced_until_the_record_is_deleted(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop", "market")
             await set_record(client.stores, controller_record("apps"), HELD.text)
             await harness.run_for(1)
@@ -311,7 +318,7 @@ class TestWholeController:
     async def test_a_controller_that_was_paused_before_its_start_syncs_nothing(self) -> None:
         stores = MemoryStores()
         await set_record(stores, controller_record("apps"), "an upgrade")
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             client = app_client(harness)
             await client.app("shop")
             await harness.run_for(AN_HOUR)
@@ -322,7 +329,7 @@ class TestWholeController:
     async def test_it_resumes_by_itself_at_its_end(self) -> None:
         stores = MemoryStores()
         await set_record(stores, controller_record("apps"), lasting(AN_HOUR))
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             await app_client(harness).app("shop")
             await harness.run_for(AN_HOUR - 60)
             assert syncs_of(harness) == []
@@ -330,7 +337,7 @@ class TestWholeController:
             assert syncs_of(harness) == ["shop"]
 
     async def test_a_deleted_primary_keeps_its_secondaries(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await set_record(client.stores, controller_record("apps"), "true")
             await harness.run_for(1)
@@ -341,7 +348,7 @@ class TestWholeController:
     async def test_a_stop_does_not_wait_for_its_end(self) -> None:
         stores = MemoryStores()
         await set_record(stores, controller_record("apps"), "true")
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             await app_client(harness).app("shop")
             await harness.run_for(1)
             before = harness.runtime.measures()
@@ -352,7 +359,7 @@ class TestReports:
     """People see pauses."""
 
     async def test_the_explanation_of_a_paused_key(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
             await change(client, "shop", "ho")
@@ -365,14 +372,14 @@ class TestReports:
             )
 
     async def test_the_status_of_a_controller_with_a_paused_key(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop", "market")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
             await harness.run_for(1)
             assert harness.runtime.status().paused == {"shop": "by ann@desk: waits for a disk"}
 
     async def test_events_of_a_pause(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
             await harness.run_for(1)
@@ -385,16 +392,16 @@ class TestReports:
 
     async def test_a_restart_repeats_no_event(self) -> None:
         stores = MemoryStores()
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")
             await harness.run_for(1)
-        async with running(Apps(), stores=stores) as harness:
+        async with running(Calm(), stores=stores) as harness:
             await harness.run_for(1)
             assert client.reasons("shop").count("Paused") == 1
 
     async def test_the_sync_after_a_pause_is_explained(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")
             await harness.run_for(1)
@@ -405,7 +412,7 @@ class TestReports:
             assert harness.runtime.explain("shop").syncs[-1].operation == Operation.RESUME
 
     async def test_a_manual_sync_is_refused(self) -> None:
-        async with running(Apps()) as harness:
+        async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")
             await harness.run_for(1)
@@ -414,7 +421,7 @@ class TestReports:
 
 
 async def test_a_primary_marked_deleted_keeps_its_finalizers_while_it_is_paused() -> None:
-    class Held(Apps):
+    class Held(Calm):
         async def sync_handler(self, key: str) -> float | None:
             self.syncs.append(key)
             app = self.apps.get(key)

@@ -23,6 +23,7 @@ from natsctl.core.coordination.installation import installation
 from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.coordination.vacancy import Vacancy
+from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.task_group import together
 from natsctl.daemon.api.service import answering, this_process
 from natsctl.daemon.api.stand_in import status_stand_in
@@ -207,7 +208,9 @@ async def _serve(
         cluster_for(controllers, cluster, wait=True) as kube,
         connect(options, wait=True) as nats,
     ):
-        installation_id = await _installation_id(nats, settings)
+        installation_id = await _installation_id(nats)
+        if installation_id:
+            state_directory.set(settings.state_directory / installation_id)
         operator = Operator(
             controllers,
             nats=nats,
@@ -304,10 +307,8 @@ def _shard(
     )
 
 
-async def _installation_id(nats: Nats, settings: ControllerSettings) -> str:
-    """Return the installation id for leases; empty if no lease is used or the id is unavailable."""
-    if not settings.leader_elect and not settings.shares_keys:
-        return ""
+async def _installation_id(nats: Nats) -> str:
+    """Return the installation id for leases and local files; empty if it is unavailable."""
     try:
         return (await installation(nats)).id
     except StoreError as error:

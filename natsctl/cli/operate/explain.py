@@ -75,6 +75,8 @@ def _write(key: KeyExplanation, now: datetime) -> None:
         _write_field("kept", f"garbage collection is held: {key.garbage_held}")
     if key.paused is not None:
         _write_field("paused", _paused(key.paused))
+    if key.quarantined:
+        _write_field("quarantined", f"{key.quarantined}: natsctl resync {key.key}")
     _write_field("queue", _queue(key.queued, key.failures))
     more = [f"and {key.owned_more} more"] if key.owned_more else []
     owned = [f"{kind}/{name}" for kind, names in key.owned.items() for name in names]

@@ -100,6 +100,7 @@ def _problems(status: ControllerStatus) -> Iterator[str]:
         yield f"{name}: the cluster does not have the optional kind {kind}"
     yield from _keys(name, "is skipped", status.invalid, status.invalid_count)
     yield from _keys(name, "fails", status.failing, status.failing_count)
+    yield from _keys(name, "is quarantined", status.quarantined, status.quarantined_count)
     yield from _keys(name, "is paused", status.paused, status.paused_count)
     yield from _keys(name, "is contested", status.contested, status.contested_count)
 

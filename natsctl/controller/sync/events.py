@@ -1,15 +1,17 @@
 """Logs and records events about the keys of a controller."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from natsctl.core.cache.state import Invalid
 from natsctl.core.objects.read_your_writes import Sync
 from natsctl.core.sync.failures import HandlerFailures
-from natsctl.errors import ExistsError
+from natsctl.errors import ExistsError, NatsctlError
 from natsctl.model.garbage import UNMARKED, GarbagePlan
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import EventType, Recorder
+from natsctl.model.recorder import EventType, Recorder, RemembersSyncs, SyncNote
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -21,6 +23,9 @@ REASON_INVALID = "InvalidObject"
 MESSAGE_CREATED = '"%s" synced successfully (created)'
 MESSAGE_UPDATED = '"%s" synced successfully (updated)'
 MESSAGE_DELETED = '"%s" synced successfully (deleted)'
+MESSAGE_RECOVERED = '"%s" synced successfully (after failures)'
+
+PAST_S = 1.0  # how long a failed sync may wait for the events of earlier processes
 
 
 class SyncReports:
@@ -52,6 +57,8 @@ class SyncReports:
         reason: str,
         message: str,
         regarding: Sequence[Reference] | None = None,
+        *,
+        sync: SyncNote | None = None,
     ) -> None:
         """Record an event about the key and the objects *regarding*, by default all that it owns.
 
@@ -60,7 +67,7 @@ class SyncReports:
         if regarding is None:
             regarding = self._regarding(key)
         for recorder in self._recorders:
-            recorder.event(key, type, reason, message, regarding)
+            recorder.event(key, type, reason, message, regarding, sync=sync)
 
     def report(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Log a message about a key and record it as an event."""
@@ -75,8 +82,17 @@ class SyncReports:
         )
         self.event(key, type, reason, message)
 
-    def synced(self, key: str, sync: Sync) -> None:
-        """Record an event if a successful sync wrote anything."""
+    async def past_failures(self, key: str) -> int:
+        """Return the failures in a row that earlier processes recorded, 0 if none is known."""
+        for recorder in self._recorders:
+            if isinstance(recorder, RemembersSyncs):
+                with suppress(NatsctlError, TimeoutError):
+                    async with asyncio.timeout(PAST_S):
+                        return await recorder.past_failures(key)
+        return 0
+
+    def synced(self, key: str, sync: Sync, note: Callable[[], SyncNote], *, failed: bool) -> None:
+        """Record an event if a successful sync wrote anything, or if the one before *failed*."""
         self._failures.succeeded(key)
         if sync.created:
             message = MESSAGE_CREATED
@@ -84,15 +100,18 @@ class SyncReports:
             message = MESSAGE_UPDATED
         elif sync.deleted:
             message = MESSAGE_DELETED
+        elif failed:
+            message = MESSAGE_RECOVERED
         else:
             return
-        self.event(key, EventType.NORMAL, REASON_SYNCED, message % key, sync.touched)
+        text = message % key
+        self.event(key, EventType.NORMAL, REASON_SYNCED, text, sync.touched, sync=note())
 
-    def failed(self, key: str, error: Exception) -> None:
+    def failed(self, key: str, error: Exception, note: SyncNote) -> None:
         """Log the failure of a sync, see `HandlerFailures`, and record an event."""
         text = self._failures.failed(key, "sync failed", error, controller=self.controller, key=key)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
-        self.event(key, EventType.WARNING, reason, text)
+        self.event(key, EventType.WARNING, reason, text, sync=note)
 
     def invalid(self, invalid: Invalid) -> None:
         """Record an event about an object that is skipped because it is invalid."""

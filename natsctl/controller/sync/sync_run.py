@@ -15,19 +15,23 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier, Sync
 from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.planning.record import because
+from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import Calls, delay_of
 from natsctl.core.sync.journal import Journal, SyncRecord
 from natsctl.core.sync.keys import Operation, skips_invalid
 from natsctl.core.sync.loop import SyncHandler
-from natsctl.errors import ConflictError, NotFoundError
+from natsctl.errors import ConflictError, NotFoundError, StoreTimeoutError
 from natsctl.model.garbage import orphan_reason
 from natsctl.model.pause import pause_in
+from natsctl.model.recorder import SyncNote
 from natsctl.model.store import Stored
 from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import bind_operation, log_context
 from natsctl.telemetry.tracing import records_spans, sync_span
+
+RECALLED_MAX = 200_000
 
 DeletionPolicy = Literal["delete", "orphan"]
 
@@ -46,6 +50,7 @@ class SyncRuns:
         evidence: decides whether the bucket proves that a primary was deleted.
         policy: `delete` removes the secondaries of a deleted primary, `orphan` keeps them.
         paused: the paused keys.
+        queue: the work queue, which counts failures.
         timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
     """
 
@@ -62,6 +67,7 @@ class SyncRuns:
         evidence: Evidence,
         policy: DeletionPolicy,
         paused: PausedKeys,
+        queue: Workqueue[str],
         timeout_s: float,
     ) -> None:
         self._journal = journal
@@ -76,6 +82,8 @@ class SyncRuns:
         self._name = reports.controller
         self._policy = policy
         self._paused = paused
+        self._queue = queue
+        self._recalled: set[str] = set()  # keys whose earlier failures are known
         self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
         self._clock = asyncio.get_running_loop().time
         self._failed: dict[str, Stored] = {}  # the states for which a key failed permanently
@@ -94,6 +102,7 @@ class SyncRuns:
     async def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget the keys that are not *wanted*, in slices."""
         await retain(self._failed, wanted, lambda key: self._failed.pop(key, None))
+        await retain(self._recalled, wanted, self._recalled.discard)
         await retain(self._missing, wanted, lambda key: self._missing.pop(key, None))
         await retain(self._claimed, wanted, lambda key: self._claimed.pop(key, None))
 
@@ -139,6 +148,8 @@ class SyncRuns:
                 elif unmarked := self._secondaries.unmarked(key):
                     await self._mark(unmarked)
             except BaseException as error:
+                if key not in self._recalled and _counts(error):
+                    await self._recall_failures(key)
                 self._record_failure(run, error)
                 raise
             self._record_success(run)
@@ -200,6 +211,16 @@ class SyncRuns:
             return orphan_reason(run.key, error.deleted_at) if proven or confirmed else ""
         return ""
 
+    async def _recall_failures(self, key: str) -> None:
+        """Continue the count of failures that an earlier process recorded, once per key."""
+        if len(self._recalled) >= RECALLED_MAX:
+            self._recalled.clear()
+        self._recalled.add(key)
+        if not self._queue.failures(key):
+            failures = await self._reports.past_failures(key)
+            if failures:
+                self._queue.recall(key, failures)
+
     def _record_success(self, run: "_SyncRun") -> None:
         key = run.key
         self._failed.pop(key, None)
@@ -207,8 +228,9 @@ class SyncRuns:
             self._paused.synced_deleted(key)
         if run.last is not None and self._primary.deleted_states.get(key) is run.last:
             del self._primary.deleted_states[key]
-        self._reports.synced(key, run)
-        self._journal.add(key, run.record(self._clock()))
+        record, failed = run.record(self._clock()), self._queue.failures(key) > 0
+        self._reports.synced(key, run, lambda: _note(record), failed=failed)
+        self._journal.add(key, record)
 
     def _record_failure(self, run: "_SyncRun", error: BaseException) -> None:
         if run.key in self._reads:
@@ -217,11 +239,26 @@ class SyncRuns:
         if error_class is ErrorClass.DELAY:
             self._journal.add(run.key, run.record(self._clock()))
             return
-        self._journal.add(run.key, run.record(self._clock(), error))
+        record = run.record(self._clock(), error)
+        self._journal.add(run.key, record)
         if isinstance(error, Exception):
-            self._reports.failed(run.key, error)
+            failures = self._queue.failures(run.key) + 1
+            self._reports.failed(run.key, error, _note(record, failures))
         if error_class is ErrorClass.PERMANENT and run.stored is not None:
             self._failed[run.key] = run.stored
+
+
+def _note(record: SyncRecord, failures: int = 0) -> SyncNote:
+    return SyncNote(
+        operation=record.operation,
+        started=record.started,
+        duration_s=record.duration_s,
+        revision=record.revision,
+        created=record.created,
+        updated=record.updated,
+        deleted=record.deleted,
+        failures=failures,
+    )
 
 
 class _SyncRun(Sync, kw_only=True):
@@ -249,6 +286,11 @@ class _SyncRun(Sync, kw_only=True):
             self.updated,
             self.deleted,
         )
+
+
+def _counts(error: BaseException) -> bool:
+    """Return whether earlier failures matter, and the events of these can be read."""
+    return classify(error).failed and not isinstance(error, StoreTimeoutError)
 
 
 async def _skipped() -> None:

@@ -52,6 +52,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         revision: the revision of its last valid state; None if it has none.
         invalid: why the newest revision is invalid; empty if it is valid.
         paused: the pause of the key or of its controller; None if neither is paused.
+        quarantined: why the key is quarantined; empty if it is not.
         queued: the place in the work queue; None if the key is not in the queue.
         failures: failed syncs since the last successful one.
         syncs: the last syncs, oldest first.
@@ -67,6 +68,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     revision: int | None = None
     invalid: str = ""
     paused: KeyPause | None = None
+    quarantined: str = ""
     queued: Queued | None = None
     failures: int = 0
     syncs: list[SyncRecord] = []
@@ -105,6 +107,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         invalid: the reason, by key, for each primary whose newest revision is invalid.
         failing: the error, by key, of each key whose last sync failed.
         paused: the pause, by key, of each paused key; without the pause of the controller.
+        quarantined: the reason, by key, for each quarantined key.
         paused_controller: the pause of the whole controller; None if it is not paused.
         contested: the fields and the other writers, by key, of objects that are changed back again
             and again.
@@ -127,6 +130,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     failing: dict[str, str] = {}
     paused: dict[str, str] = {}
     paused_controller: Pause | None = None
+    quarantined: dict[str, str] = {}
     contested: dict[str, str] = {}
     syncs: int = 0
     failures: int = 0
@@ -152,6 +156,7 @@ def explanation_of(host: Host, key: str, cache: Cache[Any], queue: Workqueue[str
         revision=None if stored is None else stored.revision,
         invalid="" if invalid is None else hidden(str(invalid.error)),
         paused=_paused(host.pausing, key),
+        quarantined=str(host.pausing.quarantined().get(key, "")),
         queued=_queued(queue.place(key)),
         failures=queue.failures(key),
         syncs=host.journal.last_syncs(key),
@@ -213,6 +218,9 @@ def status_of(
             key: hidden(str(pause)) for key, pause in host.pausing.pauses().items() if has(key)
         },
         paused_controller=host.pausing.whole,
+        quarantined={
+            key: str(deaths) for key, deaths in host.pausing.quarantined().items() if has(key)
+        },
         contested={key: hidden("; ".join(texts)) for key, texts in contested.items()},
     )
 

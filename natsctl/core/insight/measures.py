@@ -85,6 +85,7 @@ class Measures(msgspec.Struct, frozen=True):
     upkeep: UpkeepMeasures | None = None
     planned: Mapping[tuple[str, str], int] = {}
     paused_keys: int = 0
+    quarantined_keys: int = 0
     paused: bool = False
 
 
@@ -103,6 +104,7 @@ def measures_of(
         upkeep=upkeep,
         planned={} if host.plan is None else dict(host.plan.counts),
         paused_keys=host.pausing.count,
+        quarantined_keys=len(host.pausing.quarantined()),
         paused=host.pausing.whole is not None,
     )
 

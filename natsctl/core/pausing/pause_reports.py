@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from natsctl.core.pausing.quarantine import Deaths
 from natsctl.model.pause import Pause
 from natsctl.model.recorder import EventType
 from natsctl.telemetry.logger import get_logger
@@ -9,6 +10,7 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 REASON_PAUSED, REASON_RESUMED = "Paused", "Resumed"
+REASON_DIED, REASON_QUARANTINED = "ProcessDied", "Quarantined"
 WHOLE = "-"
 """The key of events about a whole controller."""
 
@@ -43,6 +45,26 @@ class PauseReports:
         if self._holds(key):
             log.info("a key is resumed", controller=self._controller, key=key, pending=pending)
             self._event(key, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {pause}")
+
+    def died(self, key: str, deaths: Deaths, *, quarantined: bool) -> None:
+        """Report that a process died while it synced the key."""
+        if not quarantined:
+            log.warning(
+                "a process died during a sync of the key",
+                controller=self._controller,
+                key=key,
+                deaths=deaths.count,
+            )
+            self._event(key, EventType.WARNING, REASON_DIED, str(deaths))
+            return
+        log.error(
+            "a key is quarantined: it is not synced until it changes, or `natsctl resync` names it",
+            controller=self._controller,
+            key=key,
+            deaths=deaths.count,
+        )
+        message = f"{deaths}: not synced until it changes, or natsctl resync {key}"
+        self._event(key, EventType.WARNING, REASON_QUARANTINED, message)
 
     def whole_changed(self, before: Pause | None, after: Pause | None) -> None:
         """Report that the whole controller was paused or resumed."""

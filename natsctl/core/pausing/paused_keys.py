@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.clock import Clock
+from natsctl.core.pausing.quarantine import Quarantine
 from natsctl.model.kinds import KvKind
 from natsctl.model.pause import MARK, Pause, pause_in
 from natsctl.model.store import Change
@@ -43,7 +44,10 @@ class PausedKeys:
 
     def __init__(self, on_unrecorded: Callable[[str], None] = _ignore) -> None:
         self.pauses: dict[str, Pause] = {}  # by paused key
+        self.name = ""  # of the sync loop, unique on this machine
         self.bucket = ""  # the bucket of the objects; empty if no record can be kept of them
+        self.place = ""  # the bucket or the kind of the objects, in the names of records
+        self.quarantine = Quarantine(on_unrecorded)
         self._on_unrecorded = on_unrecorded
         self._informers: Sequence[Informer[Any]] = ()
         self._annotated: dict[str, Pause] = {}  # the last annotation, also of deleted objects
@@ -63,8 +67,9 @@ class PausedKeys:
         Without *records*, and for objects in a cluster, a deletion ends a pause.
         """
         self._informers = informers
-        kinds = (informer.cache.kind for informer in informers if records)
+        kinds = [informer.cache.kind for informer in informers if records]
         self.bucket = next((kind.bucket for kind in kinds if isinstance(kind, KvKind)), "")
+        self.place = self.bucket or "".join(kind.name.replace(".", "_") for kind in kinds[:1])
 
     def close(self) -> None:
         """End no more pauses by themselves."""
@@ -82,10 +87,23 @@ class PausedKeys:
 
     def holds_back(self, key: Any) -> bool:
         """Return whether the key is paused; if it is, remember that a sync was held back."""
-        if key not in self.pauses:
+        if key not in self.pauses and key not in self.quarantine.quarantined:
             return False
         self._pending.add(key)
         return True
+
+    @property
+    def any(self) -> bool:
+        """True if any key is paused or quarantined."""
+        return bool(self.pauses or self.quarantine.quarantined)
+
+    def state(self, key: str) -> str:
+        """Return a digest of the desired state of the object; empty if it does not exist."""
+        for informer in self._informers:
+            stored = informer.cache.newest(key)
+            if stored is not None:
+                return informer.cache.kind.digest(stored.value)
+        return ""
 
     def is_pending(self, key: str) -> bool:
         """Return whether a sync of the paused key was held back."""
@@ -98,6 +116,8 @@ class PausedKeys:
     def observe(self, change: Change[Any]) -> None:
         """Read the annotation of a changed object; call this for every change."""
         key, after = change.key, change.after
+        if key in self.quarantine.deaths:
+            self.quarantine.changed(key, self.state(key))
         if after is None:
             if not self.bucket:  # nothing would resume a deleted object
                 self._annotated.pop(key, None)
@@ -116,7 +136,8 @@ class PausedKeys:
         after = change.after
         if after is not None and MARK in after.value:
             return True
-        return change.key in self._annotated or change.key in self._recorded
+        key = change.key
+        return key in self._annotated or key in self._recorded or key in self.quarantine.deaths
 
     # ---- records
 

@@ -5,23 +5,27 @@ The bucket `natsctl` has the records, as the text of a pause (`natsctl.model.pau
 - `controllers.NAME.paused` pauses the whole controller.
 - `controllers.NAME.paused.BUCKET.KEY` pauses an object that was deleted while it was paused. The
   text `false` resumes it.
+- `controllers.NAME.deaths.BUCKET.KEY` has the deaths of processes that held the key, as JSON.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
+
+import msgspec
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.core.pausing.clock import Clock
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
+from natsctl.core.pausing.quarantine import Deaths, deaths_in, one_more
 from natsctl.core.task_group import together
 from natsctl.errors import NotFoundError, NotLeadingError, PermissionDeniedError, StoreError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.pause import Pause, parse_pause
-from natsctl.model.store import Change, Store, Stores
+from natsctl.model.store import Change, Store, Stored, Stores
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -41,6 +45,11 @@ def controller_record(controller: str) -> str:
 def key_record(controller: str, bucket: str, key: str) -> str:
     """Return the key of the record that pauses a deleted object."""
     return f"{controller_record(controller)}.{bucket}.{key}"
+
+
+def deaths_record(controller: str, place: str, key: str) -> str:
+    """Return the key of the record of the processes that died while they synced a key."""
+    return f"controllers.{controller}.deaths.{place}.{key}"
 
 
 class Pausing:
@@ -63,11 +72,13 @@ class Pausing:
         self._reports: list[PauseReports] = []
         self._timer: asyncio.TimerHandle | None = None
         self._clock: Clock | None = None
+        self._store: Store | None = None  # of the records, while they are followed
 
     def keys(self) -> PausedKeys:
         """Return the paused keys of one more sync loop."""
         number = len(self._keys)
         paused = PausedKeys(lambda key: self._check_record(number, key))
+        paused.name = f"{self.controller}.{number}" if self.controller else ""
         self._keys.append(paused)
         for reports in self._reports:
             paused.listen(reports)
@@ -122,6 +133,7 @@ class Pausing:
             with self._closing():
                 yield
             return
+        self._store = store
         self.listed.clear()
         informer = Informer(store, PAUSES.part(f"controllers.{self.controller}.>"))
         with self._closing():
@@ -185,6 +197,9 @@ class Pausing:
         self.listed.set()
 
     def _observe(self, change: Change[Any]) -> None:
+        if change.key.startswith(f"controllers.{self.controller}.deaths."):
+            self._observe_deaths(change)
+            return
         prefix = controller_record(self.controller)
         text = None if change.after is None else change.after.value.decode(errors="replace")
         if change.key == prefix:
@@ -198,6 +213,49 @@ class Pausing:
                     paused.unrecorded(key)
                 else:
                     paused.recorded(key, parse_pause(text))
+
+    def _observe_deaths(self, change: Change[Any]) -> None:
+        _, _, rest = change.key.partition(".deaths.")
+        place, _, key = rest.partition(".")
+        for paused in self._keys:
+            if paused.place == place:
+                deaths = None if change.after is None else deaths_in(change.after.value)
+                paused.quarantine.found(key, deaths, paused.state)
+
+    async def note_deaths(self, paused: PausedKeys, keys: Iterable[str]) -> None:
+        """Record that a process died while it synced *keys*; a key may be quarantined then."""
+        paused.quarantine.check(paused.state)
+        for key in keys:
+            deaths = await self._note_death(paused, key)
+            paused.quarantine.found(key, deaths, paused.state)
+            for reports in self._reports:
+                reports.died(key, deaths, quarantined=key in paused.quarantine.quarantined)
+
+    async def _note_death(self, paused: PausedKeys, key: str) -> Deaths:
+        state, before = paused.state(key), paused.quarantine.deaths.get(key)
+        if self._store is None:
+            return one_more(before, state)
+        noted: list[Deaths] = []
+
+        def change(current: Stored | None) -> bytes:
+            noted.append(one_more(None if current is None else deaths_in(current.value), state))
+            return msgspec.json.encode(noted[-1])
+
+        name = deaths_record(self.controller, paused.place, key)
+        try:
+            await rewrite(self._store, name, change, seen=await read(self._store, name))
+        except StoreError as error:
+            log.warning("cannot record that a process died during a sync", key=key, error=error)
+            noted.append(one_more(before, state))
+        return noted[-1]
+
+    def quarantined(self) -> dict[str, Deaths]:
+        """Return the deaths of all quarantined keys."""
+        return {
+            key: deaths
+            for paused in self._keys
+            for key, deaths in paused.quarantine.quarantined.items()
+        }
 
     def _refresh(self, *, notify: bool = True) -> None:
         """Pause or resume the whole controller, as its record demands."""
@@ -222,7 +280,7 @@ class Pausing:
                 reports.whole_changed(before, after)
 
     def _check_record(self, number: int, key: str) -> None:
-        if self._keys[number].bucket:
+        if self._keys[number].place:
             self._unrecorded[number, key] = None
             self._wake.set()
 
@@ -244,10 +302,20 @@ class Pausing:
                     self._check_record(number, key)
 
     async def _correct_record(self, store: Store, paused: PausedKeys, key: str) -> None:
+        if key in paused.quarantine.over:
+            paused.quarantine.over.discard(key)
+            await _delete(store, deaths_record(self.controller, paused.place, key))
+        if not paused.bucket:
+            return
         name = key_record(self.controller, paused.bucket, key)
         pause = paused.needs_record(key)
         if pause is not None:
             await rewrite(store, name, lambda _: pause.text.encode(), seen=await read(store, name))
         elif paused.has_superfluous_record(key):
-            with suppress(NotFoundError):
-                await store.delete(name, purge=True)
+            await _delete(store, name)
+
+
+async def _delete(store: Store, name: str) -> None:
+    """Delete a record, if it exists."""
+    with suppress(NotFoundError):
+        await store.delete(name, revision=(await store.get(name)).revision)

@@ -14,7 +14,7 @@ from natsctl.errors import StoreMissingError
 from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
-from natsctl.model.recorder import EventType
+from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.store import JetStream, ManifestStores, Store, Stores
 from natsctl.model.write_guard import DRY_RUN, UNGUARDED, WriteGuard
 
@@ -32,6 +32,8 @@ class NoRecorder:
         reason: str,
         message: str,
         regarding: Sequence[Reference] = (),
+        *,
+        sync: SyncNote | None = None,
     ) -> None:
         """See `Recorder.event`."""
 

@@ -111,6 +111,10 @@ class ExponentialLimiter(Generic[K]):
         """Return the key's failures since it was last forgotten."""
         return self._failures.get(key, 0)
 
+    def recall(self, key: K, failures: int) -> None:
+        """Set the key's count to these failures."""
+        self._failures[key] = failures
+
     def forget(self, key: K) -> None:
         """Set the key's count to 0."""
         self._failures.pop(key, None)

@@ -158,6 +158,10 @@ class Workqueue(Generic[K]):
         """Return how often *key* was retried since it was last forgotten."""
         return self._limiter.failures(key)
 
+    def recall(self, key: K, failures: int) -> None:
+        """Continue to count a key's failures from those of an earlier process."""
+        self._limiter.recall(key, failures)
+
     def forget(self, key: K) -> None:
         """Clear the key's failures and cancel its waiting retry; call this after every success.
 

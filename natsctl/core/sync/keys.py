@@ -131,6 +131,8 @@ class KeyQueue:
     ) -> None:
         """Sync the key *after* seconds from now, by default with the operation's priority."""
         if self._loop.holdings.has(key):
+            if operation is Operation.MANUAL:
+                self.paused_keys.quarantine.release(key)
             self.reasons.add(key, operation, after=after)
             priority = operation.priority if priority is None else priority
             self.queue.add(key, after=after, priority=priority)

@@ -11,6 +11,7 @@ from natsctl.core.cache.read_values import read_values, release_values
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
+from natsctl.core.pausing.held_file import HeldFile, held_file, keys_of_dead
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
@@ -176,6 +177,7 @@ class SyncLoop(Generic[K]):
             gained = self.holdings.settle(newest)
             settled.set()
             if gained is not None:
+                await self._note_deaths()
                 await listener.gained(gained)
             for informer in self._partial():
                 await release_values(informer)
@@ -239,12 +241,23 @@ class SyncLoop(Generic[K]):
         await ready()
         await self._pausing.listed.wait()
         self.paused.check_records()
-        with self.counters.answering():
+        await self._note_deaths()
+        with (
+            self.counters.answering(),
+            held_file(self.paused.name, self._workers) as held,
+        ):
             async with together() as group:
                 for number in range(self._workers):
-                    group.create_task(self._work(), name=f"worker {number}")
+                    sync = partial(self._sync, handler=self._handler)
+                    if held is not None:
+                        sync = partial(self._noted, held, number)
+                    group.create_task(self._work(sync), name=f"worker {number}")
 
-    async def _work(self) -> None:
+    async def _note_deaths(self) -> None:
+        """Count the keys that processes on this machine held when they died."""
+        await self._pausing.note_deaths(self.paused, keys_of_dead(self.paused.name))
+
+    async def _work(self, sync: Callable[[K], Awaitable[Outcome]]) -> None:
         clock = asyncio.get_running_loop().time
         slices = Slices()
         assigned = self._leadership is not None and self._listener is not None
@@ -261,11 +274,11 @@ class SyncLoop(Generic[K]):
                 self.queue.drop(key)
                 self.queue.done(key)
                 continue
-            if (self.paused.pauses or self._pausing.whole) and await self._held_back(key):
+            if (self._pausing.whole or self.paused.any) and await self._held_back(key):
                 continue
             bind_sync(context, key, self.queue.failures(key) + 1)
             begun, changed = clock(), self.counters.begin(key)
-            outcome = await self._sync(key, self._handler)
+            outcome = await sync(key)
             now = clock()
             self.counters.end(key, outcome, begun=begun, now=now, changed=changed)
             if self._plan is not None:
@@ -316,6 +329,18 @@ class SyncLoop(Generic[K]):
         self._moved.set()
         for informer in self._partial():
             await informer.release((str(key),))
+
+    async def _noted(self, held: HeldFile, worker: int, key: K) -> Outcome:
+        """Sync the key, and note that the worker holds it, in case the process dies."""
+        name = str(key)
+        held.hold(worker, name)
+        try:
+            outcome = await self._sync(key, self._handler)
+        finally:
+            held.release(worker)
+        if name in self.paused.quarantine.deaths:
+            self.paused.quarantine.release(name)
+        return outcome
 
     async def _sync(self, key: K, handler: Callable[[K], Awaitable[float | None]]) -> Outcome:
         try:

@@ -1,9 +1,10 @@
 """Answers the requests of the daemon's NATS service about one controller."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from natsctl.controller.runtime import ControllerRuntime
@@ -14,6 +15,7 @@ from natsctl.core.coordination.sharding import Shard
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary, Tertiary
+from natsctl.core.sync.journal import RECORDS_MAX, SyncRecord
 from natsctl.daemon.api.messages import (
     BRANCHES_MAX,
     ORPHANS_MAX,
@@ -34,10 +36,11 @@ from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable, owner_of
 from natsctl.errors import DECODE_ERRORS, NatsctlError, UsageError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.events import events_of
+from natsctl.jetstream.events import KvEvent, events_of
 from natsctl.jetstream.service.server import Endpoint, Handler
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.keys import check_key
+from natsctl.model.recorder import SyncNote
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
 
@@ -179,7 +182,7 @@ class ControllerEndpoints:
         except NatsctlError as error:
             return replace(explanation, events_error=hidden(str(error)))
         events = msgspec.convert(recorded, list[KeyEvent], from_attributes=True)
-        return replace(explanation, events=events)
+        return replace(explanation, events=events, syncs=_with_past(explanation.syncs, recorded))
 
     async def _tree(self, runtime: Hosted, request: bytes) -> bytes:
         key = _key(request)
@@ -280,6 +283,27 @@ class ControllerEndpoints:
 def _has_secondaries(runtime: ControllerRuntime) -> bool:
     declared = slots(type(runtime.controller))
     return any(slot.role not in (Primary, Tertiary) for slot in declared)
+
+
+def _with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRecord]:
+    """Return the last syncs, with those that earlier processes recorded as events."""
+    known = {sync.started for sync in syncs}
+    past = [_sync_of(event, event.sync) for event in events if event.sync is not UNSET]
+    merged = [*syncs, *(sync for sync in past if sync.started not in known)]
+    return sorted(merged, key=lambda sync: sync.started)[-RECORDS_MAX:]
+
+
+def _sync_of(event: KvEvent, note: SyncNote) -> SyncRecord:
+    return SyncRecord(
+        operation=note.operation,
+        started=note.started,
+        duration_s=note.duration_s,
+        revision=note.revision,
+        error=event.message if note.failures else "",
+        created=note.created,
+        updated=note.updated,
+        deleted=note.deleted,
+    )
 
 
 def _has_work(explanation: Explanation) -> bool:

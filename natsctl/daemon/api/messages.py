@@ -43,6 +43,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
         invalid_count: the number of invalid primaries.
         failing_count: the number of keys whose last sync failed.
         paused_count: the number of paused keys.
+        quarantined_count: the number of quarantined keys.
         contested_count: the number of keys with contested objects.
         members: the daemons that share the keys; empty if the controller is not sharded.
         mode: `alone`, `leader`, `standby`, `shard 2 of 4`, `shard` while it joins, or `dry-run`;
@@ -55,6 +56,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     invalid_count: int = 0
     failing_count: int = 0
     paused_count: int = 0
+    quarantined_count: int = 0
     contested_count: int = 0
     members: list[str] = msgspec.field(default_factory=list)
     mode: str = ""
@@ -69,6 +71,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             invalid_count=len(status.invalid),
             failing_count=len(status.failing),
             paused_count=len(status.paused),
+            quarantined_count=len(status.quarantined),
             contested_count=len(status.contested),
         )
 
@@ -81,6 +84,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             invalid=first_keys(self.invalid, count),
             failing=first_keys(self.failing, count),
             paused=first_keys(self.paused, count),
+            quarantined=first_keys(self.quarantined, count),
             contested=first_keys(self.contested, count),
         )
 

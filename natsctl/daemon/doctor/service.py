@@ -13,7 +13,9 @@ from natsctl.errors import NatsctlError
 from natsctl.jetstream.bucket.permission_probe import PROBE, Probe
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.server import ROOT, control_subjects
+from natsctl.telemetry.hiding import enumerated
 
+SHOWN_MAX = 5  # keys in a finding
 SERVICE, ASKING = "service", "asking daemons"
 
 Verbs = Mapping[str, Sequence[Verb]]
@@ -50,7 +52,14 @@ async def check_modes(connection: Connection, controllers: Iterable[str]) -> Asy
     for name in controllers:
         if name in daemons.controllers:
             with suppress(NatsctlError):
-                reason = conflict(await daemons.status(name))
+                statuses = await daemons.status(name)
+                quarantined = sorted({key for status in statuses for key in status.quarantined})
+                if quarantined:
+                    keys = enumerated(quarantined, SHOWN_MAX)
+                    found = f"processes died during the syncs of {keys}, which are quarantined"
+                    advice = f"read the logs of those processes, then natsctl resync KEY -c {name}"
+                    yield warning(f"keys {name}", found, advice)
+                reason = conflict(statuses)
                 if reason:
                     found, _, advice = reason.partition(": ")
                     yield warning(f"modes {name}", found, advice)

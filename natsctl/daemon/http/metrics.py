@@ -141,6 +141,10 @@ CONTROLLERS = MetricTable[Measures](
             "Paused keys, without those of a controller that is paused as a whole.",
             lambda controller: controller.paused_keys,
         ),
+        "natsctl_quarantined_keys": (
+            "Keys that are not synced because processes died during their syncs.",
+            lambda controller: controller.quarantined_keys,
+        ),
         "controller_runtime_max_concurrent_reconciles": (
             "Maximum number of keys that the controller syncs concurrently.",
             lambda controller: sum(queue.workers for queue in controller.queues),

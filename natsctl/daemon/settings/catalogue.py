@@ -362,6 +362,14 @@ SETTINGS = (
         "Time after which other processes take over from a process that died",
         "--lease-ttl",
     ),
+    _setting(
+        "controllers.state_dir",
+        FILE,
+        "/var/lib/natsctl",
+        "Directory of the files that note which keys are held, in case the process dies",
+        "--state-dir",
+        unset="$XDG_STATE_HOME/natsctl, or ~/.local/state/natsctl",
+    ),
     _setting("logs.format", LOG_FORMAT, "json", "Format of log lines", "--log-format"),
     _setting(
         "logs.level",

@@ -1,5 +1,7 @@
 """The settings of a process, with their defaults."""
 
+import os
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -39,6 +41,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
         processes: the number of processes that share each controller's keys, or `auto` for one per
             core that this process may use. It excludes leader_elect.
         lease_ttl_s: the seconds after which other processes take over from a process that died.
+        state_dir: the directory of files that survive the process; None for one of the user's.
     """
 
     workers: int | None = None
@@ -50,6 +53,15 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     shard: bool = False
     processes: int | Literal["auto"] = 1
     lease_ttl_s: float = 15.0
+    state_dir: str | None = None
+
+    @property
+    def state_directory(self) -> Path:
+        """The directory of files that survive the process."""
+        if self.state_dir is not None:
+            return Path(self.state_dir)
+        state = os.environ.get("XDG_STATE_HOME")
+        return (Path(state) if state else Path.home() / ".local" / "state") / "natsctl"
 
     @property
     def shares_keys(self) -> bool:

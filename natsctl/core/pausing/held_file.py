@@ -1,0 +1,104 @@
+"""Notes the keys that workers hold in a file that survives the process.
+
+The file is mapped into memory, so that a note costs no system call: the kernel keeps the pages of a
+process that dies. A lock on the file shows that its process lives.
+"""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import BinaryIO
+
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
+
+SLOT = 512  # bytes for the key of one worker; the first two are its length
+LENGTH = 2
+ENDING = ".held"
+
+state_directory: ContextVar[Path | None] = ContextVar("state_directory", default=None)
+"""The directory of the files; None if the process keeps none."""
+
+
+class HeldFile:
+    """The file of one sync loop, with a slot for each worker. `held_file` opens it."""
+
+    def __init__(self, mapped: mmap.mmap) -> None:
+        self._mapped = mapped
+
+    def hold(self, worker: int, key: str) -> None:
+        """Note that the worker begins to sync the key."""
+        data, start = key.encode()[: SLOT - LENGTH], worker * SLOT
+        self._mapped[start + LENGTH : start + LENGTH + len(data)] = data
+        self._mapped[start : start + LENGTH] = len(data).to_bytes(LENGTH, "little")
+
+    def release(self, worker: int) -> None:
+        """Note that the worker holds no key."""
+        start = worker * SLOT
+        self._mapped[start : start + LENGTH] = b"\0\0"
+
+
+@contextmanager
+def held_file(name: str, workers: int) -> Iterator[HeldFile | None]:
+    """Open the file of the sync loop *name* while the context lasts, and delete it at the end.
+
+    Yields None if the process has no state directory, or cannot write there.
+    """
+    directory = state_directory.get()
+    if directory is None or not name:
+        yield None
+        return
+    path = directory / f"{name}.{os.getpid()}-{os.urandom(4).hex()}{ENDING}"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = _created(path, workers * SLOT)
+    except OSError as error:
+        log.warning("cannot note held keys: a key that kills the process is not found", error=error)
+        yield None
+        return
+    with file, mmap.mmap(file.fileno(), workers * SLOT) as mapped:
+        yield HeldFile(mapped)
+        path.unlink(missing_ok=True)
+
+
+def keys_of_dead(name: str) -> list[str]:
+    """Return the keys that dead processes held in the sync loop *name*, and delete their files."""
+    directory = state_directory.get()
+    if directory is None or not name:
+        return []
+    keys: list[str] = []
+    for path in sorted(directory.glob(f"{name}.*-*{ENDING}")):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while the process lives
+            if os.fstat(file.fileno()).st_nlink:
+                keys += _keys_in(file.read())
+                path.unlink(missing_ok=True)
+    return keys
+
+
+def _created(path: Path, size: int) -> BinaryIO:
+    """Create and lock a file, which gets its name last, so that it never seems to be dead."""
+    hidden = path.with_suffix(".new")
+    file = hidden.open("w+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(size)
+        hidden.rename(path)
+    except OSError:
+        file.close()
+        hidden.unlink(missing_ok=True)
+        raise
+    return file
+
+
+def _keys_in(data: bytes) -> Iterator[str]:
+    for start in range(0, len(data) - SLOT + 1, SLOT):
+        length = int.from_bytes(data[start : start + LENGTH], "little")
+        if 0 < length <= SLOT - LENGTH:
+            with suppress(UnicodeDecodeError):
+                yield data[start + LENGTH : start + LENGTH + length].decode()

@@ -1,0 +1,92 @@
+"""Decides which keys are quarantined, because processes died while they synced them."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from natsctl.errors import DECODE_ERRORS
+
+DEATHS_MAX = 3  # in a row, after which a key is quarantined
+
+
+class Deaths(msgspec.Struct, frozen=True, kw_only=True):
+    """The deaths of processes that held a key, since a sync of the key last ended.
+
+    Attributes:
+        count: the number of deaths.
+        last: the time at which the last one was found (RFC 3339).
+        state: a digest of the desired state of the object.
+    """
+
+    count: int
+    last: str
+    state: str
+
+    def __str__(self) -> str:
+        """Return the deaths as a phrase."""
+        processes = "1 process" if self.count == 1 else f"{self.count} processes"
+        return f"{processes} died during its sync, the last before {self.last}"
+
+
+def deaths_in(value: bytes) -> Deaths | None:
+    """Return the deaths in a record, None if the record does not decode."""
+    try:
+        return msgspec.json.decode(value, type=Deaths)
+    except DECODE_ERRORS:
+        return None
+
+
+def one_more(before: Deaths | None, state: str) -> Deaths:
+    """Return the deaths with one more; deaths of another desired state do not count."""
+    count = before.count if before is not None and before.state == state else 0
+    last = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return Deaths(count=count + 1, last=last, state=state)
+
+
+class Quarantine:
+    """The deaths of the keys of one sync loop.
+
+    `quarantined` has the keys that are not synced, until they change or a person requests it.
+
+    Args:
+        on_over: called with each key whose record has to be deleted.
+    """
+
+    def __init__(self, on_over: Callable[[str], None]) -> None:
+        self.deaths: dict[str, Deaths] = {}
+        self.quarantined: dict[str, Deaths] = {}
+        self.over: set[str] = set()  # keys whose record has to be deleted
+        self._on_over = on_over
+
+    def found(self, key: str, deaths: Deaths | None, state: Callable[[str], str]) -> None:
+        """Note the deaths in the key's record; *state* returns the digest of a key's object."""
+        if deaths is None:
+            self.deaths.pop(key, None)
+            self.quarantined.pop(key, None)
+            return
+        self.deaths[key] = deaths
+        self.over.discard(key)
+        if deaths.count >= DEATHS_MAX and deaths.state == state(key):
+            self.quarantined[key] = deaths
+
+    def check(self, state: Callable[[str], str]) -> None:
+        """Compare the deaths with the objects, which are all cached now."""
+        for key, deaths in list(self.deaths.items()):
+            if deaths.state != state(key):
+                self.release(key)
+            else:
+                self.found(key, deaths, state)
+
+    def changed(self, key: str, state: str) -> None:
+        """Release the key if its desired state is not the one with which processes died."""
+        deaths = self.deaths.get(key)
+        if deaths is not None and deaths.state != state:
+            self.release(key)
+
+    def release(self, key: str) -> None:
+        """Forget the deaths: the key changed, a person requested a sync, or a sync has ended."""
+        self.quarantined.pop(key, None)
+        if self.deaths.pop(key, None) is not None:
+            self.over.add(key)
+            self._on_over(key)

@@ -1,0 +1,81 @@
+"""The keys that a process held when it died are found in its file."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from natsctl.core.pausing.held_file import SLOT, held_file, keys_of_dead, state_directory
+
+DYING = """
+import os, sys
+from pathlib import Path
+from natsctl.core.pausing.held_file import held_file, state_directory
+state_directory.set(Path(sys.argv[1]))
+with held_file(sys.argv[2], 3) as held:
+    held.hold(0, "done")
+    held.release(0)
+    held.hold(1, sys.argv[3])
+    held.hold(2, "other")
+    os._exit(9)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    token = state_directory.set(tmp_path / "state")
+    yield tmp_path / "state"
+    state_directory.reset(token)
+
+
+def die(directory: Path, name: str = "apps.0", key: str = "shop") -> None:
+    subprocess.run([sys.executable, "-c", DYING, str(directory), name, key], check=False)
+
+
+def test_the_held_keys_of_a_dead_process_are_found_once(directory: Path) -> None:
+    die(directory)
+    assert keys_of_dead("apps.0") == ["shop", "other"]
+    assert keys_of_dead("apps.0") == []
+
+
+def test_the_keys_of_several_dead_processes_are_found(directory: Path) -> None:
+    die(directory)
+    die(directory, key="market")
+    assert sorted(keys_of_dead("apps.0")) == ["market", "other", "other", "shop"]
+
+
+def test_the_keys_of_other_loops_are_left(directory: Path) -> None:
+    die(directory, name="apps.1")
+    assert keys_of_dead("apps.0") == []
+
+
+def test_a_living_process_holds_its_keys(directory: Path) -> None:
+    with held_file("apps.0", 1) as held:
+        assert held is not None
+        held.hold(0, "shop")
+        assert keys_of_dead("apps.0") == []
+    assert list(directory.iterdir()) == []
+
+
+def test_a_key_that_is_longer_than_a_slot_is_shortened(directory: Path) -> None:
+    die(directory, key="k" * 600)
+    assert keys_of_dead("apps.0")[0] == "k" * (SLOT - 2)
+
+
+def test_without_a_state_directory_there_is_no_file() -> None:
+    with held_file("apps.0", 1) as held:
+        assert held is None
+    assert keys_of_dead("apps.0") == []
+
+
+def test_a_directory_that_cannot_be_written_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    token = state_directory.set(tmp_path / "file")
+    with held_file("apps.0", 1) as held:
+        assert held is None
+    state_directory.reset(token)
+    assert "cannot note held keys" in caplog.text
