@@ -7,14 +7,15 @@ event loop, and `random`, `os.urandom`, `uuid.uuid4` and `secrets` depend on the
 import asyncio
 import os
 import random
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Self
+
+from natsctl.core.coordination import participant
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 """The wall clock at the start of each run of a simulation."""
@@ -66,8 +67,8 @@ def _replacements(
         (time, "time_ns", lambda: int(wall_clock() * 1e9)),
         (os, "urandom", random.randbytes),
         (random, "_urandom", random.randbytes),  # `secrets` and `SystemRandom` read it
-        (os, "getpid", lambda: 1),  # part of the name of a process
-        (socket, "gethostname", lambda: "simulated"),
+        (participant, "os", SimpleNamespace(getpid=lambda: 1)),  # for the name of the process
+        (participant, "socket", SimpleNamespace(gethostname=lambda: "simulated")),
     )
     for owner, name, new in functions:
         yield owner, name, new, getattr(owner, name)

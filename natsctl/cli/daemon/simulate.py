@@ -14,7 +14,7 @@ from natsctl.cli.framework.command import INTERRUPTED, App, interruptible
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.output.encoding import json_text
 from natsctl.cli.output.printing import OUTPUT_OPTION
-from natsctl.cli.output.terminal import progress_bar, write_line, write_notice, write_text
+from natsctl.cli.output.terminal import progress_bar, write_line, write_text
 from natsctl.errors import UsageError
 from natsctl.testing.simulation.finding import Report
 from natsctl.testing.simulation.parallel import search_in_processes
@@ -103,14 +103,16 @@ def _simulation(path: str, documents: Documents, ignored: tuple[str, ...]) -> Si
 
 def _search(make: "functools.partial[Simulation]", seeds: range, processes: int) -> Report:
     begun = time.monotonic()
-    with make() as simulation, progress_bar("simulating", len(seeds)) as bar:
+    simulation = make()  # reports invalid objects
+    with progress_bar("simulating", len(seeds)) as bar:
 
         def progress(done: int) -> None:
             bar.describe(f"simulating, {done / max(time.monotonic() - begun, 0.001):.0f} runs/s")
             bar.reach(done)
 
         if processes == 1:
-            return simulation.search(seeds, progress)
+            with simulation:
+                return simulation.search(seeds, progress)
         return search_in_processes(make, seeds, processes, progress)
 
 
@@ -126,8 +128,7 @@ def _write(report: Report, runs: int) -> None:
     if report.finding is not None:
         for line in str(report.finding).splitlines():
             write_line(line)
-        write_notice(f"found in run {report.runs} of {runs}")
+        write_line(f"found in run {report.runs} of {runs}")
         return
-    if report.interrupted:
-        write_notice("interrupted")
-    write_line(f"{report.controller}: nothing was found in {report.runs} runs")
+    begin = "interrupted: " if report.interrupted else ""
+    write_line(f"{begin}nothing was found in {report.runs} runs of {report.controller}")

@@ -26,14 +26,13 @@ class Bench:
 
     def __init__(self, modules: Sequence[ModuleType] = ()) -> None:
         self._modules = modules
-        self._loop = SimulationLoop()
-        self._loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed's is generic
-        self._runner = asyncio.Runner(loop_factory=lambda: self._loop)
         self._runs = 0
 
     def __enter__(self) -> Self:
+        self._loop = loop = SimulationLoop()
+        loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed's is generic
         with ExitStack() as stack:
-            stack.enter_context(self._runner)
+            self._runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
             stack.enter_context(reproducible(self._loop, self._modules))
             stack.enter_context(_silent())
             stack.enter_context(_few_collections())

@@ -352,8 +352,8 @@ def known_state(final: Sequence[Desired]) -> tuple[tuple[str, str, bytes], ...]:
 
 
 def _described(step: Step, done: str) -> str:
-    pause = "" if step.pause is Pause.NONE else f", {step.pause.value}"
-    return f"{done or step}{pause}"
+    pause = "" if step.pause is Pause.NONE else f"{step.pause.value}: "
+    return f"{pause}{done or step}"
 
 
 def _short(write: Write) -> str:

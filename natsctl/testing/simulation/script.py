@@ -22,7 +22,7 @@ class Pause(Enum):
     """The wait before a step."""
 
     NONE = "at once"
-    SHORT = "shortly after"
+    SHORT = "shortly later"
     IDLE = "when idle"
 
 

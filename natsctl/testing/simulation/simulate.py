@@ -1,9 +1,11 @@
 """Simulates a controller: runs one seed after the other, and shrinks the first finding."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
+from natsctl.errors import UsageError
 from natsctl.testing.simulation.bench import Bench
 from natsctl.testing.simulation.choices import Choices
 from natsctl.testing.simulation.finding import Finding, Report, finding_of
@@ -52,8 +54,10 @@ def simulate(
         ignore: buckets, and fields such as `services.spec.port`, that may differ between runs.
 
     Returns a report if every property holds. Raises `SimulationError` with the shortest schedule
-    that violates a property, and `UsageError` if an object is invalid.
+    that violates a property, and `UsageError` if an object is invalid, or if an event loop runs.
     """
+    if _loop_runs():
+        raise UsageError("simulate has its own event loops: call it in a plain function")
     checks = Checks(always, finally_, tuple(ignore))
     with Simulation(subject_of(controller), objects, checks) as simulation:
         report = simulation.search(range(seed, seed + runs))
@@ -131,3 +135,11 @@ class Simulation:
 
     def _run(self, schedule: Schedule, expected: dict[str, object] | None) -> Ran:
         return self._bench.run(run(self.subject, self._checks, schedule, expected))
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
