@@ -1,10 +1,10 @@
 """Writes to a bucket over a bare socket, faster than any NATS client reads.
 
-    python -m tests.benchmarks.support.bulk_writer URL COUNT VERSION ROUNDS RATE [FIRST]
+    python -m tests.benchmarks.support.bulk_writer URL COUNT VERSION ROUNDS RATE BURST FIRST
 
 updates COUNT keys, from number FIRST, ROUNDS times each, the last time to VERSION, as fast as
-possible if RATE is 0. Otherwise it updates each key once, RATE per second, and prints when each
-update was sent.
+possible if RATE is 0. Otherwise it updates each key once, RATE per second in bursts of BURST, and
+prints when each update was sent.
 """
 
 import socket
@@ -115,8 +115,10 @@ def fill(url: str, count: int, *, version: int = 0, rounds: int = 1, first: int 
     writer.close()
 
 
-def paced(url: str, count: int, version: int, rate: int, first: int = 0) -> dict[str, float]:
-    """Update *count* keys, *rate* per second, and return when each update was sent."""
+def paced(
+    url: str, count: int, version: int, rate: int, *, burst: int = 1, first: int = 0
+) -> dict[str, float]:
+    """Update *count* keys, *rate* per second in bursts; return when each update was sent."""
     writer = Writer(url)
     numbers = range(first, first + count)
     frames = [(key(number), value(number, version)) for number in numbers]
@@ -124,7 +126,7 @@ def paced(url: str, count: int, version: int, rate: int, first: int = 0) -> dict
     started = time.monotonic()
     for number, (name, content) in enumerate(frames):
         wait_s = started + number / rate - time.monotonic()
-        if wait_s > 0:
+        if number % burst == 0 and wait_s > 0:
             time.sleep(wait_s)
         sent[name] = writer.put(name, content)
     writer.close()
@@ -132,10 +134,10 @@ def paced(url: str, count: int, version: int, rate: int, first: int = 0) -> dict
 
 
 def main(url: str, *numbers: int) -> None:
-    count, version, rounds, rate, first = (*numbers, 0)[:5]
+    count, version, rounds, rate, burst, first = numbers
     sent: dict[str, float] = {}
     if rate:
-        sent = paced(url, count, version, rate, first)
+        sent = paced(url, count, version, rate, burst=burst, first=first)
     else:
         fill(url, count, version=version, rounds=rounds, first=first)
     sys.stdout.buffer.write(msgspec.json.encode(sent))

@@ -28,6 +28,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     deleted: int = 360_000
     live: int = 200_000
     live_keys: int = 20_000
+    live_per_s: int = 5_000
     puts: int = 5_000
     puts_per_s: int = 1_000
     faults: int = 3
@@ -115,15 +116,17 @@ async def write(
     version: int,
     rounds: int = 1,
     rate: int = 0,
+    burst: int = 1,
     first: int = 0,
 ) -> dict[str, float]:
     """Update *count* keys from number *first*; return when each was sent if *rate* is set.
 
-    Without a rate, each key is updated *rounds* times, the last time to *version*.
+    Without a rate, each key is updated *rounds* times, the last time to *version*. With a rate,
+    *burst* updates are sent at once.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.benchmarks.support.bulk_writer"),
-        *(server.url, str(count), str(version), str(rounds), str(rate), str(first)),
+        *(server.url, str(count), str(version), str(rounds), str(rate), str(burst), str(first)),
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
