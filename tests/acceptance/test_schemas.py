@@ -111,10 +111,17 @@ class TestPut:
         assert "spec.replica is unknown; did you mean replicas?" in stored.err
         assert SOURCE in stored.err
 
-    async def test_warn_stores_an_invalid_object(self, natsctl: Natsctl) -> None:
-        stored = await natsctl("put", "shops", "a", '{"spec": {}}', "--validate", "warn")
+    async def test_warn_stores_an_invalid_object_and_names_each_fault(
+        self, natsctl: Natsctl
+    ) -> None:
+        invalid = '{"spec": {"replicas": 0}}'
+        stored = await natsctl("put", "shops", "a", invalid, "--validate", "warn")
         assert stored.out == "shops/a created at revision 1\n"
-        assert "warning: shops/a: not a valid Shop.shops" in stored.err
+        begin = f"warning: shops/a: not a valid Shop.shops of {SOURCE}: "
+        assert sorted(stored.err.splitlines()) == [
+            f"{begin}spec.replicas: must be at least 1, and is 0",
+            f"{begin}spec.text: is required",
+        ]
 
     @pytest.mark.parametrize("option", ["--validate=ignore", "--raw"])
     async def test_an_object_is_stored_without_a_check(self, natsctl: Natsctl, option: str) -> None:

@@ -9,7 +9,7 @@ import typer
 from natsctl.cli.documents.values import DesiredObject, NewValue, RawValue
 from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.faults import Fault, faults
-from natsctl.cli.schemas.fields import Fields
+from natsctl.cli.schemas.fields import Fields, UnknownField
 from natsctl.cli.schemas.published import published_schemas, schema_for
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, StoreError
@@ -17,7 +17,7 @@ from natsctl.jetstream.connection.connection import Connection
 from natsctl.model import exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
 
-STATUS = "status"
+SPEC, STATUS = "spec", "status"
 
 
 class Validate(Enum):
@@ -77,7 +77,7 @@ class Validator:
         invalid = [fault for fault in faults(schema.schema, document) if _is_given(fault, document)]
         refused = {fault.path for fault in invalid}
         for unknown in Fields(schema.schema).unknown(document):
-            if unknown.path not in refused and unknown.first != STATUS:
+            if unknown.path not in refused and _is_own(unknown):
                 hint = did_you_mean(unknown.name, unknown.known)
                 self._warn(key, f"{unknown.path} is unknown{hint} (schema of {schema.source})")
         self._reject(key, schema, invalid)
@@ -91,17 +91,14 @@ class Validator:
             self._reject(key, schema, [one for one in missing if _is_missing(one, document)])
 
     def _reject(self, key: str, schema: KindSchema, invalid: Sequence[Fault]) -> None:
-        if not invalid:
-            return
+        """Raise `InvalidObjectError` that names the faults, or warn of each."""
         message = f"not a valid {schema.kind} of {schema.source}"
-        text = (
-            f"{message}: {invalid[0]}"
-            if len(invalid) == 1
-            else "\n".join([f"{message}:", *map(str, invalid)])
-        )
-        if self._validate is Validate.STRICT:
-            raise InvalidObjectError(text)
-        self._warn(key, text)
+        if invalid and self._validate is Validate.STRICT:
+            first, *others = map(str, invalid)
+            lines = "\n".join((f"{message}:", first, *others)) if others else f"{message}: {first}"
+            raise InvalidObjectError(lines)
+        for fault in invalid:
+            self._warn(key, f"{message}: {fault}")
 
     def _warn(self, key: str, text: str) -> None:
         write_notice(f"warning: {self._bucket}/{key}: {text}")
@@ -117,6 +114,14 @@ def _document_of(new: NewValue) -> object:
                 return exact_json.decode(value)
             except DECODE_ERRORS:
                 return value.decode(errors="backslashreplace")
+
+
+def _is_own(unknown: UnknownField) -> bool:
+    """Return whether the user may have misspelt the field.
+
+    A type without a field `spec` permits any spec, and natsctl does not store the status.
+    """
+    return unknown.first != STATUS and unknown.path != SPEC
 
 
 def _is_given(fault: Fault, document: object) -> bool:
