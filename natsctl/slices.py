@@ -2,6 +2,7 @@
 
 All sliced work of an event loop shares `TURN_S` seconds of each turn of the loop, in equal parts.
 So a timer, a message or a request waits for about `TURN_S`, no matter how many tasks are at work.
+A change waits for two turns: one until its message is read, and one until its key is synced.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-TURN_S = 0.01  # of the sliced work of all tasks, in one turn of the event loop
+TURN_S = 0.005  # of the sliced work of all tasks, in one turn of the event loop
 ITEMS_MAX = 500  # of one slice, so that other tasks run also if no time passes
 
 
@@ -84,21 +85,20 @@ class _Turns:
         self.loop = loop
         self.clock: Callable[[], float] = loop.time
         self.number = 0
-        self._slices = self._slices_before = 0
-        self._ends_at = 0.0
+        self._slices = 0
+        self._slices_before = 0  # falls by one per turn, because a task may be idle for a turn
 
     def begin_slice(self) -> float:
         """Return the loop time at which a slice that begins now ends."""
-        now = self.clock()
         if not self._slices:
             self.loop.call_soon(self._next)
-            self._ends_at = now + TURN_S
         self._slices += 1
-        return min(self._ends_at, now + TURN_S / max(self._slices, self._slices_before))
+        return self.clock() + TURN_S / max(self._slices, self._slices_before)
 
     def _next(self) -> None:
         self.number += 1
-        self._slices_before, self._slices = self._slices, 0
+        self._slices_before = max(self._slices, self._slices_before - 1)
+        self._slices = 0
 
 
 class _Thread(threading.local):

@@ -32,8 +32,10 @@ def run(main: Callable[[CountedLoop], Coroutine[None, None, None]]) -> None:
 
 
 async def longest_stall(loop: CountedLoop, *tasks: Coroutine[None, None, None]) -> float:
-    """Run the tasks, and return the longest time between two turns of the loop."""
+    """Run the tasks, and return the longest time between two turns of the loop after the first."""
     working = asyncio.gather(*tasks)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     longest, before = 0.0, loop.now
     while not working.done():
         await asyncio.sleep(0)
@@ -47,6 +49,33 @@ def test_all_sliced_tasks_share_one_turn(tasks: int) -> None:
     async def main(loop: CountedLoop) -> None:
         works = [in_slices(range(400), loop.work) for _ in range(tasks)]
         assert await longest_stall(loop, *works) <= TURN_S + tasks * ITEM_S
+
+    run(main)
+
+
+def test_each_task_gets_an_equal_part_of_a_turn() -> None:
+    async def main(loop: CountedLoop) -> None:
+        counts = {"busy": 0, "other": 0}
+
+        async def work(name: str) -> None:
+            slices = Slices()
+            for item in range(400):
+                loop.work(item)
+                counts[name] += 1
+                if slices.over:
+                    await slices.pause()
+
+        def interrupt() -> None:
+            """Take the time of a turn, as another callback of the loop or another process may."""
+            loop.now += TURN_S
+            if working:
+                loop.call_soon(interrupt)
+
+        working = [asyncio.create_task(work(name)) for name in counts]
+        interrupt()
+        await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+        assert min(counts.values()) > 200
+        working.clear()
 
     run(main)
 
