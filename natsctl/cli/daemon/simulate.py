@@ -17,9 +17,8 @@ from natsctl.cli.output.printing import OUTPUT_OPTION
 from natsctl.cli.output.terminal import progress_bar, write_line, write_text
 from natsctl.errors import UsageError
 from natsctl.testing.simulation.finding import Report
-from natsctl.testing.simulation.parallel import search_in_processes
 from natsctl.testing.simulation.run import Checks
-from natsctl.testing.simulation.simulate import Simulation
+from natsctl.testing.simulation.simulate import Simulation, search_in_processes
 from natsctl.testing.simulation.subject import subject_of
 
 app = App()

@@ -7,6 +7,7 @@ with a new instance of the program.
 
 import asyncio
 import contextvars
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -14,7 +15,6 @@ from natsctl.errors import NatsctlError
 from natsctl.telemetry.hiding import error_text
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.simulation.clock import reseed
 from natsctl.testing.simulation.network import Network
 from natsctl.testing.simulation.stores import Connection, SimulatedCluster, SimulatedStores
 
@@ -124,7 +124,7 @@ class Process:
         """Run one life after the other until `stop`."""
         while not self._stopped:
             self.starts += 1
-            reseed(self._seed, f"{self.name}/{self.starts}")
+            random.seed(f"{self._seed}/{self.name}/{self.starts}")
             self.life = life = ProcessLife(self.name, self._network)
             context = contextvars.copy_context()
             context.run(current_life.set, life)

@@ -40,7 +40,7 @@ from tests.support.stores.sample_objects import THINGS, Thing
 KEYS = ("a", "b", "c")
 STEPS_MAX = 7
 TTL_S = 10.0
-WAITS_S = (0.0, 0.001, 0.02, 0.5, 8.0)
+WAITS_S = (0.0, 0.001, 0.02, 0.5, 3.0)
 LIMIT_S = 20_000.0  # virtual seconds until every promise about the end must hold
 CLAIMS = kv(Claim, bucket=LEASES.bucket, history=1)
 
