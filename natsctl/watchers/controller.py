@@ -9,7 +9,7 @@ Seed: grafana-app-sdk operator v0.9.10.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,14 @@ from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.measures import Measures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
 from natsctl.core.objects.backends import Backends
+from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.retry import RetryPolicy
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
 from natsctl.model.kinds import Kind
+from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import ManifestStores, Store, Stores
 from natsctl.watchers.deliveries import Deliveries, Policies
 from natsctl.watchers.explain import explain, informer_of, status
@@ -111,6 +113,8 @@ class InformerController(Hosted):
         )
         policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
         self._resource_kinds = ResourceKinds(self.name, policies, host.journal, host.pausing)
+        self._recorder: Recorder | None = None  # of events, while the controller runs with NATS
+        host.pausing.report_to(PauseReports(self.name, holds=self.holds, event=self._event))
         super().__init__(host)
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
@@ -264,8 +268,16 @@ class InformerController(Hosted):
         self._resource_kinds.opened = True
         informers = self._resource_kinds.informers()
         records = self._backends.nats
-        async with self._host.watching(informers, tuple(informers.values()), records=records):
+        async with AsyncExitStack() as stack:
+            if records is not None:
+                self._recorder = await stack.enter_async_context(records.recorder(self.name))
+            watching = self._host.watching(informers, tuple(informers.values()), records=records)
+            await stack.enter_async_context(watching)
             yield
+
+    def _event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
+        if self._recorder is not None:
+            self._recorder.event(key, type, reason, message)
 
     async def _notify(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
         loop = deliveries.loop(self.name, timeout_s=self._timeout_s)

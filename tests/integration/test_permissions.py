@@ -13,6 +13,7 @@ from controllers.greetings import Greetings
 from natsctl.cli.schemas.published import published_schemas
 from natsctl.core.task_group import together
 from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.service import answering
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.pauses import pause_object, resume_object
@@ -135,7 +136,13 @@ async def run_all_operations(server: NatsServer) -> None:
         assert len(await greetings.listing()) > MANY
         as_operator = await find_daemons(operator)
         assert [status.state for status in await as_operator.status("greetings")] == ["syncing"]
-        explanation = (await as_operator.explain("greetings", "shop"))[0]
+
+        async def explained() -> KeyExplanation | None:
+            explanation = (await as_operator.explain("greetings", "shop"))[0]
+            return explanation if explanation.events or explanation.events_error else None
+
+        explanation = await eventually(explained)
+        assert explanation is not None
         assert explanation.events_error == ""
         assert explanation.events[0].reason == "Synced"
         assert (await as_operator.resync("greetings", ["shop"]))[0].queued == 1

@@ -197,6 +197,19 @@ async def test_a_paused_object_is_not_reconciled_until_it_is_resumed(
     assert list(cloud.disks.values()) == [2]
 
 
+async def test_a_pause_with_an_end_and_a_reason_holds_back_an_object(
+    play: Play, cloud: Cloud
+) -> None:
+    await play.put(size=1)
+    await asyncio.sleep(5)
+    calls = len(cloud.calls)
+    await play.annotate(paused="until=2999-01-01T00:00:00Z reason=a new disk")
+    await asyncio.sleep(5)
+    await play.edit("a", lambda document: document["spec"].update(size=3))
+    await asyncio.sleep(600)
+    assert len(cloud.calls) == calls
+
+
 async def test_an_object_purged_despite_its_finalizer_is_cleaned_up(
     play: Play, cloud: Cloud
 ) -> None:

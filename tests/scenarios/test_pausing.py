@@ -476,6 +476,7 @@ async def test_the_changes_of_a_paused_object_are_delivered_to_watchers_in_order
         await edit(apps, "shop", "spec", "text", to=text)
         await asyncio.sleep(1)
     assert watcher.calls == ["add shop 0"]
+    assert [event.reason for event in stores.events.events] == ["Paused"]
     assert list(controller.status().paused) == ["shop"]
     await edit(apps, "shop", *PAUSED, to=None)
     await asyncio.sleep(1)

@@ -1,0 +1,176 @@
+"""The history of a key and its pause survive the daemon, on a real NATS server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from natsctl.core.task_group import together
+from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.messages import KeyExplanation
+from natsctl.daemon.api.service import answering
+from natsctl.daemon.operator import Operator
+from natsctl.daemon.pauses import (
+    new_pause,
+    pause_controller,
+    pause_object,
+    resume_controller,
+    resume_object,
+)
+from natsctl.daemon.settings.settings import ControllerSettings
+from natsctl.errors import NatsctlError, UsageError
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.stores import Nats, connect
+from tests.support.controllers.app_controller import Apps
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+
+PAUSE = new_pause(reason="waits")
+
+
+class Failing(Apps):
+    """A controller that fails."""
+
+    name = "apps"
+
+    async def sync_handler(self, key: str) -> float | None:
+        raise RuntimeError(f"no luck with {key}")
+
+
+@asynccontextmanager
+async def daemon(nats: Nats, controller: Apps) -> AsyncIterator[Daemons]:
+    """Run a daemon with this controller."""
+    operator = Operator([controller], nats=nats, settings=ControllerSettings(stop_timeout_s=2))
+    async with answering(nats.connection, operator.runtimes), together() as group:
+        running = group.create_task(operator.run())
+        try:
+            await eventually(operator.synced.is_set)
+            yield await found(nats)
+        finally:
+            operator.stop()
+            await asyncio.wait((running,))
+
+
+async def found(nats: Nats) -> Daemons:
+    async def look() -> Daemons | None:
+        try:
+            return await Daemons.find(nats.connection)
+        except NatsctlError:
+            return None
+
+    daemons = await eventually(look)
+    assert daemons is not None
+    return daemons
+
+
+async def explained(daemons: Daemons) -> KeyExplanation:
+    return (await daemons.explain("apps", "shop"))[0]
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with connect(nats_server.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def apps(nats: Nats) -> BucketStore:
+    return BucketStore(Bucket(nats.connection, "apps"))
+
+
+async def test_the_syncs_of_an_earlier_process_are_explained(nats: Nats, apps: BucketStore) -> None:
+    async with daemon(nats, Failing()) as daemons:
+        await apps.create("shop", b'{"spec": {"text": "hi"}}')
+
+        async def failed_often() -> bool:
+            return (await explained(daemons)).failures >= 6
+
+        await eventually(failed_often)
+    async with daemon(nats, Apps()) as daemons:
+
+        async def recovered() -> KeyExplanation | None:
+            explanation = await explained(daemons)
+            return explanation if explanation.syncs and not explanation.syncs[-1].error else None
+
+        explanation = await eventually(recovered)
+        assert explanation is not None
+        assert "RuntimeError: no luck with shop" in [sync.error for sync in explanation.syncs]
+
+
+async def test_a_failing_key_keeps_its_backoff(nats: Nats, apps: BucketStore) -> None:
+    async with daemon(nats, Failing()) as daemons:
+        await apps.create("shop", b'{"spec": {"text": "hi"}}')
+
+        async def failed_often() -> bool:
+            return (await explained(daemons)).failures >= 8
+
+        await eventually(failed_often)
+        before = (await explained(daemons)).failures
+    async with daemon(nats, Failing()) as daemons:
+
+        async def failed_again() -> bool:
+            return (await explained(daemons)).failures > 0
+
+        await eventually(failed_again)
+        assert (await explained(daemons)).failures >= before
+
+
+async def test_a_deleted_paused_object_is_resumed(nats: Nats, apps: BucketStore) -> None:
+    parts = BucketStore(Bucket(nats.connection, "parts"))
+
+    async def has_part() -> bool:
+        return bool(await parts.listing())
+
+    async def has_no_part() -> bool:
+        return not await parts.listing()
+
+    async with daemon(nats, Apps()):
+        await apps.create("shop", b'{"spec": {"text": "hi"}}')
+        await eventually(has_part)
+    await pause_object(nats.connection, "apps", "shop", PAUSE)
+    await apps.delete("shop")
+    controller = Apps()
+    async with daemon(nats, controller) as daemons:
+        await eventually(lambda: _paused(daemons))
+        assert await has_part()
+        assert controller.syncs == []
+        resumption = await resume_object(nats.connection, "apps", "shop", ["apps"])
+        assert resumption.pause == PAUSE
+        await eventually(has_no_part)
+
+
+async def _paused(daemons: Daemons) -> bool:
+    return (await explained(daemons)).paused is not None
+
+
+async def test_a_paused_key_is_not_resynced_on_request(nats: Nats, apps: BucketStore) -> None:
+    async with daemon(nats, Apps()) as daemons:
+        await apps.create("shop", b'{"spec": {"text": "hi"}}')
+        await pause_object(nats.connection, "apps", "shop", PAUSE)
+        await eventually(lambda: _paused(daemons))
+        answer = (await daemons.resync("apps", ["shop"]))[0]
+        assert (answer.queued, answer.paused_count) == (0, 1)
+        assert answer.paused["shop"].endswith("waits")
+
+
+async def test_a_paused_controller_is_resumed(nats: Nats, apps: BucketStore) -> None:
+    await pause_controller(nats.connection, "apps", PAUSE)
+    controller = Apps()
+    async with daemon(nats, controller) as daemons:
+        await apps.create("shop", b'{"spec": {"text": "hi"}}')
+        await eventually(lambda: _paused(daemons))
+        status = (await daemons.status("apps"))[0]
+        assert status.paused_controller == PAUSE
+        assert controller.syncs == []
+        assert await resume_controller(nats.connection, "apps") == PAUSE
+        await eventually(lambda: controller.syncs == ["shop"])
+
+
+async def test_a_value_without_metadata_cannot_be_paused(nats: Nats) -> None:
+    async with daemon(nats, Apps()):
+        apps = BucketStore(Bucket(nats.connection, "apps"))
+        await apps.create("plain", b"some text")
+        with pytest.raises(UsageError, match="plain has no metadata"):
+            await pause_object(nats.connection, "apps", "plain", PAUSE)
