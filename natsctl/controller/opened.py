@@ -32,6 +32,8 @@ from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.recording.recordings import SyncRecorder, current_recordings
+from natsctl.core.recording.stores import noted
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.errors import UsageError
@@ -119,9 +121,24 @@ class Opener:
             ]
 
     async def open(self, recorders: Sequence[Recorder]) -> OpenController:
-        """Open every slot, and assign its reader to the attribute of the controller."""
-        controller, keys = self._controller, self._keys
+        """Open every slot, and assign its reader to the attribute of the controller.
+
+        If recordings are kept in this context, every sync notes its reads and calls.
+        """
+        recorder = current_recordings.get()
+        if recorder is not None:
+            self._barrier.notes = True
+            self._backends = noted(self._backends)
         installed = await installation(self._nats)
+        return await self._open(recorders, installed, recorder)
+
+    async def _open(
+        self,
+        recorders: Sequence[Recorder],
+        installed: Installation,
+        recorder: SyncRecorder | None,
+    ) -> OpenController:
+        controller, keys = self._controller, self._keys
         slot = only_primary(type(controller))
         secondaries = Secondaries(slot.kind.name, self._names)
         reports = SyncReports(controller.name, secondaries.references, recorders)
@@ -140,6 +157,7 @@ class Opener:
             policy=controller.deletion_policy,
             paused=keys.paused_keys,
             queue=keys.queue,
+            recorder=recorder,
             timeout_s=controller.sync_timeout_s,
         )
         enqueuer = Enqueuer(

@@ -97,14 +97,11 @@ class Owned(CacheReader[T]):
 
     def owned_stored(self, key: str) -> list[Stored]:
         """Return the objects that the primary *key* owns, undecoded, in the order of keys."""
-        cached = [stored.key for stored in self.informer.cache.by_index(OWNER_INDEX, key)]
+        cached = self._barrier.query(self.informer, OWNER_INDEX, key)
         names = sorted(self._barrier.written_keys(self.informer).union(cached))
-        newest = (self._barrier.read(self.informer, name) for name in names)
-        return [
-            stored
-            for stored in newest
-            if stored is not None and self.owner_of(stored) == Owner(self._owner_kind, key)
-        ]
+        newest = self._barrier.read_all(self.informer, names)
+        owner = Owner(self._owner_kind, key)
+        return [stored for stored in newest if self.owner_of(stored) == owner]
 
     def is_terminating(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS deletes at once
         """Return whether the object is marked deleted and held by finalizers."""

@@ -13,6 +13,8 @@ from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.core.dependencies.watches import Cause, DependencyWatches
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.read_your_writes import current_sync
+from natsctl.core.objects.tape import DependencyRead
+from natsctl.core.recording.stores import place_of
 from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
@@ -89,7 +91,11 @@ class Reads:
         sync = current_sync.get()
         if sync is None:
             raise UsageError(f"{dependency} can be read only within a sync handler")
-        return (await self.batches.read(sync.key, dependency)).objects()
+        states = (await self.batches.read(sync.key, dependency)).objects()
+        if sync.tape is not None:
+            place = place_of(dependency.kind)
+            sync.tape.append(DependencyRead(str(dependency), place, tuple(states)))
+        return states
 
     def _changed(self, key: str, cause: Cause) -> None:
         if cause is not Cause.FOUND:  # the sync that reads the object sees it

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from natsctl.controller.slots.kube_secondary import KubeSecondary
-from natsctl.controller.slots.owned import Owned
+from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.controller.slots.owners import Owner, OwnerNames
+from natsctl.core.objects.tape import CacheRead
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import Reference
 from natsctl.model.store import Change, Stored
@@ -70,6 +71,13 @@ class Secondaries:
     def unmarked(self, key: str) -> list[tuple[Owned[Any], Stored]]:
         """Return the objects of the primary *key* that carry no installation, with their slots."""
         return [(slot, stored) for slot in self._slots for stored in slot.unmarked(key)]
+
+    def around(self, key: str) -> Iterator[CacheRead]:
+        """Yield what the primary *key* owns, and the object of the same key in each slot."""
+        for slot in self._slots:
+            cache = slot.informer.cache
+            for name in {key, *(stored.key for stored in cache.by_index(OWNER_INDEX, key))}:
+                yield slot.informer, name, cache.get(name)
 
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects in a cluster that the primary *key* owns."""

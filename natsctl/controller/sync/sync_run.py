@@ -13,9 +13,11 @@ from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.events import SyncReports
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier, Sync
+from natsctl.core.objects.tape import RecordedError
 from natsctl.core.pausing.paused_keys import PausedKeys
-from natsctl.core.planning.record import because
+from natsctl.core.planning.record import because, planning
 from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.recording.recordings import KeptSync, SyncRecorder, frames_of, listed
 from natsctl.core.sync.calls import Calls, delay_of
 from natsctl.core.sync.journal import Journal, SyncRecord
 from natsctl.core.sync.keys import Operation, skips_invalid
@@ -51,6 +53,7 @@ class SyncRuns:
         policy: `delete` removes the secondaries of a deleted primary, `orphan` keeps them.
         paused: the paused keys.
         queue: the work queue, which counts failures.
+        recorder: keeps recordings of syncs; None records nothing.
         timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
     """
 
@@ -68,8 +71,11 @@ class SyncRuns:
         policy: DeletionPolicy,
         paused: PausedKeys,
         queue: Workqueue[str],
+        recorder: SyncRecorder | None,
         timeout_s: float,
     ) -> None:
+        self._recorder = recorder
+        self._tape = None if recorder is None else recorder.tape
         self._journal = journal
         self._reads = reads.batches
         self._handler = handler
@@ -139,6 +145,8 @@ class SyncRuns:
                 run.last = self._primary.deleted_states.get(key)
                 if run.stored is None and await self._was_paused(run):
                     return None
+                if self._tape is not None:
+                    run.tape = self._tape()
                 self._reads.start(key)
                 value = await self._calls.call(key, self._handler, key)
                 after_s = None if value is None else delay_of(value, "sync_handler")
@@ -153,6 +161,8 @@ class SyncRuns:
                 self._record_failure(run, error)
                 raise
             self._record_success(run)
+            if self._recorder is not None and self._recorder.successes:
+                self._keep(run, after_s=after_s)
             return after_s
 
     def _skips(self, key: str, operation: Operation) -> bool:
@@ -236,6 +246,8 @@ class SyncRuns:
         if run.key in self._reads:
             self._reads.abandon(run.key)  # the handler may not have done all its reads
         error_class = classify(error)
+        if self._recorder is not None and isinstance(error, Exception):
+            self._keep(run, error)
         if error_class is ErrorClass.DELAY:
             self._journal.add(run.key, run.record(self._clock()))
             return
@@ -246,6 +258,35 @@ class SyncRuns:
             self._reports.failed(run.key, error, _note(record, failures))
         if error_class is ErrorClass.PERMANENT and run.stored is not None:
             self._failed[run.key] = run.stored
+
+    def _keep(
+        self, run: "_SyncRun", error: Exception | None = None, *, after_s: float | None = None
+    ) -> None:
+        """Keep the recording of a failed sync, and of any sync of a recorded key."""
+        key, recorder = run.key, self._recorder
+        failed = error is not None and classify(error) is not ErrorClass.DELAY
+        if recorder is None or run.tape is None or not (failed or recorder.wants(self._name, key)):
+            return
+        tape, run.tape = run.tape, None
+        notes = tuple(tape) if isinstance(tape, list) else ()
+        recorder.keep(
+            KeptSync(
+                controller=self._name,
+                key=key,
+                operation=run.operation,
+                started=run.started,
+                duration_s=self._clock() - run.begun,
+                stored=run.stored,
+                last=run.last,
+                failures=self._queue.failures(key),
+                planning=planning(),
+                error=None if error is None else RecordedError.of(error),
+                frames=() if error is None else frames_of(error.__traceback__),
+                after_s=after_s,
+                notes=notes,
+                around=(*listed(notes), *self._secondaries.around(key)),
+            )
+        )
 
 
 def _note(record: SyncRecord, failures: int = 0) -> SyncNote:

@@ -55,12 +55,7 @@ class CacheReader(Generic[T]):
 
     def keys(self) -> Collection[str]:
         """Return the keys of all cached objects, changed by the writes of this sync."""
-        written = self._barrier.written_keys(self.informer)
-        cached = self.informer.cache.keys()
-        if not written:
-            return tuple(cached)
-        existing = (key for key in written if self._barrier.read(self.informer, key) is not None)
-        return (*(key for key in cached if key not in written), *existing)
+        return self._barrier.keys(self.informer)
 
     def items(self) -> dict[str, T]:
         """Return all objects by key; decodes each of them."""
@@ -69,7 +64,8 @@ class CacheReader(Generic[T]):
     def by_index(self, name: str, value: str) -> dict[str, T]:
         """Return the objects with *value* in the slot's index *name*, by key."""
         cache, written = self.informer.cache, self._barrier.written_keys(self.informer)
-        cached = [stored.key for stored in cache.by_index(name, value) if stored.key not in written]
+        found = self._barrier.query(self.informer, name, value)
+        cached = [key for key in found if key not in written]
         changed = self._decoded(written)
         matching = [key for key, obj in changed.items() if value in cache.index_of(name, obj)]
         return self._decoded((*cached, *matching))
@@ -85,8 +81,8 @@ class CacheReader(Generic[T]):
         return None if stored is None else self.kind.decode(stored.value)
 
     def _decoded(self, keys: Collection[str]) -> dict[str, T]:
-        objects = {key: self.get(key) for key in keys}
-        return {key: obj for key, obj in objects.items() if obj is not None}
+        states = self._barrier.read_all(self.informer, keys)
+        return {stored.key: self.informer.cache.decode(stored) for stored in states}
 
 
 class Tertiary(CacheReader[T]):
@@ -113,10 +109,22 @@ class Primary(CacheReader[T]):
     def get(self, key: str) -> T | None:
         """See `CacheReader.get`."""
         obj = super().get(key)
-        sync = current_sync.get()
-        if sync is not None and sync.key == key and obj is not None and not self.kind.plain:
-            sync.generation = self.kind.metadata_of(obj).generation
+        if obj is not None:
+            self._note_generation(key, obj)
         return obj
+
+    def _decoded(self, keys: Collection[str]) -> dict[str, T]:
+        objects = super()._decoded(keys)
+        sync = current_sync.get()
+        if sync is not None and sync.key in objects:
+            self._note_generation(sync.key, objects[sync.key])
+        return objects
+
+    def _note_generation(self, key: str, obj: T) -> None:
+        """Note the generation of the current sync's object, for the status."""
+        sync = current_sync.get()
+        if sync is not None and sync.key == key and not self.kind.plain:
+            sync.generation = self.kind.metadata_of(obj).generation
 
     async def put(self, key: str, obj: T) -> int:
         """Create the object or change its desired state, and return its revision.

@@ -6,6 +6,7 @@ caches include those writes. If a cache does not include them in time, the store
 
 import asyncio
 from collections import defaultdict, deque
+from collections.abc import Collection
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ import msgspec
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written
+from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget, Tape
 from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.model.manifests import Reference
 from natsctl.model.store import Stored
@@ -27,7 +29,7 @@ class Sync(msgspec.Struct, eq=False):
 
     Within `with Sync(key):`, reads and writes belong to this sync. A person requested the sync if
     `manual` is true. `generation` is that of the key's object, as the handler has read it;
-    `touched` are the objects in a cluster that the sync wrote.
+    `touched` are the objects in a cluster that the sync wrote; `tape` takes notes of its reads.
     """
 
     key: str
@@ -37,6 +39,7 @@ class Sync(msgspec.Struct, eq=False):
     updated: int = 0
     deleted: int = 0
     touched: list[Reference] = []
+    tape: Tape | None = None
     _token: "Token[Sync | None] | None" = None
 
     def __enter__(self) -> Self:
@@ -62,10 +65,17 @@ class _Unseen(msgspec.Struct, frozen=True, eq=False):
 current_sync: ContextVar[Sync | None] = ContextVar("current_sync", default=None)
 
 
+def current_tape() -> Tape | None:
+    """Return the tape of the current sync, None if nothing is noted."""
+    sync = current_sync.get()
+    return None if sync is None else sync.tape
+
+
 class Barrier:
     """Keeps the writes of each key's syncs until the caches include them."""
 
     def __init__(self, timeout_s: float = 10.0) -> None:
+        self.notes = False  # whether syncs have tapes
         self.waited_s = 0.0
         self.timeouts = 0
         self._timeout_s = timeout_s
@@ -82,12 +92,51 @@ class Barrier:
     def read(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object's last valid state, or the newer write of this sync's key."""
         written = self._newer(informer, key) if self._written else None
-        return informer.cache.get(key) if written is None else written.stored
+        stored = informer.cache.get(key) if written is None else written.stored
+        if self.notes:
+            sync = current_sync.get()
+            if sync is not None and sync.tape is not None:
+                sync.tape.append((informer, key, stored))
+        return stored
+
+    def read_all(self, informer: AnyInformer, keys: Collection[str]) -> list[Stored]:
+        """Return the states of several objects, as `read` does; those that exist."""
+        states = []
+        for key in keys:
+            written = self._newer(informer, key) if self._written else None
+            stored = informer.cache.get(key) if written is None else written.stored
+            if stored is not None:
+                states.append(stored)
+        if self.notes and (tape := current_tape()) is not None:
+            tape.append(CacheStates(informer, tuple(keys), tuple(states)))
+        return states
+
+    def keys(self, informer: AnyInformer) -> tuple[str, ...]:
+        """Return the keys of all cached objects, changed by the writes of this sync."""
+        written, cached = self.written_keys(informer), informer.cache.keys()
+        if not written:
+            keys = tuple(cached)
+        else:
+            kept = (key for key in cached if key not in written)
+            keys = (*kept, *(stored.key for stored in self.read_all(informer, written)))
+        if self.notes and (tape := current_tape()) is not None:
+            tape.append(CacheKeys(informer, keys))
+        return keys
+
+    def query(self, informer: AnyInformer, index: str, value: str) -> list[str]:
+        """Return the keys of the cached objects with *value* in an index, sorted."""
+        keys = [stored.key for stored in informer.cache.by_index(index, value)]
+        if self.notes and (tape := current_tape()) is not None:
+            tape.append(CacheQuery(informer, index, value, tuple(keys)))
+        return keys
 
     def newest(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object's newest state, valid or not, or the newer write of this sync's key."""
         written = self._newer(informer, key)
-        return informer.cache.newest(key) if written is None else written.stored
+        stored = informer.cache.newest(key) if written is None else written.stored
+        if self.notes and (tape := current_tape()) is not None:
+            tape.append(CacheTarget(informer, key, stored))
+        return stored
 
     def written_keys(self, informer: AnyInformer) -> set[str]:
         """Return the keys that syncs of the current key wrote, and that may not be cached yet."""

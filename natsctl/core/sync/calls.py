@@ -17,6 +17,7 @@ import msgspec
 from natsctl.core.coordination.term import leading
 from natsctl.core.objects.read_your_writes import current_sync
 from natsctl.core.planning.record import planning
+from natsctl.core.recording.outside import outside
 from natsctl.core.sync.steps import Rest, first_step
 from natsctl.core.sync.threads import Threads
 from natsctl.core.sync.time_limit import IGNORED_S, TimeLimit
@@ -218,14 +219,19 @@ async def blocking(function: Callable[..., T], *args: Any, safe: bool = False) -
         )
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{function.__qualname__} is `async def`: await it, it needs no thread")
+    name = getattr(function, "__qualname__", repr(function))
+    return await outside(name, lambda: _in_thread(partial(function, *args)))
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
     call = current_call.get()
     if call is None:
-        return await Threads().run(partial(function, *args))
+        return await Threads().run(function)
     if call.over:
         raise UsageError(
             f"{call}: the handler has returned, so its key is free: await every task in the handler"
         )
-    return await call.threads.run(partial(function, *args))
+    return await call.threads.run(function)
 
 
 def awaitable(

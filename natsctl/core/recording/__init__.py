@@ -1,0 +1,1 @@
+"""Recordings of syncs: their notes, their bound, and their format."""

@@ -1,0 +1,208 @@
+"""The format of a recording: documented JSON with a version."""
+
+import zlib
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from natsctl.core.objects.tape import RecordedError
+from natsctl.errors import DECODE_ERRORS, InvalidInputError
+
+FORMAT = "natsctl.io/recording"
+VERSION = 1
+
+
+class RecordedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A state of an object; *base64* has a value that is no JSON."""
+
+    place: str
+    key: str
+    revision: int
+    value: Raw | None = None
+    base64: str = ""
+
+
+class RecordedSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of the controller: its name, its place, and whether the kind existed."""
+
+    kind: str
+    place: str
+    available: bool = True
+
+
+class ReadStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="read"):
+    """A read of one object from the cache of a slot; `state` is None if it does not exist."""
+
+    slot: str
+    key: str
+    state: int | None = None
+
+
+class TargetStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="target"):
+    """The cached state from which a write started."""
+
+    slot: str
+    key: str
+    state: int | None = None
+
+
+class KeysStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="keys"):
+    """A list of all keys of a slot."""
+
+    slot: str
+    keys: tuple[str, ...]
+
+
+class QueryStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="query"):
+    """A query of an index of a slot, and the keys that it found."""
+
+    slot: str
+    index: str
+    value: str
+    keys: tuple[str, ...]
+
+
+class DependencyStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="reads"):
+    """A read through `self.reads`."""
+
+    dependency: str
+    place: str
+    states: tuple[int, ...]
+
+
+class StoreStep(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step", tag="store"
+):
+    """A call of a store: `value` was sent, and `state` or `answer` came back, or an error."""
+
+    place: str
+    verb: str
+    key: str
+    value: Raw | None = None
+    state: int | None = None
+    answer: Raw | None = None
+    error: RecordedError | None = None
+    took_s: float = 0.0
+
+    @property
+    def writes(self) -> bool:
+        """True if the call changes an object."""
+        return self.verb not in {"get", "history", "managed"}
+
+
+class OutsideStep(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step", tag="outside"
+):
+    """A call outside of the stores; `result` is None if it cannot be written as JSON."""
+
+    name: str
+    type: str = ""
+    result: Raw | None = None
+    error: RecordedError | None = None
+    took_s: float = 0.0
+
+
+Step: TypeAlias = (
+    ReadStep | TargetStep | KeysStep | QueryStep | DependencyStep | StoreStep | OutsideStep
+)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a sync: an error with its traceback, or the requested delay."""
+
+    error: RecordedError | None = None
+    traceback: str = ""
+    after_s: float | None = None
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return "succeeded" if self.after_s is None else f"succeeded, next in {self.after_s:g} s"
+        name = self.error.type.rpartition(":")[2]
+        return f"{name}: {self.error.message}" if self.error.message else name
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded sync of one key.
+
+    Attributes:
+        format: always `natsctl.io/recording`.
+        version: the version of the format.
+        natsctl: the version of natsctl that made the recording.
+        controller: the controller's name.
+        controller_version: the version of the controller; empty if it has none.
+        key: the key.
+        operation: the reason for the sync.
+        started: the time of its start.
+        duration_s: its duration.
+        seed: the seed of the randomness in a replay.
+        planning: whether the sync only planned.
+        masked: whether secrets are masked.
+        complete: false if the sync read too much, and the steps are missing.
+        settings: the settings of the controller that matter.
+        outcome: the result.
+        slots: the kinds of the controller, by the names of their slots.
+        states: the states of objects; steps refer to them by number.
+        primary: the state of the primary as the sync began; None if it did not exist.
+        last: the last state of a deleted primary.
+        around: reads that the handler did not make, of objects near the key.
+        steps: what the handler read, called and wrote, in order.
+    """
+
+    format: str = FORMAT
+    version: int = VERSION
+    natsctl: str
+    controller: str
+    controller_version: str = ""
+    key: str
+    operation: str
+    started: datetime
+    duration_s: float
+    seed: int
+    planning: bool = False
+    masked: bool = True
+    complete: bool = True
+    settings: dict[str, Any] = {}
+    outcome: Outcome
+    slots: dict[str, RecordedSlot]
+    states: tuple[RecordedState, ...] = ()
+    primary: int | None = None
+    last: int | None = None
+    around: tuple[ReadStep, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    def encoded(self) -> bytes:
+        """Return the recording as JSON, for a file."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+class _Head(msgspec.Struct, frozen=True):
+    format: str = ""
+    version: int = 0
+
+
+def decode_recording(data: bytes) -> Recording:
+    """Return the recording in *data*; raises `InvalidInputError` if there is none.
+
+    Recordings of earlier versions of the format are read as the present one.
+    """
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.format != FORMAT:
+            raise InvalidInputError(
+                "this is no recording: natsctl recording KEY -o FILE writes one"
+            )
+        if head.version > VERSION:
+            raise InvalidInputError(
+                f"the recording has version {head.version} of the format, and this natsctl reads "
+                f"versions up to {VERSION}: update natsctl"
+            )
+        return msgspec.json.decode(data, type=Recording)
+    except DECODE_ERRORS as error:
+        raise InvalidInputError(f"this is no recording: {error}") from error
+
+
+def seed_of(key: str, started: datetime) -> int:
+    """Return the seed of a recorded sync."""
+    return zlib.crc32(f"{key} {started.isoformat()}".encode())

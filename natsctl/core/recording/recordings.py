@@ -1,0 +1,225 @@
+"""Keeps the recordings of syncs in memory, within a bound."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from types import CodeType, TracebackType
+from typing import Protocol
+
+import msgspec
+
+from natsctl.core.objects.tape import (
+    CacheKeys,
+    CacheQuery,
+    CacheRead,
+    CacheStates,
+    CacheTarget,
+    DependencyRead,
+    Note,
+    OutsideCall,
+    RecordedError,
+    StoreCall,
+    Tape,
+)
+from natsctl.model.store import Stored
+
+BYTES_MAX = 16 * 1024 * 1024
+SYNCS_MAX = 5  # of each key that is being recorded
+SHARE = 4  # one recording takes at most this part of the memory
+NOTE_BYTES = 150  # the approximate size of a note without its values
+FRAMES_MAX = 50
+
+Frame = tuple[CodeType, int]
+
+
+class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A recorded sync, which refers to the objects that it read.
+
+    Attributes:
+        controller: the controller's name.
+        key: the key.
+        operation: the reason for the sync.
+        failures: the failed syncs of the key before this one.
+        started: the time of its start.
+        duration_s: its duration.
+        stored: the primary as the sync began; None if it did not exist.
+        last: the last state of a deleted primary.
+        planning: whether the sync only planned.
+        error: the error of a failed sync; None if it succeeded.
+        frames: the code and the line of each frame of the error's traceback.
+        after_s: the delay that the handler returned.
+        notes: what the sync read, called and wrote, in order.
+        around: further objects, such as the key's secondaries, that the handler may read once the
+            failure is corrected.
+        complete: false if it was too large, and its notes were dropped.
+    """
+
+    controller: str
+    key: str
+    operation: str
+    failures: int = 0
+    started: datetime
+    duration_s: float
+    stored: Stored | None
+    last: Stored | None = None
+    planning: bool = False
+    error: RecordedError | None = None
+    frames: tuple[Frame, ...] = ()
+    after_s: float | None = None
+    notes: tuple[Note, ...] = ()
+    around: tuple[CacheRead, ...] = ()
+    complete: bool = True
+
+    @property
+    def size(self) -> int:
+        """The approximate number of bytes that the recording holds."""
+        states = {id(stored): len(stored.value) for stored in self._states()}
+        written = sum(len(note.value) for note in self.notes if isinstance(note, StoreCall))
+        return sum(states.values()) + written + NOTE_BYTES * (len(self.notes) + len(states) + 10)
+
+    def _states(self) -> Iterator[Stored]:
+        yield from (stored for stored in (self.stored, self.last) if stored is not None)
+        for note in (*self.notes, *self.around):
+            yield from _states_of(note)
+
+
+class SyncRecorder(Protocol):
+    """Gives syncs their tapes, and keeps the recordings of some of them.
+
+    If `successes` is false, no successful sync is kept.
+    """
+
+    successes: bool
+
+    def tape(self) -> Tape:
+        """Return the tape of a new sync."""
+        ...
+
+    def wants(self, controller: str, key: str) -> bool:
+        """Return whether a successful sync of the key is kept."""
+        ...
+
+    def keep(self, recorded: KeptSync) -> None:
+        """Keep the recording of a sync."""
+        ...
+
+
+class Recordings:
+    """The last failed sync of each failing key, and the last syncs of each recorded key.
+
+    If all recordings together are larger than *bytes_max*, the oldest are dropped.
+    """
+
+    tape: Callable[[], Tape] = list
+
+    def __init__(self, bytes_max: int = BYTES_MAX, *, everything: bool = False) -> None:
+        self.bytes = 0
+        self.bytes_max = bytes_max
+        self.successes = everything
+        self._everything = everything  # whether every key is recorded
+        self._selected: set[tuple[str, str]] = set()
+        self._kept: OrderedDict[tuple[str, str], deque[KeptSync]] = OrderedDict()
+        self._sizes: dict[int, int] = {}  # by the identity of a recording
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def wants(self, controller: str, key: str) -> bool:
+        """See `SyncRecorder.wants`."""
+        return self._everything or (controller, key) in self._selected
+
+    def select(self, controller: str, keys: Iterable[str]) -> None:
+        """Record every sync of these keys from now on."""
+        self._selected.update((controller, key) for key in keys)
+        self.successes = True
+
+    def deselect(self, controller: str, keys: Iterable[str]) -> None:
+        """Record only failed syncs of these keys again."""
+        self._selected.difference_update((controller, key) for key in keys)
+        self.successes = self._everything or bool(self._selected)
+
+    def selected(self, controller: str) -> list[str]:
+        """Return the keys of the controller that are being recorded, sorted."""
+        return sorted(key for name, key in self._selected if name == controller)
+
+    def of(self, controller: str, key: str) -> list[KeptSync]:
+        """Return the recordings of the key, oldest first."""
+        return list(self._kept.get((controller, key), ()))
+
+    def keys(self, controller: str) -> list[str]:
+        """Return the keys of the controller that have recordings, oldest first."""
+        return [key for name, key in self._kept if name == controller]
+
+    def keep(self, recorded: KeptSync) -> None:
+        """See `SyncRecorder.keep`."""
+        name = recorded.controller, recorded.key
+        size = recorded.size
+        if size > self.bytes_max // SHARE:
+            recorded = msgspec.structs.replace(recorded, notes=(), around=(), complete=False)
+            size = recorded.size
+        kept = self._kept.pop(name, None) or deque()
+        self._kept[name] = kept
+        kept.append(recorded)
+        self._sizes[id(recorded)] = size
+        self.bytes += size
+        while len(kept) > (SYNCS_MAX if self.wants(*name) else 1):
+            self._drop(kept.popleft())
+        while self.bytes > self.bytes_max and self._kept:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        name, kept = next(iter(self._kept.items()))
+        self._drop(kept.popleft())
+        if not kept:
+            del self._kept[name]
+
+    def _drop(self, recorded: KeptSync) -> None:
+        self.bytes -= self._sizes.pop(id(recorded))
+
+
+current_recordings: ContextVar[SyncRecorder | None] = ContextVar("current_recordings", default=None)
+"""Keeps the recordings of the controllers that run in this context; None records nothing."""
+
+
+@contextmanager
+def recording(recorder: SyncRecorder | None) -> Iterator[None]:
+    """Record the syncs of the controllers that begin to run in the context."""
+    token = current_recordings.set(recorder)
+    try:
+        yield
+    finally:
+        current_recordings.reset(token)
+
+
+def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
+    """Return the code and the line of the innermost frames, without their variables."""
+    frames = []
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return tuple(frames[-FRAMES_MAX:])
+
+
+def _states_of(note: Note) -> Iterator[Stored]:
+    match note:
+        case (_, _, stored) | CacheTarget(stored=stored):
+            if stored is not None:
+                yield stored
+        case CacheStates(states=states) | DependencyRead(states=states):
+            yield from states
+        case StoreCall(answer=Stored() as stored):
+            yield stored
+        case StoreCall(answer=list() as states):
+            yield from (state for state in states if isinstance(state, Stored))
+        case CacheKeys() | CacheQuery() | StoreCall() | OutsideCall():
+            pass
+
+
+def listed(notes: Iterable[Note]) -> Iterator[CacheRead]:
+    """Yield the present cached states of the keys that lists and queries have returned."""
+    for note in notes:
+        if isinstance(note, CacheKeys | CacheQuery):
+            for key in note.keys:
+                yield note.informer, key, note.informer.cache.get(key)
