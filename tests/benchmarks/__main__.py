@@ -24,6 +24,7 @@ from tests.benchmarks import (
     bench_live,
     bench_markers,
     bench_memory,
+    bench_processes,
     bench_queue,
     bench_shards,
     bench_soak,
@@ -67,6 +68,7 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "cluster": bench_cluster.run,
     "growth": bench_growth.run,
     "shards": bench_shards.run,
+    "processes": bench_processes.run,
     "soak": bench_soak.run,
 }
 ONLY_BY_NAME = {"soak"}  # takes long

@@ -37,8 +37,6 @@ from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-PEERS_S = 5.0  # how long a process waits for those that are started together with it
-
 
 class ShardState(msgspec.Struct, frozen=True):
     """The state of a process in its group, for health checks and people.
@@ -92,7 +90,7 @@ def shards(
             no member record.
         identity: the unique name of this process; by default a new one.
         peers: the names of the processes that are started together, this one included. Before it
-            works, this process waits a few seconds for them, so that no key moves at the start.
+            works, this process waits *ttl_s* seconds for them, so that no key moves at the start.
 
     Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
@@ -279,7 +277,7 @@ class Shard(Participant):
         """Return whether the first keys wait for processes that are started together."""
         if self._members != NO_MEMBERS or set(self._peers.names) <= set(self._group.living.names):
             return False
-        return self._clock() < self._joined_at + PEERS_S
+        return self._clock() < self._joined_at + self._record.ttl_s
 
     def _check_others(self, own: Membership) -> None:
         """Check the other members before the first rebalance; *own* has come through the cache."""

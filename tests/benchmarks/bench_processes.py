@@ -1,0 +1,153 @@
+"""Cold start, live updates and memory of `natsctl run --processes`, compared with a naive loop."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.benchmarks.support.counting_controller import COUNTS, PERIOD_S, Progress, progress_of
+from tests.benchmarks.support.measured_server import ROOT, Sizes, filled, observing, write
+from tests.benchmarks.support.results import PEER, Row, compared, limited, shown
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+
+PROCESSES = (1, 2, 4)
+WITHIN_S = 600.0
+MB = 1_000_000
+COLD, LIVE, SHARE = 2.2, 1.8, 0.6  # the targets at two processes
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    cold: dict[int | str, list[float]] = {side: [] for side in (PEER, *PROCESSES)}
+    live: dict[int | str, list[float]] = {side: [] for side in (PEER, *PROCESSES)}
+    count, keys = sizes.live, sizes.live_keys
+    async with filled(sizes.keys) as server:
+        for _ in range(sizes.rounds):
+            async with observing(PEER, server, sizes, listed=sizes.keys) as observer:
+                cold[PEER].append(sizes.keys / observer.start.wall_s)
+            for size in PROCESSES:
+                async with _processes(size, server) as group:
+                    cold[size].append(sizes.keys / await group.handled(sizes.keys))
+    async with filled(keys) as server:
+        version, rounds = 0, count // keys
+        for _ in range(sizes.rounds):
+            for side in (PEER, *PROCESSES):
+                version += rounds
+                rate = await _live(side, server, sizes, version)
+                live[side].append(rate)
+    return [
+        *_rows(f"cold start, {sizes.keys:,} keys handled", cold, COLD),
+        *_rows(f"live updates, {count:,} over {keys:,} keys handled", live, LIVE),
+        *await _memory(sizes),
+    ]
+
+
+def _rows(what: str, rates: dict[int | str, list[float]], target: float) -> list[Row]:
+    return [
+        compared(
+            f"{what}: --processes {size}",
+            "/s",
+            rates[size],
+            rates[PEER],
+            target=f">= {target:g}x" if size == 2 else "",
+            enough=(lambda ratio: ratio >= target) if size == 2 else None,
+        )
+        for size in PROCESSES
+    ]
+
+
+async def _live(side: int | str, server: NatsServer, sizes: Sizes, version: int) -> float:
+    """Return the updates per second until the last version of every key is handled."""
+    count, keys = sizes.live, sizes.live_keys
+    rounds = count // keys
+    if isinstance(side, str):
+        async with observing(side, server, sizes, listed=keys, then=keys, version=version) as peer:
+            await write(server, keys, version=version, rounds=rounds)
+            end = await peer.end()
+        assert end is not None
+        return count / (end.seen[-1][1] - end.began)
+    async with _processes(side, server) as group:
+        await group.handled(keys)
+        started = time.monotonic()
+        await write(server, keys, version=version, rounds=rounds)
+        done = await group.reached(version, keys)
+    return count / (done - started)
+
+
+async def _memory(sizes: Sizes) -> list[Row]:
+    """Return the memory of each process with all keys handled."""
+    resident: dict[int, float] = {}
+    async with filled(sizes.stalled) as server:
+        for size in PROCESSES:
+            async with _processes(size, server) as group:
+                await group.handled(sizes.stalled)
+                await asyncio.sleep(2 * PERIOD_S)
+                resident[size] = max(group.rss_bytes()) / MB
+    one = resident[1]
+    return [
+        shown(f"memory (RSS) of one process, {sizes.stalled:,} keys", "MB", [one]),
+        *(
+            limited(
+                f"  the largest of {size} processes, relative to one",
+                "x",
+                [resident[size] / one],
+                target=f"<= {SHARE:g}x",
+                enough=lambda share: share <= SHARE,
+            )
+            for size in PROCESSES[1:]
+        ),
+    ]
+
+
+class _Group:
+    """A command with its processes, which write their progress to files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def handled(self, count: int) -> float:
+        """Wait until so many syncs are done; return the seconds since the first process began."""
+        await eventually(lambda: sum(p.syncs for p in self._progress()) >= count, within_s=WITHIN_S)
+        progress = self._progress()
+        return max(p.last for p in progress) - min(p.began for p in progress)
+
+    async def reached(self, version: int, keys: int) -> float:
+        """Wait until this version of so many keys is handled; return the time of the last one."""
+
+        def all_reached() -> bool:
+            return sum(p.keys for p in self._progress() if p.version == version) >= keys
+
+        await eventually(all_reached, within_s=WITHIN_S)
+        return max(p.last for p in self._progress())
+
+    def rss_bytes(self) -> list[int]:
+        """Return the memory of the processes that run controllers."""
+        return [p.rss_bytes for p in self._progress()]
+
+    def _progress(self) -> list[Progress]:
+        return [p for file in self._folder.glob("*.json") if (p := progress_of(file)) is not None]
+
+
+@asynccontextmanager
+async def _processes(size: int, server: NatsServer) -> AsyncIterator[_Group]:
+    with tempfile.TemporaryDirectory(prefix="natsctl-bench-") as folder:
+        with (Path(folder) / "log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "natsctl", "run", "--processes", str(size)),
+                *("-c", "tests.benchmarks.support.counting_controller:Counting"),
+                *("--server", server.url, "--log-level", "warning"),
+                cwd=ROOT,
+                env={**os.environ, COUNTS: folder},
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield _Group(Path(folder))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            await process.wait()
