@@ -261,7 +261,7 @@ class ControllerRuntime(Hosted):
         """See `Hosted.status`."""
         parts = self._parts
         return msgspec.structs.replace(
-            status_of(self._host, self.holds, parts.secondaries.contests()),
+            status_of(self._host, self.holds, self._keys.count, parts.secondaries.contests()),
             installation=parts.installation.id,
             garbage_held=hidden(self.garbage_held),
         )

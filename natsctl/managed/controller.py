@@ -171,7 +171,7 @@ class ManagedController(Hosted, Generic[T]):
 
     def status(self) -> Status:
         """See `Hosted.status`."""
-        return status_of(self._host, self.holds)
+        return status_of(self._host, self.holds, self._keys.count)
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about the object *key*, for people."""

@@ -1,6 +1,6 @@
 """Explains the state of an object's watchers, from memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -38,4 +38,8 @@ def status(host: Host, routes: Routes, *, has: Callable[[str], bool]) -> Status:
     failing = {
         key: error for deliveries, _ in routes for key, error in deliveries.failures().items()
     }
-    return msgspec.structs.replace(status_of(host, has), failing=failing)
+
+    def count(keys: Collection[str]) -> int:
+        return sum(map(has, keys))
+
+    return msgspec.structs.replace(status_of(host, has, count), failing=failing)

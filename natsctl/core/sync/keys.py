@@ -113,6 +113,10 @@ class KeyQueue:
         """Return whether this process syncs the key now."""
         return self._loop.holdings.has(key)
 
+    def count(self, keys: Collection[str]) -> int:
+        """Return how many of the keys this process syncs now."""
+        return self._loop.holdings.count(keys)
+
     def hold_only(self, keys: Collection[str]) -> None:
         """Sync no other keys than these; call this before the loop runs."""
         self._loop.holdings.reset(OnlyKeys(keys))
