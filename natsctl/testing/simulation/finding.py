@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             "faults",
             *(f"  {fault}" for fault in self.faults or ("none",)),
             "last writes",
-            *(f"  {write}" for write in self.writes),
+            *(f"  {write}" for write in self.writes or ("none",)),
             "hint",
             f"  {self.hint}",
         ]

@@ -24,6 +24,7 @@ T = TypeVar("T")
 LATENCIES_S = (0.0, 0.0, 0.0, 0.001, 0.004, 0.03)
 TIMEOUT_S = 5.0  # until a call without an answer fails
 WRITES_KEPT = 12
+OWN_BUCKETS = ("natsctl", "natsctl_leases")  # which have natsctl's own records
 VALUE_SHOWN_MAX = 100  # characters of a value in the list of writes
 
 
@@ -116,7 +117,9 @@ class Network:
     def wrote(
         self, process: str, operation: str, place: str, name: str, value: bytes = b""
     ) -> None:
-        """Record a write that took effect."""
+        """Record a write that took effect, unless it is one of natsctl's own records."""
+        if place in OWN_BUCKETS:
+            return
         seconds = asyncio.get_running_loop().time()
         write = Write(round(seconds, 3), process, operation, f"{place}/{name}", value)
         self.writes.append(write)
