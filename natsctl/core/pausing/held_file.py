@@ -21,6 +21,8 @@ SLOT = 512  # bytes for the key of one worker; the first two are its length
 LENGTH = 2
 ENDING = ".held"
 
+_LENGTHS = [size.to_bytes(LENGTH, "little") for size in range(SLOT)]
+
 state_directory: ContextVar[Path | None] = ContextVar("state_directory", default=None)
 """The directory of the files; None if the process keeps none."""
 
@@ -34,13 +36,13 @@ class HeldFile:
     def hold(self, worker: int, key: str) -> None:
         """Note that the worker begins to sync the key."""
         data, start = key.encode()[: SLOT - LENGTH], worker * SLOT
-        self._mapped[start + LENGTH : start + LENGTH + len(data)] = data
-        self._mapped[start : start + LENGTH] = len(data).to_bytes(LENGTH, "little")
+        size = len(data)
+        self._mapped[start : start + LENGTH + size] = _LENGTHS[size] + data
 
     def release(self, worker: int) -> None:
         """Note that the worker holds no key."""
         start = worker * SLOT
-        self._mapped[start : start + LENGTH] = b"\0\0"
+        self._mapped[start : start + LENGTH] = _LENGTHS[0]
 
 
 @contextmanager
