@@ -173,6 +173,19 @@ async def test_the_second_of_two_keys_that_write_one_secondary_fails(client: App
     assert errors[0].startswith(ExistsError.__name__)
 
 
+async def test_two_keys_that_adopt_one_secondary_from_each_other_do_not_settle(
+    client: AppClient,
+) -> None:
+    await client.app("a")
+    await client.app("b")
+    fighting = Shared()
+    fighting.adopt = True
+    made = await plan_of(client, fighting)
+    errors = [key_plan.error for key_plan in made.keys.values() if key_plan.error]
+    assert len(errors) == 1
+    assert "back and forth" in errors[0]
+
+
 async def test_a_handler_sees_its_own_planned_writes(client: AppClient) -> None:
     await client.app("shop")
     made = await plan_of(client, Reader())

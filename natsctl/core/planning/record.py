@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from natsctl.core.planning.diff import actions_of, shown_values
-from natsctl.errors import RetryAfter
+from natsctl.errors import PlanningError, RetryAfter
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.plan import Action, KeyPlan, PlanSummary
@@ -20,6 +20,7 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 KEYS_MAX = 10_000  # of a continuous plan
+RETURNS_MAX = 10  # writes of one object by one key, each after another key's
 
 Effect = Literal["create", "update", "delete"]
 
@@ -89,8 +90,25 @@ class PlanRecord:
         self._key_of = key_of
         self._keys: dict[str, _KeyRecord] = {}  # that wrote, failed, or ask to come back
         self._quiet: set[str] = set()  # keys without any of that
+        self._writers: dict[_Place, str] = {}  # the key that wrote an object last
+        self._returns: Counter[tuple[str, str, str]] = Counter()  # by object and key
 
     # ---- what happens
+
+    def check(self, place: str, kind: Kind[Any], key: str) -> None:
+        """Raise `PlanningError` if two keys change an object back and forth without end."""
+        if self.continuous:
+            return
+        sync_key, last = self._key_of(), self._writers.get((place, key))
+        self._writers[place, key] = sync_key
+        if last is None or last == sync_key:
+            return
+        self._returns[place, key, sync_key] += 1
+        if self._returns[place, key, sync_key] > RETURNS_MAX:
+            raise PlanningError(
+                f"{kind.name}/{key} is also written by the sync of {last}: the two would change it "
+                "back and forth"
+            )
 
     def wrote(
         self, place: str, kind: Kind[Any], key: str, before: bytes | None, after: bytes | None

@@ -310,6 +310,8 @@ class PlanningStore:
         """Raise `ConflictError` if another sync has planned a state of the key since."""
         if self._overlay.entries.get(key) is not planned:
             raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+        if self._record is not None:
+            self._record.check(self._overlay.place, self.kind, key)
 
     def _not_found(self, deleted: Deleted) -> NotFoundError:
         return NotFoundError(
