@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsctl import Controller, NotFoundError, Object, kv, primary
@@ -185,6 +185,15 @@ def text_value(text: str) -> bytes:
     return msgspec.json.encode({"spec": {"text": text}})
 
 
+READ_ALL: list[tuple[tuple[str, Any], float]] = [
+    (("put", "k0"), 12.0),
+    (("read all", "0"), 0.0),
+    (("read all", "1"), 0.0),
+    *((("put", key), 0.5) for key in KEYS),
+]
+
+
+@example(size=2, together=False, steps=READ_ALL)
 @given(
     size=st.integers(1, 3),
     together=st.booleans(),

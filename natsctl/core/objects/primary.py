@@ -46,12 +46,7 @@ class CacheReader(Generic[T]):
         is not read yet.
         """
         stored = self._barrier.read(self.informer, key)
-        if stored is None:
-            return None
-        if not is_read(stored):
-            self.informer.cache.want_all()
-            raise UnreadError(self.kind.name, key)
-        return self.informer.cache.decode(stored)
+        return None if stored is None else self._decode(stored)
 
     def keys(self) -> Collection[str]:
         """Return the keys of all cached objects, changed by the writes of this sync."""
@@ -82,7 +77,13 @@ class CacheReader(Generic[T]):
 
     def _decoded(self, keys: Collection[str]) -> dict[str, T]:
         states = self._barrier.read_all(self.informer, keys)
-        return {stored.key: self.informer.cache.decode(stored) for stored in states}
+        return {stored.key: self._decode(stored) for stored in states}
+
+    def _decode(self, stored: Stored) -> T:
+        if not is_read(stored):
+            self.informer.cache.want_all()
+            raise UnreadError(self.kind.name, stored.key)
+        return self.informer.cache.decode(stored)
 
 
 class Tertiary(CacheReader[T]):
