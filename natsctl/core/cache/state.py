@@ -169,6 +169,7 @@ class NextState(Generic[T]):
         self.before = before
         self.after = before.empty()
         self.incarnation = incarnation
+        self._first = not before.objects  # all objects are new, so that no key is noted
         self._changed: dict[str, None] = {}  # keys with another valid state, not just converted
         self._deleted: dict[str, Deleted] = {}
 
@@ -181,7 +182,7 @@ class NextState(Generic[T]):
             return
         try:
             self.after.put(stored)
-            if not self.before.shows(stored):
+            if not (self._first or self.before.shows(stored)):
                 self._changed[key] = None
         except InvalidObjectError as error:
             self._keep(key)
@@ -215,7 +216,7 @@ class NextState(Generic[T]):
         change if it is newer than the revision *since*. None is a step without a change.
         """
         kind, before, after = self.before.kind, self.before, self.after
-        for key in self._changed:
+        for key in tuple(after.objects) if self._first else self._changed:
             yield Change(kind, key, before.objects.get(key), after.objects[key], initial=True)
         for vanished in self._vanished():
             yield None if vanished is None else self._deletion(vanished)
