@@ -280,6 +280,13 @@ class HandlerError(NatsctlError):
     """
 
 
+class NotRecordedError(NatsctlError):
+    """Raised in a replay if a handler reads what was not recorded.
+
+    Record the sync again with a handler that reads it, or leave the read out.
+    """
+
+
 class PausedError(NatsctlError):
     """The key or its controller is paused; the message has the command that resumes it."""
 

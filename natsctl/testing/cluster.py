@@ -12,6 +12,7 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Coroutine,
+    Iterable,
     Iterator,
     Sequence,
 )
@@ -240,6 +241,12 @@ class MemoryManifestStore:
         A mutating webhook, and the normal forms of a server, change objects in this way.
         """
         self._objects.mutation = change
+
+    def restore(self, objects: Iterable[Stored]) -> None:
+        """Add objects with their revisions, as from a recording; watches do not show them."""
+        for stored in objects:
+            self._objects.at[stored.key] = documents.parse(stored.value)
+            self._objects.revision = max(self._objects.revision, stored.revision)
 
     def fail(self, error: StoreError | None) -> None:
         """Raise *error* from every call until this is called with None; also end every watch."""

@@ -1,8 +1,10 @@
 """The base class of a controller that runs in a host: its stop and its reports."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
+from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, invalid_of
 from natsctl.core.insight.measures import lags
 from natsctl.core.insight.tree import Beyond, Branch
@@ -53,6 +55,11 @@ class Hosted(ABC):
         Asks the stores, for a second at most. A store that does not answer is left out.
         """
         return await lags(self._host.informers)
+
+    @property
+    def informers(self) -> Mapping[str, Informer[Any]]:
+        """The informers by slot, once the stores are open."""
+        return self._host.informers
 
     def planned(self, key: str) -> KeyPlan | None:
         """Return what the syncs of the key would do; None if the controller does not only plan."""

@@ -12,6 +12,8 @@ from natsctl.errors import DECODE_ERRORS, InvalidInputError
 
 FORMAT = "natsctl.io/recording"
 VERSION = 1
+NOTHING = Raw()
+"""The JSON of a value that a recording does not have."""
 
 
 class RecordedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,7 +22,7 @@ class RecordedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     place: str
     key: str
     revision: int
-    value: Raw | None = None
+    value: Raw = NOTHING
     base64: str = ""
 
 
@@ -80,9 +82,9 @@ class StoreStep(
     place: str
     verb: str
     key: str
-    value: Raw | None = None
+    value: Raw = NOTHING
     state: int | None = None
-    answer: Raw | None = None
+    answer: Raw = NOTHING
     error: RecordedError | None = None
     took_s: float = 0.0
 
@@ -95,11 +97,11 @@ class StoreStep(
 class OutsideStep(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step", tag="outside"
 ):
-    """A call outside of the stores; `result` is None if it cannot be written as JSON."""
+    """A call outside of the stores; `result` is missing if it cannot be written as JSON."""
 
     name: str
     type: str = ""
-    result: Raw | None = None
+    result: Raw = NOTHING
     error: RecordedError | None = None
     took_s: float = 0.0
 
@@ -132,6 +134,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         natsctl: the version of natsctl that made the recording.
         controller: the controller's name.
         controller_version: the version of the controller; empty if it has none.
+        place: the place of the controller's primaries.
         key: the key.
         operation: the reason for the sync.
         started: the time of its start.
@@ -155,6 +158,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     natsctl: str
     controller: str
     controller_version: str = ""
+    place: str
     key: str
     operation: str
     started: datetime

@@ -22,6 +22,7 @@ from natsctl.core.objects.tape import (
     StoreCall,
 )
 from natsctl.core.recording.document import (
+    NOTHING,
     DependencyStep,
     KeysStep,
     Outcome,
@@ -69,6 +70,7 @@ def recording_of(
         natsctl=installed("natsctl"),
         controller=kept.controller,
         controller_version=version,
+        place=writer.primary_place,
         key=kept.key,
         operation=str(kept.operation),
         started=kept.started,
@@ -192,15 +194,15 @@ class _Writer:
             key=call.key,
             value=self._raw(call.place, call.value),
             state=self.state(call.place, stored),
-            answer=None if stored is not None else self._answer(call.place, call.answer),
+            answer=NOTHING if stored is not None else self._answer(call.place, call.answer),
             error=self._error(call.error),
             took_s=call.took_s,
         )
 
-    def _answer(self, place: str, answer: Any) -> Raw | None:
+    def _answer(self, place: str, answer: Any) -> Raw:
         """Return an answer that is no state: a revision, a history, or field managers."""
         if answer is None:
-            return None
+            return NOTHING
         if isinstance(answer, list):
             answer = [
                 {"deleted": entry.key, "revision": entry.revision, "purged": entry.purged}
@@ -212,17 +214,17 @@ class _Writer:
 
     def _state(self, place: str, stored: Stored) -> RecordedState:
         raw = self._raw(place, stored.value)
-        text = "" if raw is not None or self._masker else base64.b64encode(stored.value).decode()
+        text = "" if bytes(raw) or self._masker else base64.b64encode(stored.value).decode()
         return RecordedState(
             place=place, key=stored.key, revision=stored.revision, value=raw, base64=text
         )
 
-    def _raw(self, place: str, value: bytes) -> Raw | None:
-        """Return a JSON value, masked if the recording is; None if the value is no JSON."""
+    def _raw(self, place: str, value: bytes) -> Raw:
+        """Return a JSON value, masked if the recording is; `NOTHING` if the value is no JSON."""
         try:
             parsed = exact_json.decode(value)
         except DECODE_ERRORS:
-            return None
+            return NOTHING
         if self._masker is None:
             return Raw(value)
         self._masker.learn(parsed, place=place)

@@ -1,0 +1,1 @@
+"""Replays a recorded sync in memory."""

@@ -1,0 +1,119 @@
+"""The result of a replay, and its comparison with the recorded sync."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from types import TracebackType
+
+import msgspec
+
+from natsctl.core.objects.tape import StoreCall
+from natsctl.core.recording.document import Outcome, Recording, StoreStep
+from natsctl.errors import DECODE_ERRORS
+from natsctl.model import exact_json
+
+
+class Verdict(Enum):
+    """How the replay of a sync ends."""
+
+    SUCCEEDED = "the sync succeeds"
+    AS_RECORDED = "the sync fails as recorded"
+    OTHERWISE = "the sync fails in another way"
+    NOT_RECORDED = "the sync reads what was not recorded"
+
+
+class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
+    """The replay of a recorded sync.
+
+    Attributes:
+        controller: the controller's name.
+        key: the key.
+        verdict: how the replay ended.
+        recorded: the recorded outcome.
+        replayed: the outcome of the replay.
+        missing: what the handler read that was not recorded.
+        assumed: objects that were written, and are not in the recording; they counted as missing.
+        writes: the writes of the replay, such as `create kv/routes shop`.
+        other_writes: the differences between its writes and the recorded ones.
+        error: the exception that the handler raised in the replay.
+    """
+
+    controller: str
+    key: str
+    verdict: Verdict
+    recorded: Outcome
+    replayed: Outcome
+    missing: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    other_writes: tuple[str, ...] = ()
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    @property
+    def traceback(self) -> TracebackType | None:
+        """The traceback of the exception in the replay."""
+        return None if self.error is None else self.error.__traceback__
+
+    def _lines(self) -> Iterable[str]:
+        yield f"{self.key} of {self.controller}: {self.verdict.value}"
+        yield f"  recorded  {self.recorded}"
+        yield f"  replayed  {self.replayed}"
+        yield from _field("missing", self.missing)
+        yield from _field("assumed", [f"{name} does not exist" for name in self.assumed])
+        yield from _field("writes", self.writes)
+        yield from _field("differs", self.other_writes)
+
+
+def verdict_of(recorded: Outcome, replayed: Outcome, *, missing: Sequence[str]) -> Verdict:
+    """Return how a replay ended."""
+    if missing:
+        return Verdict.NOT_RECORDED
+    if replayed.error is None:
+        return Verdict.SUCCEEDED
+    same = recorded.error is not None and (
+        (recorded.error.type, recorded.error.message)
+        == (replayed.error.type, replayed.error.message)
+    )
+    return Verdict.AS_RECORDED if same else Verdict.OTHERWISE
+
+
+def writes_of(calls: Iterable[StoreCall]) -> tuple[str, ...]:
+    """Return the writes among the calls of a replay, as text."""
+    return tuple(
+        f"{call.verb} {call.place} {call.key}" for call in calls if call.verb not in _READS
+    )
+
+
+def other_writes(recording: Recording, calls: Iterable[StoreCall]) -> tuple[str, ...]:
+    """Return the differences between the writes of a replay and those of the recording."""
+    steps = [step for step in recording.steps if isinstance(step, StoreStep) and step.writes]
+    recorded = Counter((step.verb, step.place, step.key, _text(step.value)) for step in steps)
+    replayed = Counter(
+        (call.verb, call.place, call.key, _text(call.value))
+        for call in calls
+        if call.verb not in _READS
+    )
+    lost = [f"only recorded: {' '.join(write[:3])}" for write in recorded - replayed]
+    new = [f"only replayed: {' '.join(write[:3])}" for write in replayed - recorded]
+    return (*lost, *new)
+
+
+_READS = {"get", "history", "managed"}
+
+
+def _text(value: bytes | msgspec.Raw) -> bytes:
+    """Return a value so that equal JSON values are equal texts."""
+    if not bytes(value):
+        return b""
+    try:
+        return exact_json.encode_sorted(exact_json.decode(value))
+    except DECODE_ERRORS:
+        return bytes(value)
+
+
+def _field(name: str, texts: Sequence[str]) -> Iterable[str]:
+    for number, text in enumerate(texts):
+        yield f"  {'' if number else name:<10}{text}"

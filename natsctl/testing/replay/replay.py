@@ -1,0 +1,201 @@
+"""Replays a recorded sync: calls the handler in memory, with the recorded reads and clock."""
+
+import asyncio
+import logging
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
+from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots.owners import OwnerNames
+from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
+from natsctl.core.objects.primary import Primary
+from natsctl.core.objects.tape import RecordedError
+from natsctl.core.planning.record import PlanRecord, current_plan
+from natsctl.core.recording.document import Outcome, Recording, decode_recording
+from natsctl.core.recording.recordings import KeptSync, frames_of, recording
+from natsctl.core.recording.writing import traceback_text
+from natsctl.core.sync.calls import current_key
+from natsctl.errors import UsageError
+from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
+from natsctl.testing.memory import MemoryStores
+from natsctl.testing.replay.outcome import (
+    ReplayedSync,
+    Verdict,
+    other_writes,
+    verdict_of,
+    writes_of,
+)
+from natsctl.testing.replay.outside import finding
+from natsctl.testing.replay.stores import ReplayCluster, ReplayStores
+from natsctl.testing.replay.tape import ReplayTape
+from natsctl.testing.replay.world import World
+from natsctl.testing.reproducible import reproducible
+from natsctl.testing.time import VirtualTimeLoop
+
+
+class ReplayError(AssertionError):
+    """Raised by `replay` if the sync does not succeed; `replayed` describes the replay."""
+
+    def __init__(self, replayed: ReplayedSync) -> None:
+        super().__init__(f"\n{replayed}")
+        self.replayed = replayed
+
+
+def replay(path: str | Path, controller: type[Controller]) -> ReplayedSync:
+    """Replay the recording in a file, and return the replay if the sync succeeds.
+
+    The handler of a new *controller* runs in memory and in virtual time. It reads what the recorded
+    sync has read, and nothing else. Its clock begins at the time of the recorded sync, and its
+    randomness depends on the recording.
+
+    Raises `ReplayError` if the handler fails, or reads what was not recorded. Raises
+    `InvalidInputError` if the file has no recording, and `UsageError` if the recording is of
+    another controller.
+    """
+    replayed = replay_recording(decode_recording(Path(path).read_bytes()), controller)
+    if replayed.verdict is not Verdict.SUCCEEDED:
+        raise ReplayError(replayed) from replayed.error
+    return replayed
+
+
+def replay_recording(recorded: Recording, controller: type[Controller]) -> ReplayedSync:
+    """Replay a recording, and return the replay; see `replay`."""
+    if not recorded.complete:
+        raise UsageError(
+            f"the recording of {recorded.key} has no reads: the sync read too much; "
+            "set controllers.recordings_bytes_max to a larger number"
+        )
+    module = sys.modules[controller.__module__]
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        begin = recorded.started.timestamp() - runner.get_loop().time()
+        with reproducible(runner.get_loop(), (module,), begin=begin), _silent():
+            random.seed(recorded.seed)
+            return runner.run(_Replay(recorded, controller).run())
+
+
+class _Replay:
+    """One replay; keeps the recording of the sync that it makes; a `SyncRecorder`."""
+
+    successes = True
+
+    def __init__(self, recorded: Recording, controller: type[Controller]) -> None:
+        self._recorded = recorded
+        self._world = World(recorded)
+        self._controller = controller
+        self._tape = ReplayTape(self._world)
+
+    def tape(self) -> ReplayTape:
+        """See `SyncRecorder.tape`."""
+        return self._tape
+
+    def wants(self, controller: str, key: str) -> bool:  # noqa: ARG002 - the protocol's signature
+        """See `SyncRecorder.wants`."""
+        return False
+
+    def keep(self, recorded: KeptSync) -> None:
+        """See `SyncRecorder.keep`; the replay keeps nothing."""
+
+    async def run(self) -> ReplayedSync:
+        """Call the handler once, and compare the result with the recording."""
+        stores = MemoryStores()
+        runtime = ControllerRuntime(
+            self._controller(),
+            nats=ReplayStores(self._world, stores),
+            kube=ReplayCluster(self._world, stores.kube),
+            owner_names=_owner_names(self._recorded.settings),
+        )
+        await _install(stores, self._recorded.settings)
+        with recording(self):
+            async with runtime.opened():
+                await runtime.complete()
+                await runtime.controller.start()
+                try:
+                    return await self._sync(runtime)
+                finally:
+                    await runtime.controller.clean()
+
+    async def _sync(self, runtime: ControllerRuntime) -> ReplayedSync:
+        recorded, key = self._recorded, self._recorded.key
+        slot = only_primary(type(runtime.controller))
+        if slot.name not in recorded.slots:
+            raise UsageError(f"the recording of {recorded.controller} has no slot {slot.name}")
+        if self._world.last is not None:
+            primary: Primary[Any] = vars(runtime.controller)[slot.name]
+            primary.deleted_states[key] = self._world.last
+        self._tape.begin(runtime.informers)
+        random.seed(recorded.seed)
+        after_s, error = None, None
+        with finding(self._world.found), _planning(recorded.planning):
+            try:
+                after_s = await runtime.sync(key)
+            except Exception as raised:  # noqa: BLE001 - any error of a handler is an outcome
+                error = raised
+        return self._result(_outcome(after_s, error), error)
+
+    def _result(self, replayed: Outcome, error: Exception | None) -> ReplayedSync:
+        recorded, world, calls = self._recorded, self._world, self._tape.calls
+        return ReplayedSync(
+            controller=recorded.controller,
+            key=recorded.key,
+            verdict=verdict_of(recorded.outcome, replayed, missing=world.missing),
+            recorded=recorded.outcome,
+            replayed=replayed,
+            missing=tuple(dict.fromkeys(world.missing)),
+            assumed=tuple(dict.fromkeys(self._tape.assumed)),
+            writes=writes_of(calls),
+            other_writes=other_writes(recorded, calls),
+            error=error,
+        )
+
+
+def _outcome(after_s: float | None, error: Exception | None) -> Outcome:
+    if error is None:
+        return Outcome(after_s=after_s)
+    recorded = RecordedError.of(error)
+    message = hidden(recorded.message, limit=max(1, len(recorded.message)))
+    return Outcome(
+        error=msgspec.structs.replace(recorded, message=message),
+        traceback=hidden(traceback_text(frames_of(error.__traceback__)), limit=TRACEBACK_MAX),
+    )
+
+
+def _owner_names(settings: Mapping[str, Any]) -> OwnerNames:
+    return msgspec.convert(settings.get("owner_names", {}), OwnerNames)
+
+
+async def _install(stores: MemoryStores, settings: Mapping[str, Any]) -> None:
+    """Give the memory stores the installation of the recorded daemon."""
+    known = settings.get("installation")
+    if known:
+        store = await stores.open(INSTALLATION)
+        await store.create(KEY, msgspec.json.encode(msgspec.convert(known, Installation)))
+
+
+@contextmanager
+def _planning(planning: bool) -> Iterator[None]:  # noqa: FBT001 - the recorded value
+    """Let `natsctl.planning()` return what it returned in the recorded sync."""
+    token = current_plan.set(PlanRecord(current_key) if planning else None)
+    try:
+        yield
+    finally:
+        current_plan.reset(token)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep the log lines of the replay from the log of the process."""
+    logger = logging.getLogger("natsctl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,212 @@
+"""Stores that answer from a recording; writes that the recording does not have go to memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Self, TypeVar, cast
+
+import msgspec
+
+from natsctl.core.recording.document import StoreStep
+from natsctl.core.recording.stores import place_of
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind
+from natsctl.model.managed_fields import ManagedFields
+from natsctl.model.manifests import KubeKind
+from natsctl.model.recorder import Recorder
+from natsctl.model.store import Deleted, Stored, WatchEvent
+from natsctl.model.write_guard import WriteGuard
+from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.kinds import MemoryResource
+from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
+from natsctl.testing.replay.errors import error_of
+from natsctl.testing.replay.world import World
+
+T = TypeVar("T")
+
+
+class ReplayStore:
+    """A store that answers each call as recorded; a `Store`.
+
+    A call that was not recorded is answered from memory, where the recorded objects are. A read of
+    an object that the recording does not have raises `NotRecordedError`.
+    """
+
+    def __init__(self, base: MemoryStore | MemoryManifestStore, world: World) -> None:
+        self._base = base
+        self._world = world
+        self._place = place_of(base.kind)
+
+    @property
+    def kind(self) -> Kind[Any]:
+        """See `Store.kind`."""
+        return self._base.kind
+
+    async def get(self, key: str) -> Stored:
+        """See `Store.get`."""
+        return await self._call("get", key, lambda: self._base.get(key))
+
+    async def create(self, key: str, value: bytes) -> Stored:
+        """See `Store.create`."""
+        return await self._call("create", key, lambda: self._base.create(key, value))
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        """See `Store.update`."""
+        return await self._call(
+            "update", key, lambda: self._base.update(key, value, revision=revision)
+        )
+
+    async def delete(
+        self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
+    ) -> int:
+        """See `Store.delete`."""
+        return await self._call(
+            "delete", key, lambda: self._base.delete(key, revision=revision, uid=uid, purge=purge)
+        )
+
+    async def history(self, key: str) -> list[Stored | Deleted]:
+        """See `Store.history`."""
+        return await self._call("history", key, lambda: self._base.history(key))
+
+    async def newest_revision(self) -> int:
+        """See `Sequenced.newest_revision`."""
+        return max((stored.revision for stored in self._base.stored()), default=0)
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """See `Store.watch`."""
+        return self._base.watch()
+
+    async def _call(self, verb: str, key: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        steps = self._world.calls.get((self._place, verb, key))
+        step = steps.popleft() if steps else None
+        if step is not None:
+            await asyncio.sleep(step.took_s)
+            if step.error is not None:
+                if step.error.type.endswith("CancelledError"):
+                    await asyncio.get_running_loop().create_future()
+                raise error_of(step.error)
+            if not step.writes:
+                return cast("T", self._answer(verb, step))
+        elif verb in {"get", "managed"} and not self._knows(key):
+            self._world.miss(f"{self._place} {key}")
+        return await call()
+
+    def _knows(self, key: str) -> bool:
+        name = self._place, key
+        return not self._world.began or name in self._world.known or name in self._world.replayed
+
+    def _answer(self, verb: str, step: StoreStep) -> object:
+        answer = msgspec.json.decode(step.answer) if bytes(step.answer) else None
+        if verb == "history":
+            return [self._entry(entry) for entry in cast("list[dict[str, Any]]", answer)]
+        if verb == "managed":
+            return msgspec.convert(answer, ManagedFields)
+        return self._world.state(step.state)
+
+    def _entry(self, entry: dict[str, Any]) -> Stored | Deleted | None:
+        if "deleted" in entry:
+            return Deleted(entry["deleted"], entry["revision"], entry["purged"])
+        return self._world.state(entry["state"])
+
+
+class ReplayManifestStore(ReplayStore):
+    """A store with server-side apply that answers as recorded; a `ManifestStore`."""
+
+    _base: MemoryManifestStore
+
+    @property
+    def kind(self) -> KubeKind[Any]:
+        """See `ManifestStore.kind`."""
+        return self._base.kind
+
+    async def locate(self, manifest: Document) -> str:
+        """See `ManifestStore.locate`."""
+        return await self._base.locate(manifest)
+
+    async def apply(
+        self, manifest: Document, *, manager: str, uid: str, force: bool = False
+    ) -> Stored:
+        """See `ManifestStore.apply`."""
+        key = await self._base.locate(manifest)
+        return await self._call(
+            "apply",
+            key,
+            lambda: self._base.apply(manifest, manager=manager, uid=uid, force=force),
+        )
+
+    async def managed(self, key: str) -> ManagedFields:
+        """See `ManifestStore.managed`."""
+        return await self._call("managed", key, lambda: self._base.managed(key))
+
+    async def patch_status(
+        self, key: str, patch: Document, *, revision: int | None = None
+    ) -> Stored:
+        """See `ManifestStore.patch_status`."""
+        return await self._call(
+            "patch_status", key, lambda: self._base.patch_status(key, patch, revision=revision)
+        )
+
+
+class ReplayStores:
+    """The buckets of a recording; a `Stores`."""
+
+    def __init__(self, world: World, base: MemoryStores) -> None:
+        self._world = world
+        self._base = base
+        self._filled: set[str] = set()
+
+    async def open(self, kind: Kind[Any]) -> ReplayStore:
+        """See `Stores.open`."""
+        store, place = self._base.store(kind), place_of(kind)
+        if place not in self._filled:
+            self._filled.add(place)
+            states = self._world.stored_in(place)
+            if states:
+                newest = max(stored.revision for stored in states)
+                store.restore(Backup({stored.key: [stored] for stored in states}, newest))
+        return ReplayStore(store, self._world)
+
+    def guarded(self, guard: WriteGuard) -> Self:  # noqa: ARG002 - nothing is stored
+        """See `Stores.guarded`."""
+        return self
+
+    def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
+        """See `Stores.recorder`."""
+        return self._base.recorder(controller)
+
+    async def api(
+        self,
+        endpoint: str,
+        body: Mapping[str, object] | None = None,  # noqa: ARG002 - no request is sent
+    ) -> dict[str, Any]:
+        """See `JetStream.api`; the recording has no answers of the JetStream API."""
+        self._world.miss(f"the answer of JetStream to {endpoint}")
+
+
+class ReplayCluster:
+    """The kinds of a cluster in a recording; a `ManifestStores`."""
+
+    def __init__(self, world: World, base: MemoryCluster) -> None:
+        self._world = world
+        self._base = base
+        self._filled: set[str] = set()
+
+    async def open(self, kind: Kind[Any]) -> ReplayManifestStore:
+        """See `ManifestStores.open`."""
+        store, place = await self._base.open(kind), place_of(kind)
+        if place not in self._filled:
+            self._filled.add(place)
+            store.restore(self._world.stored_in(place))
+        return ReplayManifestStore(store, self._world)
+
+    def guarded(self, guard: WriteGuard) -> Self:  # noqa: ARG002 - nothing is stored
+        """See `Stores.guarded`."""
+        return self
+
+    def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
+        """See `Stores.recorder`."""
+        return self._base.recorder(controller)
+
+    async def resource(self, api_version: str, kind: str) -> MemoryResource:
+        """See `Discovers.resource`."""
+        return await self._base.resource(api_version, kind)
