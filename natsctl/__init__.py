@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from natsctl.errors import NoDaemonError as NoDaemonError
     from natsctl.errors import NotFoundError as NotFoundError
     from natsctl.errors import NotLeadingError as NotLeadingError
+    from natsctl.errors import NotRecordedError as NotRecordedError
     from natsctl.errors import NotStartedError as NotStartedError
     from natsctl.errors import NotStoredError as NotStoredError
     from natsctl.errors import NoVersionedResourceError as NoVersionedResourceError

@@ -281,9 +281,9 @@ class HandlerError(NatsctlError):
 
 
 class NotRecordedError(NatsctlError):
-    """Raised in a replay if a handler reads what was not recorded.
+    """Raised in a replay if a handler makes a read that was not recorded.
 
-    Record the sync again with a handler that reads it, or leave the read out.
+    Record a sync of the handler that makes this read, or leave the read out.
     """
 
 

@@ -54,6 +54,9 @@ COMMANDS = {
         "operate.external",
         "Show the links to external resources, and resolve those with an unknown result.",
     ),
+    "record": ("operate.record", "Record every sync of keys."),
+    "recording": ("operate.recording", "Fetch the recording of a sync."),
+    "replay": ("daemon.replay", "Replay a recorded sync in memory."),
     "simulate": (
         "daemon.simulate",
         "Simulate a controller under faults, and find the bugs of a bad day.",

@@ -10,7 +10,7 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -72,6 +72,7 @@ class ControllerRuntime(Hosted):
         self.name = controller.name
         self.kind = only_primary(type(controller)).kind.name  # as owner labels name it
         self.nats = nats
+        self._owner_names = OwnerNames() if owner_names is None else owner_names
         queue = Workqueue[str](pace=controller.rate_limit)
         self._barrier = Barrier(barrier_timeout_s)
         host = Host(
@@ -92,7 +93,7 @@ class ControllerRuntime(Hosted):
             pausing,
             nats=nats,
             kube=kube,
-            names=OwnerNames() if owner_names is None else owner_names,
+            names=self._owner_names,
         )
         self._opened: OpenController | None = None
         controller.runtime = self
@@ -188,6 +189,21 @@ class ControllerRuntime(Hosted):
     def owners(self, change: Change[Any]) -> list[str]:
         """Return the keys of the primaries that owned the object before or after the change."""
         return self._parts.enqueuer.owners(change)
+
+    @property
+    def version(self) -> str:  # type: ignore[override]  # the version of the controller
+        """The version of the controller; empty if it has none."""
+        return self.controller.version
+
+    @property
+    def replay_settings(self) -> Mapping[str, object]:
+        """See `Hosted.replay_settings`."""
+        return {
+            "owner_names": msgspec.to_builtins(self._owner_names),
+            "installation": msgspec.to_builtins(self.installation),
+            "sync_timeout_s": self.controller.sync_timeout_s,
+            "deletion_policy": self.controller.deletion_policy,
+        }
 
     @property
     def installation(self) -> Installation | None:

@@ -6,8 +6,8 @@ from natsctl.testing.jetstream import MemoryJetStream
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder, RecordedEvent
-from natsctl.testing.replay.outcome import ReplayedSync
-from natsctl.testing.replay.replay import ReplayError, replay
+from natsctl.testing.replaying.outcome import ReplayedSync
+from natsctl.testing.replaying.replay import ReplayError, replay
 from natsctl.testing.simulation.external import ExternalError, SimulatedExternal
 from natsctl.testing.simulation.finding import Finding, Report
 from natsctl.testing.simulation.objects import StoredObjects, load

@@ -24,6 +24,7 @@ from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.coordination.vacancy import Vacancy
 from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.core.task_group import together
 from natsctl.daemon.api.service import answering, this_process
 from natsctl.daemon.api.stand_in import status_stand_in
@@ -233,8 +234,12 @@ async def _serve(
                 daemon=daemon,
             ):
                 with vitals.watchdog.standing_in(status_stand_in(options, daemon, names)):
+                    recordings = Recordings(
+                        settings.recordings_max_bytes, everything=settings.record
+                    )
                     async with publishing(nats, controllers):
-                        await _run_operator(operator, report)
+                        with recording(recordings):
+                            await _run_operator(operator, report)
 
 
 async def _serve_plan(

@@ -8,6 +8,9 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, invalid_of
 from natsctl.core.insight.measures import lags
 from natsctl.core.insight.tree import Beyond, Branch
+from natsctl.core.recording.document import Recording
+from natsctl.core.recording.recordings import Recordings
+from natsctl.core.recording.writing import recording_of
 from natsctl.core.sync.host import Host
 from natsctl.errors import StoreError
 from natsctl.model.plan import KeyPlan
@@ -20,6 +23,7 @@ class Hosted(ABC):
     """
 
     name: str
+    version: str = ""
 
     def __init__(self, host: Host) -> None:
         self.synced = host.synced
@@ -55,6 +59,36 @@ class Hosted(ABC):
         Asks the stores, for a second at most. A store that does not answer is left out.
         """
         return await lags(self._host.informers)
+
+    @property
+    def recordings(self) -> Recordings | None:
+        """The recordings of this process; None if it keeps none."""
+        recorder = self._host.recorder
+        return recorder if isinstance(recorder, Recordings) else None
+
+    def recording(self, key: str, *, masked: bool) -> Recording | None:
+        """Return the recording of the last failed sync of the key, or else of its last sync.
+
+        A *masked* recording has no secrets. Returns None if there is no recording.
+        """
+        kept = [] if self.recordings is None else self.recordings.of(self.name, key)
+        if not kept:
+            return None
+        failed = [sync for sync in kept if sync.failed]
+        kind = self._host.primaries[0].cache.kind
+        return recording_of(
+            (failed or kept)[-1],
+            self._host.informers,
+            kind,
+            masked=masked,
+            version=self.version,
+            settings=self.replay_settings,
+        )
+
+    @property
+    def replay_settings(self) -> Mapping[str, object]:
+        """The settings that a replay needs."""
+        return {}
 
     @property
     def informers(self) -> Mapping[str, Informer[Any]]:

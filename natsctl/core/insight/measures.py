@@ -8,6 +8,7 @@ import msgspec
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.workqueue import QueueStats
+from natsctl.core.recording.recordings import Recordings
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
 from natsctl.errors import StoreError
@@ -74,7 +75,7 @@ class Measures(msgspec.Struct, frozen=True):
     `synced` is true once the syncs have begun. `syncs` is None without a sync handler, and `upkeep`
     is None without secondaries. Before the stores are open there are no `caches`. `planned` counts
     the changes that a controller would have made that only plans, by action and kind. `paused` is
-    whether the whole controller is paused.
+    whether the whole controller is paused. `recordings_bytes` is the memory of its recordings.
     """
 
     controller: str
@@ -87,6 +88,7 @@ class Measures(msgspec.Struct, frozen=True):
     paused_keys: int = 0
     quarantined_keys: int = 0
     paused: bool = False
+    recordings_bytes: int = 0
 
 
 def measures_of(
@@ -106,7 +108,13 @@ def measures_of(
         paused_keys=host.pausing.count,
         quarantined_keys=len(host.pausing.quarantined()),
         paused=host.pausing.whole is not None,
+        recordings_bytes=_recordings_bytes(host),
     )
+
+
+def _recordings_bytes(host: Host) -> int:
+    recordings = host.recorder
+    return recordings.bytes_of(host.name) if isinstance(recordings, Recordings) else 0
 
 
 def _cache_measures(slot: str, informer: Informer[Any]) -> CacheMeasures:

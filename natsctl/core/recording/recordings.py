@@ -73,6 +73,11 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     complete: bool = True
 
     @property
+    def failed(self) -> bool:
+        """True if the sync failed; a request for a delay is no failure."""
+        return self.error is not None and not self.error.type.endswith(":RetryAfter")
+
+    @property
     def size(self) -> int:
         """The approximate number of bytes that the recording holds."""
         states = {id(stored): len(stored.value) for stored in self._states()}
@@ -143,6 +148,11 @@ class Recordings:
     def selected(self, controller: str) -> list[str]:
         """Return the keys of the controller that are being recorded, sorted."""
         return sorted(key for name, key in self._selected if name == controller)
+
+    def bytes_of(self, controller: str) -> int:
+        """Return the approximate memory of the recordings of one controller."""
+        kept = (syncs for (name, _), syncs in self._kept.items() if name == controller)
+        return sum(self._sizes[id(recorded)] for syncs in kept for recorded in syncs)
 
     def of(self, controller: str, key: str) -> list[KeptSync]:
         """Return the recordings of the key, oldest first."""

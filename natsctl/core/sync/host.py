@@ -17,6 +17,7 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.recording.recordings import SyncRecorder, current_recordings
 from natsctl.core.sync.calls import call_hook, report_stuck
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.time_limit import IGNORED_S
@@ -67,6 +68,7 @@ class Host:
         self.synced = asyncio.Event()  # every cache is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
+        self.recorder: SyncRecorder | None = None  # keeps recordings of syncs, once it runs
         self.plan: PlanRecord | None = None  # of a controller that only plans, once it runs
         self._start = start
         self._clean = clean
@@ -87,7 +89,7 @@ class Host:
         The keys of the objects in *primaries* are synced. *records* has the records of pauses.
         """
         self.informers, self.primaries = informers, primaries
-        self.plan = current_plan.get()
+        self.plan, self.recorder = current_plan.get(), current_recordings.get()
         async with self.pausing.watching(records), together() as group:
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")

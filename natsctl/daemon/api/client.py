@@ -12,7 +12,10 @@ from natsctl.daemon.api.messages import (
     ControllerStatus,
     KeyExplanation,
     Queuing,
+    Recorded,
+    RecordingPart,
 )
+from natsctl.daemon.api.recorded import STOP
 from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
@@ -124,6 +127,35 @@ class Daemons:
         Returns the daemons' answers, without waiting for the syncs.
         """
         return await self._ask_all(Verb.RESYNC, controller, " ".join(keys).encode(), Queuing)
+
+    async def record(self, controller: str, keys: Sequence[str], *, stop: bool) -> list[Recorded]:
+        """Record every sync of these keys in each daemon, or only failed syncs again.
+
+        With *stop* and no keys, the daemons stop to record any key. Returns their answers.
+        """
+        words = [STOP, *keys] if stop else list(keys)
+        return await self._ask_all(Verb.RECORD, controller, " ".join(words).encode(), Recorded)
+
+    async def recording(self, controller: str, key: str, *, masked: bool = True) -> bytes:
+        """Return the newest recording of the key as JSON text, without secrets if *masked*.
+
+        Raises `NotFoundError` if no daemon has a recording of the key.
+        """
+        verb = Verb.RECORDING if masked else Verb.RECORDING_UNMASKED
+        answers = await self._ask_all(verb, controller, key.encode(), RecordingPart)
+        first = max(answers, key=lambda answer: answer.started)
+        texts = [first.text]
+        for part in range(1, first.parts):
+            request = f"{key} {part}".encode()
+            answers = await self._ask_all(verb, controller, request, RecordingPart)
+            texts += [
+                answer.text
+                for answer in answers
+                if (answer.daemon, answer.started) == (first.daemon, first.started)
+            ]
+        if len(texts) != first.parts:
+            raise NatsctlError(f"{key} was recorded again while it was fetched: try again")
+        return "".join(texts).encode()
 
     async def plan(self, controller: str) -> ControllerPlan:
         """Return the plan of garbage collection, which is checked at the leader of the bucket."""

@@ -31,6 +31,7 @@ from natsctl.daemon.api.messages import (
 )
 from natsctl.daemon.api.mode import configured_mode, current_mode, trouble_of
 from natsctl.daemon.api.peers import Peers, Presence
+from natsctl.daemon.api.recorded import record_keys, recording_part
 from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable, owner_of
@@ -102,6 +103,12 @@ class ControllerEndpoints:
                 Verb.EXPLAIN: partial(self._explain, runnable),
                 Verb.TREE: partial(self._tree, runnable),
                 Verb.RESYNC: partial(self._resync, runnable),
+            }
+        if isinstance(runnable, ControllerRuntime):
+            handlers |= {
+                Verb.RECORD: partial(self._record, runnable),
+                Verb.RECORDING: partial(self._recording, runnable, masked=True),
+                Verb.RECORDING_UNMASKED: partial(self._recording, runnable, masked=False),
             }
         if isinstance(runnable, ControllerRuntime) and _has_secondaries(runnable):
             handlers |= {
@@ -192,7 +199,17 @@ class ControllerEndpoints:
         top = replace(top, branches=(*top.branches, *whole.branches[BRANCHES_MAX:]))
         return self._fitting(BRANCHES_MAX, top.limited)
 
+    async def _recording(self, runtime: Hosted, request: bytes, *, masked: bool) -> bytes:
+        self._check_started(runtime)
+        return recording_part(
+            runtime, self._daemon, request, masked=masked, limit=self._connection.payload_max
+        )
+
     # ---- verbs that act
+
+    async def _record(self, runtime: Hosted, request: bytes) -> bytes:
+        self._check_started(runtime)
+        return msgspec.json.encode(record_keys(runtime, self._daemon, _keys(request)))
 
     async def _resync(self, runtime: Hosted, request: bytes) -> bytes:
         keys = _keys(request)

@@ -170,6 +170,32 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, invalid=first_keys(self.invalid, count), paused=paused)
 
 
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request to record keys: all keys that the daemon records."""
+
+    controller: str
+    daemon: Process
+    keys: list[str]
+
+
+class RecordingPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the JSON text of a recording.
+
+    Attributes:
+        daemon: the daemon that answers.
+        started: the time of the recorded sync; RFC 3339.
+        part: the number of this part, from 0.
+        parts: the number of parts.
+        text: the part of the text.
+    """
+
+    daemon: Process
+    started: str
+    part: int
+    parts: int
+    text: str
+
+
 class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
     """A plan of garbage collection, with the controller that it is for."""
 

@@ -141,6 +141,10 @@ CONTROLLERS = MetricTable[Measures](
             "Paused keys, without those of a controller that is paused as a whole.",
             lambda controller: controller.paused_keys,
         ),
+        "natsctl_recordings_bytes": (
+            "Memory of the recordings of syncs; the oldest are dropped at the limit.",
+            lambda controller: controller.recordings_bytes,
+        ),
         "natsctl_quarantined_keys": (
             "Keys that are not synced because processes died during their syncs.",
             lambda controller: controller.quarantined_keys,

@@ -370,6 +370,19 @@ SETTINGS = (
         "--state-dir",
         unset="$XDG_STATE_HOME/natsctl, or ~/.local/state/natsctl",
     ),
+    _setting(
+        "controllers.record",
+        SWITCH,
+        True,
+        "Record the last syncs of every key, and not only failed syncs",
+        "--record",
+    ),
+    _setting(
+        "controllers.recordings_max_bytes",
+        COUNT,
+        16 * 1024 * 1024,
+        "Maximum memory of the recordings of syncs; the oldest are dropped",
+    ),
     _setting("logs.format", LOG_FORMAT, "json", "Format of log lines", "--log-format"),
     _setting(
         "logs.level",

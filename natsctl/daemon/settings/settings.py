@@ -41,6 +41,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
         processes: the number of processes that share each controller's keys, or `auto` for one per
             core that this process may use. It excludes leader_elect.
         lease_ttl_s: the seconds after which other processes take over from a process that died.
+        record: record the last syncs of every key, and not only failed ones.
+        recordings_max_bytes: the memory that the recordings of a process may take.
         state_dir: the directory of files that survive the process; None for one of the user's.
     """
 
@@ -53,6 +55,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     shard: bool = False
     processes: int | Literal["auto"] = 1
     lease_ttl_s: float = 15.0
+    record: bool = False
+    recordings_max_bytes: int = 16 * 1024 * 1024
     state_dir: str | None = None
 
     @property

@@ -118,6 +118,9 @@ async def test_every_daemon_serves_status_and_only_the_leader_serves_changes() -
         "natsctl.api.explain.apps": "",
         "natsctl.api.tree.apps": "natsctl",
         "natsctl.api.resync.apps": "",
+        "natsctl.api.record.apps": "",
+        "natsctl.api.recording.apps": "",
+        "natsctl.api.recording.unmasked.apps": "",
         "natsctl.api.gc.plan.apps": "natsctl",
         "natsctl.api.gc.apply.apps": "natsctl",
         "natsctl.api.gc.accept.apps": "natsctl",
@@ -127,6 +130,9 @@ async def test_every_daemon_serves_status_and_only_the_leader_serves_changes() -
         "status",
         "explain",
         "tree",
+        "record",
+        "recording",
+        "recording-unmasked",
     ]
     assert controller_endpoints.status().state == "standby"
 

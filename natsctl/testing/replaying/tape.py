@@ -22,8 +22,8 @@ from natsctl.core.recording.document import OutsideStep
 from natsctl.core.recording.stores import place_of
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model.store import Applied, Deleted, Stored
-from natsctl.testing.replay.errors import class_of, error_of
-from natsctl.testing.replay.world import World
+from natsctl.testing.replaying.errors import class_of, error_of
+from natsctl.testing.replaying.world import World
 
 
 class ReplayTape:

@@ -19,8 +19,8 @@ from natsctl.model.write_guard import WriteGuard
 from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
 from natsctl.testing.kinds import MemoryResource
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
-from natsctl.testing.replay.errors import error_of
-from natsctl.testing.replay.world import World
+from natsctl.testing.replaying.errors import error_of
+from natsctl.testing.replaying.world import World
 
 T = TypeVar("T")
 

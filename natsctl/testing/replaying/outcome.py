@@ -14,12 +14,12 @@ from natsctl.model import exact_json
 
 
 class Verdict(Enum):
-    """How the replay of a sync ends."""
+    """The end of a replay."""
 
     SUCCEEDED = "the sync succeeds"
     AS_RECORDED = "the sync fails as recorded"
     OTHERWISE = "the sync fails in another way"
-    NOT_RECORDED = "the sync reads what was not recorded"
+    NOT_RECORDED = "the sync makes a read that was not recorded"
 
 
 class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):

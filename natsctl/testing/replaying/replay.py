@@ -26,17 +26,17 @@ from natsctl.core.sync.calls import current_key
 from natsctl.errors import UsageError
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.replay.outcome import (
+from natsctl.testing.replaying.outcome import (
     ReplayedSync,
     Verdict,
     other_writes,
     verdict_of,
     writes_of,
 )
-from natsctl.testing.replay.outside import finding
-from natsctl.testing.replay.stores import ReplayCluster, ReplayStores
-from natsctl.testing.replay.tape import ReplayTape
-from natsctl.testing.replay.world import World
+from natsctl.testing.replaying.outside import finding
+from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
+from natsctl.testing.replaying.tape import ReplayTape
+from natsctl.testing.replaying.world import World
 from natsctl.testing.reproducible import reproducible
 from natsctl.testing.time import VirtualTimeLoop
 
@@ -56,7 +56,7 @@ def replay(path: str | Path, controller: type[Controller]) -> ReplayedSync:
     sync has read, and nothing else. Its clock begins at the time of the recorded sync, and its
     randomness depends on the recording.
 
-    Raises `ReplayError` if the handler fails, or reads what was not recorded. Raises
+    Raises `ReplayError` if the handler fails, or makes a read that was not recorded. Raises
     `InvalidInputError` if the file has no recording, and `UsageError` if the recording is of
     another controller.
     """
@@ -66,8 +66,10 @@ def replay(path: str | Path, controller: type[Controller]) -> ReplayedSync:
     return replayed
 
 
-def replay_recording(recorded: Recording, controller: type[Controller]) -> ReplayedSync:
+def replay_recording(recorded: Recording, controller: type[object]) -> ReplayedSync:
     """Replay a recording, and return the replay; see `replay`."""
+    if not issubclass(controller, Controller):
+        raise UsageError(f"{controller.__name__} is no Controller: only their syncs are replayed")
     if not recorded.complete:
         raise UsageError(
             f"the recording of {recorded.key} has no reads: the sync read too much; "
@@ -181,7 +183,7 @@ async def _install(stores: MemoryStores, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _planning(planning: bool) -> Iterator[None]:  # noqa: FBT001 - the recorded value
-    """Let `natsctl.planning()` return what it returned in the recorded sync."""
+    """Let `natsctl.planning()` return the same as in the recorded sync."""
     token = current_plan.set(PlanRecord(current_key) if planning else None)
     try:
         yield

@@ -1,0 +1,64 @@
+"""`natsctl recording`: fetches the recording of a sync from a daemon."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from natsctl.cli.framework.command import App, connected
+from natsctl.cli.operate.find_daemon import (
+    NamedOption,
+    PrimaryKeyArgument,
+    choose_by_key,
+    find_controller,
+)
+from natsctl.cli.output.terminal import write_notice, write_text
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.model.keys import check_key
+
+PRIVATE = 0o600  # of a file that may have secrets
+
+app = App()
+
+
+@app.add(
+    "natsctl recording shop -o shop.json",
+    "natsctl recording shop --unmasked -o shop.json",
+    notes="natsctl replay replays the file.",
+)
+@connected
+async def recording(
+    options: NatsOptions,
+    *,
+    key: PrimaryKeyArgument,
+    controller: NamedOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write [default: standard output]"
+        ),
+    ] = None,
+    masked: Annotated[
+        bool,
+        typer.Option(
+            "--masked/--unmasked",
+            help="Mask secrets; --unmasked needs a permission of its own in NATS",
+        ),
+    ] = True,
+) -> None:
+    """Fetch the recording of a sync.
+
+    It is the last failed sync of the key, or the last sync if none failed. It has everything that
+    the handler read, and every call of a store with its answer.
+    """
+    check_key(key)
+    async with find_controller(options, controller, choose=choose_by_key(key)) as (daemons, name):
+        text = await daemons.recording(name, key, masked=masked)
+    formatted = msgspec.json.format(text, indent=1) + b"\n"
+    if output is None:
+        write_text(formatted.decode())
+        return
+    output.touch(mode=PRIVATE)
+    output.write_bytes(formatted)
+    write_notice(f"recording of {key} written to {output}")

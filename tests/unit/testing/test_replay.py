@@ -1,0 +1,337 @@
+"""Recorded syncs are replayed in memory."""
+
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from natsctl import Controller, Object, PermanentError, kube, kv, primary, secondary, tertiary
+from natsctl.core.recording.document import Recording, decode_recording
+from natsctl.core.recording.recordings import Recordings, recording
+from natsctl.errors import InvalidInputError, NotFoundError
+from natsctl.testing import MemoryStores, ReplayError, replay, running
+from natsctl.testing.replaying.outcome import ReplayedSync, Verdict
+from natsctl.testing.replaying.replay import replay_recording
+
+STORED = Path(__file__).parent / "recordings" / "version1.json"
+
+
+class ShopSpec(msgspec.Struct, frozen=True):
+    slogan: str
+    password: str = ""
+
+
+class Shop(Object, frozen=True):
+    spec: ShopSpec
+
+
+class Page(Object, frozen=True):
+    spec: ShopSpec
+
+
+CONFIGS = kube("v1", "ConfigMap")
+
+
+def by_slogan(page: Page) -> list[str]:
+    return [page.spec.slogan]
+
+
+class Shops(Controller):
+    """Fails after its reads until `fixed`."""
+
+    shops = primary(kv(Shop, bucket="shops"))
+    pages = secondary(kv(Page, bucket="pages"))
+    configs = secondary(CONFIGS)
+    others = tertiary(kv(Page, bucket="others"), indexes={"slogan": by_slogan})
+    fixed = False
+    seen: Sequence[object] = ()
+
+    async def sync_handler(self, key: str) -> float | None:
+        shop = self.shops.get(key)
+        if shop is None:
+            return None
+        type(self).seen = await self.look(key)
+        if not self.fixed:
+            raise ValueError(f"no second word in {shop.spec.slogan!r}")
+        return await self.write(key, shop)
+
+    async def look(self, key: str) -> Sequence[object]:
+        del key
+        return ()
+
+    async def write(self, key: str, shop: Shop) -> float | None:
+        await self.pages.apply(key, Page(spec=shop.spec))
+        return None
+
+
+async def recorded(
+    controller: Controller, *, masked: bool = True, slogan: str = "Fish", everything: bool = False
+) -> Recording:
+    """Return the recording of a sync of the key `pier`."""
+    stores = MemoryStores()
+    others = stores.store(type(controller).others.kind)  # type: ignore[attr-defined]
+    for name in ("first", "second"):
+        await others.create(name, msgspec.json.encode({"spec": {"slogan": name}}))
+    recordings = Recordings(everything=everything)
+    with recording(recordings):
+        async with running(controller, stores=stores) as harness:
+            shops = vars(controller)["shops"]
+            await shops.put("pier", Shop(spec=ShopSpec(slogan, "hunter2-of-pier")))
+            await harness.run_until(lambda: recordings.of("shops", "pier"))
+            found = harness.runtime.recording("pier", masked=masked)
+    assert found is not None
+    return decode_recording(found.encoded())
+
+
+def looking(look: Callable[[Shops, str], object]) -> type[Shops]:
+    """Return a controller whose handler also reads with *look*."""
+
+    class Looking(Shops):
+        name = "shops"
+
+        async def look(self, key: str) -> Sequence[object]:
+            found = look(self, key)
+            if hasattr(found, "__await__"):
+                found = await found
+            return (found,)
+
+    return Looking
+
+
+def fixed(controller: type[Shops]) -> type[Shops]:
+    class Fixed(controller):  # type: ignore[misc, valid-type]  # a parameter
+        name = "shops"
+        fixed = True
+
+    return Fixed
+
+
+def replayed(found: Recording, controller: type[Shops]) -> ReplayedSync:
+    return replay_recording(found, controller)
+
+
+class Fails(Shops):
+    name = "shops"
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> Recording:
+    return made(Fails)
+
+
+def made(controller: type[Shops], **options: Any) -> Recording:
+    import asyncio  # noqa: PLC0415 - the tests themselves run no loop
+
+    from natsctl.testing import VirtualTimeLoop  # noqa: PLC0415
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(recorded(controller(), **options))
+
+
+def test_a_failing_handler_fails_as_recorded(failed: Recording) -> None:
+    result = replayed(failed, Fails)
+    assert result.verdict is Verdict.AS_RECORDED
+    assert str(result.replayed) == "ValueError: no second word in 'Fish'"
+
+
+def test_a_corrected_handler_succeeds_and_its_writes_are_listed(failed: Recording) -> None:
+    result = replayed(failed, fixed(Fails))
+    assert result.verdict is Verdict.SUCCEEDED
+    assert result.writes == ("create kv/pages pier",)
+    assert result.other_writes == ("only replayed: create kv/pages pier",)
+
+
+def test_another_error_is_another_way_to_fail(failed: Recording) -> None:
+    class Other(Fails):
+        name = "shops"
+
+        async def look(self, key: str) -> Sequence[object]:
+            raise KeyError(key)
+
+    assert replayed(failed, Other).verdict is Verdict.OTHERWISE
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda shops, _: shops.others.get("first"),
+        lambda shops, _: shops.others.items(),
+        lambda shops, _: sorted(shops.others.keys()),
+        lambda shops, _: shops.others.by_index("slogan", "second"),
+        lambda shops, _: shops.others.read("first"),
+        lambda shops, _: shops.reads.get(kv(Page, bucket="others"), "first"),
+        lambda shops, _: shops.blocking(lambda: {"answer": 42}),
+        lambda shops, _: shops.pages.owned(),
+    ],
+    ids=["get", "items", "keys", "by_index", "read", "reads", "blocking", "owned"],
+)
+def test_a_recorded_read_returns_the_recorded_result(
+    look: Callable[[Shops, str], object],
+) -> None:
+    controller = looking(look)
+    found = made(controller)
+    expected = controller.seen
+    controller.seen = ()
+    assert replayed(found, controller).verdict is Verdict.AS_RECORDED
+    assert controller.seen == expected
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda shops, _: shops.others.get("first"),
+        lambda shops, _: shops.others.items(),
+        lambda shops, _: shops.others.by_index("slogan", "second"),
+        lambda shops, _: shops.others.read("first"),
+        lambda shops, _: shops.reads.get(kv(Page, bucket="others"), "first"),
+        lambda shops, _: shops.blocking(lambda: {"answer": 42}),
+    ],
+    ids=["get", "items", "by_index", "read", "reads", "blocking"],
+)
+def test_a_read_that_was_not_recorded_is_listed(
+    failed: Recording, look: Callable[[Shops, str], object]
+) -> None:
+    result = replayed(failed, fixed(looking(look)))
+    assert result.verdict is Verdict.NOT_RECORDED
+    assert len(result.missing) == 1
+
+
+def test_a_swallowed_error_of_a_read_still_counts(failed: Recording) -> None:
+    def look(shops: Shops, _: str) -> object:
+        try:
+            return shops.others.get("first")
+        except Exception:  # noqa: BLE001 - the subject of the test
+            return None
+
+    assert replayed(failed, fixed(looking(look))).missing == ("others first",)
+
+
+def test_a_connection_is_refused_and_listed(failed: Recording) -> None:
+    def look(_: Shops, __: str) -> object:
+        return socket.create_connection(("127.0.0.1", 9), timeout=1)
+
+    result = replayed(failed, fixed(looking(look)))
+    assert result.verdict is Verdict.NOT_RECORDED
+
+
+def test_a_file_that_the_handler_opens_is_listed(failed: Recording, tmp_path: Path) -> None:
+    file = tmp_path / "slogans.txt"
+    file.write_text("Chips")
+    result = replayed(failed, fixed(looking(lambda *_: file.read_text())))
+    assert result.missing == (f"the file {file}",)
+
+
+def test_the_clock_and_the_randomness_are_those_of_the_recording(failed: Recording) -> None:
+    def look(*_: object) -> object:
+        return datetime.now(UTC), time.time(), random.random(), uuid4()
+
+    controller = looking(look)
+    replayed(failed, controller)
+    first = controller.seen
+    replayed(failed, controller)
+    assert controller.seen == first
+    assert first[0][0] == failed.started  # type: ignore[index]
+
+
+def test_a_recorded_error_of_a_store_is_raised_again() -> None:
+    class Reads(Shops):
+        name = "shops"
+
+        async def look(self, key: str) -> Sequence[object]:
+            try:
+                await self.others.informer.store.get("nothing")
+            except NotFoundError as error:
+                return (str(error),)
+            return (key,)
+
+    found = made(Reads)
+    expected = Reads.seen
+    replayed(found, Reads)
+    assert Reads.seen == expected
+
+
+def test_a_permanent_failure_is_recorded_too() -> None:
+    class Permanent(Shops):
+        name = "shops"
+
+        async def look(self, key: str) -> Sequence[object]:
+            raise PermanentError(f"{key} can never work")
+
+    assert replayed(made(Permanent), Permanent).verdict is Verdict.AS_RECORDED
+
+
+def test_a_successful_sync_of_a_recorded_key_writes_the_same_again() -> None:
+    controller = fixed(Fails)
+    result = replayed(made(controller, everything=True), controller)
+    assert result.verdict is Verdict.SUCCEEDED
+    assert result.writes == ("create kv/pages pier",)
+
+
+def test_a_manifest_is_applied_in_a_replay(failed: Recording) -> None:
+    class Applies(Fails):
+        name = "shops"
+        fixed = True
+
+        async def write(self, key: str, shop: Shop) -> float | None:
+            manifest = {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": key, "namespace": "default"},
+                "data": {"slogan": shop.spec.slogan},
+            }
+            await self.configs.apply(manifest)
+            return None
+
+    assert replayed(failed, Applies).writes == ("apply kube/v1/ConfigMap default/pier",)
+
+
+def test_a_masked_recording_has_no_password(failed: Recording) -> None:
+    assert b"hunter2" not in failed.encoded()
+
+
+def test_an_unmasked_recording_has_the_values_as_they_are() -> None:
+    assert b"hunter2-of-pier" in made(Fails, masked=False).encoded()
+
+
+def test_a_password_is_masked_in_an_error_too() -> None:
+    class Leaks(Shops):
+        name = "shops"
+
+        async def look(self, key: str) -> Sequence[object]:
+            shop = self.shops.get(key)
+            assert shop is not None
+            raise ValueError(f"wrong password {shop.spec.password}")
+
+    assert str(made(Leaks).outcome) == "ValueError: wrong password ***"
+
+
+def test_replay_raises_unless_the_sync_succeeds(failed: Recording, tmp_path: Path) -> None:
+    file = tmp_path / "pier.json"
+    file.write_bytes(failed.encoded())
+    assert replay(file, fixed(Fails)).key == "pier"
+    with pytest.raises(ReplayError, match="the sync fails as recorded"):
+        replay(file, Fails)
+
+
+def test_a_stored_recording_of_version_1_is_replayed() -> None:
+    assert replay(STORED, fixed(Fails)).writes == ("create kv/pages pier",)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{}", "this is no recording"),
+        ("nothing", "this is no recording"),
+        ('{"format": "natsctl.io/recording", "version": 2}', "update natsctl"),
+    ],
+)
+def test_another_file_is_refused(text: str, error: str) -> None:
+    with pytest.raises(InvalidInputError, match=error):
+        decode_recording(text.encode())
