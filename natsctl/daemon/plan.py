@@ -173,9 +173,10 @@ class _Run:
         for _ in range(RETRIES_MAX):
             retries = record.to_retry()
             if not retries:
-                return
+                break
             self._runtime.resync(*retries)
             await self._idle()
+        self._show_progress()
 
     async def _idle(self) -> None:
         quiet = 0
@@ -193,9 +194,14 @@ class _Run:
         if self._task.done():
             self._task.result()
             raise NatsctlError(f"{self._runtime.name} ended before its plan was complete")
-        syncs, primaries = self._stores.record.syncs, self._runtime.primaries
-        self._progress(syncs, primaries)
+        syncs, primaries = self._show_progress()
         if syncs > SYNCS_MAX * (primaries + SYNCS_MAX):
             raise NatsctlError(
                 f"{self._runtime.name} does not settle: {syncs} syncs of {primaries} keys"
             )
+
+    def _show_progress(self) -> tuple[int, int]:
+        """Report and return the numbers of syncs and of keys."""
+        syncs, primaries = self._stores.record.syncs, self._runtime.primaries
+        self._progress(syncs, primaries)
+        return syncs, primaries

@@ -40,8 +40,7 @@ def planning_bar() -> Iterator[Progress]:
                 return
             if not bars:
                 bars.append(stack.enter_context(progress_bar("planning", total)))
-            while bars[0].done < min(done, total):
-                bars[0].step()
+            bars[0].reach(min(done, total))
 
         yield show
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -112,6 +112,7 @@ class Natsctl:
         prefixes = ("NATS", "KUBE")
         self._environ = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
         self._environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
+        self._environ |= {"TERM": "xterm"}
         if url is not None:
             self._environ["NATSCTL_SERVER"] = url
         if kubeconfig is not None:
@@ -230,6 +231,28 @@ class Natsctl:
             os.close(own_end)
             os.close(other_end)
 
+    async def drawn(self, *words: str) -> Result:
+        """Run a command with a terminal as standard error, and return both outputs."""
+        own_end, other_end = pty.openpty()
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as nothing:
+            ends: list[IO[str] | int] = [out.fileno(), other_end]
+            process = await self._fork(*words, stdin=nothing.fileno(), files=ends)
+            os.close(other_end)
+            async with asyncio.timeout(LIMIT_S):
+                drawn = await asyncio.to_thread(_read_terminal, own_end)
+                status = await process.wait()
+            out.seek(0)
+            return Result(status, out.read().decode(), drawn.decode())
+
     @staticmethod
     def _program(*words: str) -> tuple[str, ...]:
         return (sys.executable, "-m", "natsctl", *words)
+
+
+def _read_terminal(source: int) -> bytes:
+    """Read what a command draws until it ends, and close the descriptor."""
+    parts = []
+    with os.fdopen(source, "rb", buffering=0) as terminal, suppress(OSError):  # EIO is the end
+        while part := terminal.read(65_536):
+            parts.append(part)
+    return b"".join(parts)
