@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket, Message
 from natsctl.jetstream.bucket.codec import TTL, written_ns
-from natsctl.jetstream.bucket.feed import Feed
+from natsctl.jetstream.bucket.feed import Feed, Link
 from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
 from natsctl.jetstream.connection.client import RawMessage
@@ -128,8 +128,8 @@ class BucketStore(KvStore):
             )
         return [self.dated(values[key]) for key in sorted(values)]
 
-    def _feed(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> Feed:
-        return _DatedFeed(prefix, answer, self._times, self._ttls)
+    def _feed(self, prefix: str, link: Link) -> Feed:
+        return _DatedFeed(prefix, link, self._times, self._ttls)
 
 
 def _nothing() -> None:
@@ -160,11 +160,11 @@ class _DatedFeed(Feed):
     def __init__(
         self,
         prefix: str,
-        answer: Callable[[str], Awaitable[None]],
+        link: Link,
         times: dict[str, int],
         ttls: dict[str, str],
     ) -> None:
-        super().__init__(prefix, answer)
+        super().__init__(prefix, link)
         self._prefix_length = len(prefix)
         self._times = times
         self._ttls = ttls

@@ -8,7 +8,7 @@ messages of the others do not interfere.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager, suppress
 
 from nats.aio.subscription import Subscription
@@ -16,14 +16,14 @@ from nats.errors import Error as NatsError
 
 from natsctl.errors import StoreError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
-from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed
+from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed, Link
 from natsctl.jetstream.bucket.hedge import hedged
 
 HEDGE_S = 0.4  # the wait for a consumer before the next request
 ABANDONED_S = 10.0  # the server deletes a consumer without a subscriber after this time
 ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 
-FeedMaker = Callable[[str, Callable[[str], Awaitable[None]]], Feed]
+FeedMaker = Callable[[str, Link], Feed]
 
 
 class _Consumer:
@@ -34,7 +34,7 @@ class _Consumer:
         self._client = connection.client
         self.inbox = self._client.new_inbox()
         self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
-        self.feed = feed(bucket.prefix, self._client.publish)
+        self.feed = feed(bucket.prefix, self._client)
         self._subscription: Subscription | None = None
         self._on_lost = ExitStack()
         self._on_lost.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))

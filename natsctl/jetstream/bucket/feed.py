@@ -6,7 +6,8 @@ before it are processed, so the server never sends more than its window ahead.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from nats.errors import Error as NatsError
 
@@ -25,17 +26,34 @@ BEGIN = 20  # the same, until the server has created the consumer
 BUFFERED_MAX = 1_000_000  # messages; far above the server's flow control window of 32 MiB
 
 
-class Feed:
-    """Buffers the messages of a consumer.
+class Link(Protocol):
+    """The connection on which a feed receives its messages."""
 
-    Args:
-        prefix: the part of the subjects that precedes each key.
-        answer: publishes an empty message to a flow control subject.
+    @property
+    def traffic(self) -> object:
+        """A value that changes whenever data arrives for any subscription."""
+        ...
+
+    async def publish(self, subject: str) -> None:
+        """Publish an empty message."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until all data has arrived that the server sent before this call reached it."""
+        ...
+
+
+class Feed:
+    """Buffers the messages of a consumer, which arrive on *link*.
+
+    `prefix` is the part of the subjects that precedes each key. A feed without messages fails after
+    `SILENCE` heartbeats. If other data arrives on the connection, heartbeats may wait behind it, so
+    the feed first asks the server for an answer, which follows them.
     """
 
-    def __init__(self, prefix: str, answer: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, prefix: str, link: Link) -> None:
         self._prefix = prefix.encode()
-        self._answer = answer
+        self._link = link
         self._items: list[Item] = []  # received and not taken
         self._controls: list[str] = []  # flow control requests received with the items
         self._due: list[str] = []  # flow control requests of the items that were taken
@@ -45,6 +63,8 @@ class Feed:
         self._waiter: asyncio.Future[None] | None = None
         self._silent = 0  # missing heartbeats in a row
         self._silent_max = BEGIN
+        self._traffic = link.traffic
+        self._flush: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
     def begin(self) -> None:
@@ -94,6 +114,8 @@ class Feed:
     def close(self) -> None:
         """Stop the heartbeat timer and discard buffered messages."""
         self._timer.cancel()
+        if self._flush is not None:
+            self._flush.cancel()
         self._items.clear()
 
     async def take(self) -> list[Item]:
@@ -116,7 +138,7 @@ class Feed:
         due, self._due = self._due, []
         try:
             for reply in due:
-                await self._answer(reply)
+                await self._link.publish(reply)
         except NatsError as error:
             self.fail(f"cannot answer flow control: {error}")
 
@@ -143,9 +165,27 @@ class Feed:
 
         Counts one if the event loop was blocked for several intervals.
         """
+        before, self._traffic = self._traffic, self._link.traffic
         self._silent += 1
-        if self._silent == self._silent_max:
-            self.fail(f"the consumer sent nothing for {self._silent_max * HEARTBEAT_S:g} s")
-            return
+        if self._silent >= self._silent_max:
+            if self._traffic == before:
+                self._fail_silent()
+                return
+            if self._flush is None:
+                self._flush = self._loop.create_task(self._await_backlog(), name="backlog")
         self._resume_take()
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
+
+    async def _await_backlog(self) -> None:
+        """Fail unless a message of this feed is among the data that is on its way."""
+        try:
+            await self._link.flush()
+        except NatsError:
+            return  # the next beat tries again, or the connection is lost
+        finally:
+            self._flush = None
+        if self._silent >= self._silent_max:
+            self._fail_silent()
+
+    def _fail_silent(self) -> None:
+        self.fail(f"the consumer sent nothing for {self._silent * HEARTBEAT_S:g} s")

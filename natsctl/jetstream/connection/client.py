@@ -84,14 +84,18 @@ class OneTimeClient(Client):
                 writer.transport.abort()
             self._transport = None
 
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """A value that changes whenever data arrives."""
+        return self.stats["in_msgs"], len(self._ps.buf)
+
     def count_traffic_as_pong(self) -> None:
         """Reset the count of unanswered pings if data arrived since the last call.
 
         The pong itself arrives late if a long backlog precedes it.
         """
-        received = (self.stats["in_msgs"], len(self._ps.buf))
-        if received != self._received:
-            self._received = received
+        if self.traffic != self._received:
+            self._received = self.traffic
             self._pings_outstanding = 0
 
     async def subscribe_raw(

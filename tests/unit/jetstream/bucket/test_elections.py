@@ -93,6 +93,11 @@ class Cluster:
         if not self.leaderless:
             self.requests.append(subject.removeprefix("$JS.API."))
 
+    traffic = 0  # no data arrives
+
+    async def flush(self) -> None:
+        """Return immediately."""
+
     async def wait_connected(self) -> None:
         """Return immediately."""
 

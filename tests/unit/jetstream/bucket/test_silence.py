@@ -1,4 +1,4 @@
-"""A silent consumer breaks its watch, but a blocked event loop does not."""
+"""A silent consumer breaks its watch; a blocked event loop and a backlog do not."""
 
 import asyncio
 
@@ -9,16 +9,40 @@ from natsctl.jetstream.bucket.feed import BEGIN, HEARTBEAT_S, SILENCE, Feed
 from natsctl.testing.time import VirtualTimeLoop
 
 IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\n\r\n"
+HEARTBEAT = [(b"inbox", b"", b"", IDLE, None)]
 
 
-async def send_reply(_reply: str) -> None:
-    """Do nothing."""
+class Connection:
+    """A connection without traffic, on which data of other subscriptions can arrive."""
+
+    def __init__(self) -> None:
+        self.traffic = 0
+        self.flushes = 0
+        self._answer = asyncio.Event()
+
+    async def publish(self, _subject: str) -> None:
+        """Do nothing."""
+
+    async def flush(self) -> None:
+        """Wait for the answer of the server, which comes after the backlog."""
+        self.flushes += 1
+        await self._answer.wait()
+
+    def answer(self) -> None:
+        """Answer the flush, because the backlog has arrived."""
+        self._answer.set()
+
+    async def receive(self, *, seconds: float) -> None:
+        """Receive data of other subscriptions."""
+        for _ in range(int(seconds / HEARTBEAT_S)):
+            self.traffic += 1
+            await asyncio.sleep(HEARTBEAT_S)
 
 
 async def receive_heartbeats(feed: Feed, beats: int) -> None:
     for _ in range(beats):
         await asyncio.sleep(HEARTBEAT_S)
-        feed.receive([(b"inbox", b"", b"", IDLE, None)])
+        feed.receive(HEARTBEAT)
 
 
 async def exhausted(feed: Feed) -> None:
@@ -27,14 +51,14 @@ async def exhausted(feed: Feed) -> None:
 
 
 async def test_heartbeats_keep_a_feed_alive() -> None:
-    feed = Feed("$KV.b.", send_reply)
+    feed = Feed("$KV.b.", Connection())
     await receive_heartbeats(feed, 20)
     assert await feed.take() == []
     feed.close()
 
 
 async def test_silence_fails_a_feed() -> None:
-    feed = Feed("$KV.b.", send_reply)
+    feed = Feed("$KV.b.", Connection())
     await receive_heartbeats(feed, 3)
     started = asyncio.get_running_loop().time()
     with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
@@ -45,7 +69,7 @@ async def test_silence_fails_a_feed() -> None:
 
 
 async def test_a_feed_waits_longer_for_the_first_heartbeat() -> None:
-    feed = Feed("$KV.b.", send_reply)
+    feed = Feed("$KV.b.", Connection())
     with pytest.raises(WatchBrokenError, match=f"nothing for {BEGIN * HEARTBEAT_S:g} s"):
         await exhausted(feed)
     feed.close()
@@ -54,9 +78,44 @@ async def test_a_feed_waits_longer_for_the_first_heartbeat() -> None:
 async def test_a_blocked_event_loop_is_not_silence() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    feed = Feed("$KV.b.", send_reply)
+    feed = Feed("$KV.b.", Connection())
     for _ in range(5):
         loop.jump(60)
         await receive_heartbeats(feed, 1)
     assert await feed.take() == []
+    feed.close()
+
+
+async def test_a_heartbeat_behind_a_backlog_of_other_messages_is_not_silence() -> None:
+    connection = Connection()
+    feed = Feed("$KV.b.", connection)
+    await receive_heartbeats(feed, 1)
+    await connection.receive(seconds=30)
+    feed.receive(HEARTBEAT)
+    connection.answer()
+    await receive_heartbeats(feed, 5)
+    assert await feed.take() == []
+    assert connection.flushes == 1
+    feed.close()
+
+
+async def test_a_silent_consumer_fails_when_the_backlog_of_others_has_arrived() -> None:
+    connection = Connection()
+    feed = Feed("$KV.b.", connection)
+    await receive_heartbeats(feed, 1)
+    await connection.receive(seconds=10)
+    connection.answer()
+    await connection.receive(seconds=2 * HEARTBEAT_S)
+    with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
+        await exhausted(feed)
+    feed.close()
+
+
+async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog() -> None:
+    connection = Connection()
+    feed = Feed("$KV.b.", connection)
+    await receive_heartbeats(feed, 1)
+    await connection.receive(seconds=10)
+    with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
+        await exhausted(feed)
     feed.close()
