@@ -10,7 +10,7 @@ import natsctl
 from natsctl import Controller, ControllerRuntime
 from natsctl.jetstream.connection.connection import Connection
 from tests.support.clients.nats_admin import FAILURES, Admin
-from tests.support.controllers.copy_controller import COPIES, Copies
+from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
 from tests.support.eventually import eventually
 from tests.support.faults.invariants import Checker
 from tests.support.faults.random_writer import User
@@ -73,7 +73,7 @@ class NatsTestBed:
         await eventually(self._both_watched)
 
     async def _both_watched(self) -> bool:
-        return len(await self.admin.consumers()) == 2
+        return {f"KV_{THINGS}", f"KV_{COPIES}"} <= (await self.admin.consumers()).keys()
 
     async def lost(self) -> None:
         """Wait until the controller has detected the loss of its connection."""
