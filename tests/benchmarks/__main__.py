@@ -27,6 +27,7 @@ from tests.benchmarks import (
     bench_plan,
     bench_processes,
     bench_queue,
+    bench_record,
     bench_shards,
     bench_soak,
     bench_stall,
@@ -58,6 +59,7 @@ async def queue(_sizes: Sizes) -> list[Row]:
 BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "cold": bench_cold.run,
     "live": bench_live.run,
+    "record": bench_record.run,
     "latency": bench_latency.run,
     "memory": bench_memory.run,
     "stall": bench_stall.run,

@@ -134,8 +134,10 @@ class Barrier:
         """Return the object's newest state, valid or not, or the newer write of this sync's key."""
         written = self._newer(informer, key)
         stored = informer.cache.newest(key) if written is None else written.stored
-        if self.notes and (tape := current_tape()) is not None:
-            tape.append(CacheTarget(informer, key, stored))
+        if self.notes:
+            sync = current_sync.get()
+            if sync is not None and sync.tape is not None:
+                sync.tape.append(CacheTarget(informer, key, stored))
         return stored
 
     def written_keys(self, informer: AnyInformer) -> set[str]:

@@ -15,7 +15,7 @@ CacheRead: TypeAlias = tuple[Informer[Any], str, Stored | None]
 """A read of one object from a cache. It is a tuple because it is noted most often."""
 
 
-class CacheStates(msgspec.Struct, frozen=True):
+class CacheStates(msgspec.Struct, frozen=True, gc=False):
     """A read of several objects from a cache; an object that does not exist is missing."""
 
     informer: Informer[Any]
@@ -23,14 +23,14 @@ class CacheStates(msgspec.Struct, frozen=True):
     states: tuple[Stored, ...]
 
 
-class CacheKeys(msgspec.Struct, frozen=True):
+class CacheKeys(msgspec.Struct, frozen=True, gc=False):
     """A read of all keys of a cache."""
 
     informer: Informer[Any]
     keys: tuple[str, ...]
 
 
-class CacheQuery(msgspec.Struct, frozen=True):
+class CacheQuery(msgspec.Struct, frozen=True, gc=False):
     """A query of an index of a cache, and the keys that it found."""
 
     informer: Informer[Any]
@@ -39,7 +39,7 @@ class CacheQuery(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
 
 
-class CacheTarget(msgspec.Struct, frozen=True):
+class CacheTarget(msgspec.Struct, frozen=True, gc=False):
     """The cached state from which a write starts, which the handler does not see."""
 
     informer: Informer[Any]
@@ -47,7 +47,7 @@ class CacheTarget(msgspec.Struct, frozen=True):
     stored: Stored | None
 
 
-class DependencyRead(msgspec.Struct, frozen=True):
+class DependencyRead(msgspec.Struct, frozen=True, gc=False):
     """A read of the objects of a dependency, named by its text."""
 
     dependency: str
@@ -77,7 +77,7 @@ class RecordedError(msgspec.Struct, frozen=True):
         return cls(class_name(type(error)), _message(error), fields)
 
 
-class StoreCall(msgspec.Struct, frozen=True):
+class StoreCall(msgspec.Struct, frozen=True, gc=False):
     """A call of a store and its answer; `error` is None if it succeeded."""
 
     place: str
@@ -110,7 +110,7 @@ class RecordedValue(msgspec.Struct, frozen=True):
         return cls(class_name(type(value)), encoded)
 
 
-class OutsideCall(msgspec.Struct, frozen=True):
+class OutsideCall(msgspec.Struct, frozen=True, gc=False):
     """A call outside of the stores, such as of a function in a thread, and its result."""
 
     name: str
