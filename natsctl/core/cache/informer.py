@@ -29,6 +29,7 @@ FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 5.0
+_OF_LISTING = (Listing, Listed)
 ABSENT = "absent"  # the incarnation of a kind that does not exist in the store
 
 
@@ -173,7 +174,7 @@ class Informer(Generic[T]):
         slices = Slices()
         async for event in events:
             self.failure = None
-            if self._notifying.locked() or isinstance(event, Listing | Listed):
+            if self._notifying.locked() or isinstance(event, _OF_LISTING):
                 await self._apply(event, slices)
             else:
                 for change in self.cache.apply(event):  # one at most

@@ -77,12 +77,13 @@ class State(Generic[T]):
             self.put_unread(stored)
             return None
         obj = self.kind.decode(stored.value)
-        indexed = [(index, index.values_of(obj)) for index in self.indexes.values()]
         key = stored.key
+        if self.indexes:
+            indexed = [(index, index.values_of(obj)) for index in self.indexes.values()]
+            for index, values in indexed:
+                index.put(key, values)
         self.invalid.pop(key, None)
         self.objects[key] = stored
-        for index, values in indexed:
-            index.put(key, values)
         return obj
 
     def shows(self, stored: Stored) -> bool:
@@ -248,7 +249,7 @@ def is_read(stored: Stored) -> bool:
 
 def read_state(stored: Stored | None) -> Stored | None:
     """Return the object if its value is kept, else None."""
-    return stored if stored is not None and is_read(stored) else None
+    return None if type(stored) is Unread else stored
 
 
 def same(one: Stored, other: Stored) -> bool:

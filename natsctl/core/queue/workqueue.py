@@ -69,7 +69,8 @@ class Workqueue(Generic[K]):
         self._held: dict[K, Held] = {}
         self._due: dict[K, float] = {}  # the due times of ready keys that were added while held
         self._shut_down = False
-        self._now: Callable[[], float] = self._find_clock
+        self.now: Callable[[], float] = self._find_clock
+        """Returns the loop time; an attribute, because every change calls it."""
         self._getters, self._joiners = Waiters(), Waiters()
         self._adds = self._retries = 0
         self._latency_s, self._work_s = Histogram(), Histogram()
@@ -106,7 +107,7 @@ class Workqueue(Generic[K]):
         """
         if self._shut_down:
             return False
-        now = self._now()
+        now = self.now()
         if after > 0:
             self._retries += 1
             requeues = self._requeues_of(key, now)
@@ -146,7 +147,7 @@ class Workqueue(Generic[K]):
             delay = after
         if self._bucket is not None:
             delay = max(delay, self._bucket.take())
-        now = self._now()
+        now = self.now()
         held = self._held.get(key)
         priority = Priority.RETRY if held is None else held.priority
         requeues = self._requeues_of(key, now)
@@ -168,11 +169,12 @@ class Workqueue(Generic[K]):
         Other requests are kept, and so is a key whose retry is ready already.
         """
         self._limiter.forget(key)
-        self._failed.pop(key, None)
+        if self._failed:
+            self._failed.pop(key, None)
         requeues = self._requeues.get(key)
         if requeues is not None and requeues.retry is not None:
             requeues.retry = None
-            self._place(key, requeues, self._now())
+            self._place(key, requeues, self.now())
 
     def drop(self, key: K) -> None:
         """Cancel every request of the key and clear its failures; a worker may still hold it."""
@@ -199,7 +201,7 @@ class Workqueue(Generic[K]):
         self.feed(list(self._failed), self._hasten)
 
     def _hasten(self, key: K) -> None:
-        now, requeues = self._now(), self._requeues.get(key)
+        now, requeues = self.now(), self._requeues.get(key)
         if requeues is not None and requeues.retry is not None:
             self._limiter.forget(key)
             delay = 0.0 if self._bucket is None else self._bucket.take()
@@ -266,7 +268,7 @@ class Workqueue(Generic[K]):
             held = self._held.pop(key)
         except KeyError:
             raise UsageError(f"{key} was given back, but nobody holds it") from None
-        now = self._now()
+        now = self.now()
         self._work_s.observe(now - held.since)
         requeues = self._requeues.get(key)
         if requeues is not None:
@@ -323,7 +325,7 @@ class Workqueue(Generic[K]):
 
     def stats(self) -> QueueStats:
         """Return the measures; takes time in proportion to the held keys only."""
-        now = self._now()
+        now = self.now()
         held_s = [now - held.since for held in self._held.values()]
         held_requeues = filter(None, map(self._requeues.get, self._held))
         return QueueStats(
@@ -342,8 +344,8 @@ class Workqueue(Generic[K]):
 
     def _find_clock(self) -> float:
         """Find the loop's clock once, because that takes longer than reading its time."""
-        self._now = asyncio.get_running_loop().time
-        return self._now()
+        self.now = asyncio.get_running_loop().time
+        return self.now()
 
     def _requeues_of(self, key: K, now: float) -> Requeues:
         """Return the requests of the key beyond the sync for which it is ready."""
@@ -373,30 +375,31 @@ class Workqueue(Generic[K]):
             self._timers.cancel(key)
             priority = max(priority, requeues.priority)
         if self._ready.push(key, priority, now):
-            self._count_add(requeues)
-            if requeues is not None:
+            if requeues is None:
+                self._adds += 1
+            else:
+                self._count_add(requeues)
                 requeues.counted = False
             if self._getters:
                 self._getters.wake_one()
 
-    def _count_add(self, requeues: Requeues | None) -> None:
+    def _count_add(self, requeues: Requeues) -> None:
         """Count that a key became due. A held key is counted when it is added, not at `done`."""
-        if requeues is None:
-            self._adds += 1
-        elif not requeues.counted:
+        if not requeues.counted:
             self._adds += 1
             requeues.counted = True
 
     def _ripen(self, key: K) -> None:
         requeues = self._requeues[key]
-        self._offer(key, requeues.priority, self._now())
+        self._offer(key, requeues.priority, self.now())
         requeues.begin(requeues.due_at)
 
     def _take(self) -> K:
-        now = self._now()
+        now = self.now()
         key, ready = self._ready.pop(now)
         self._held[key] = Held(now, ready.priority)
-        self._latency_s.observe(now - self._due.pop(key, ready.since))
+        since = self._due.pop(key, ready.since) if self._due else ready.since
+        self._latency_s.observe(now - since)
         requeues = self._requeues.get(key)
         if requeues is not None:
             requeues.begin(now)

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.sync.follow_up import Failed, Outcome, Synced
+from natsctl.core.sync.follow_up import Outcome, Synced
 from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.histogram import Distribution, Histogram
@@ -94,17 +94,16 @@ class SyncCounters(Generic[K]):
     ) -> None:
         """Count a sync from *begun* to *now*; *changed* is the result of `begin`."""
         self._duration_s.observe(now - begun)
-        match outcome:
-            case Synced(after):
-                self._delayed += after is not None
-                self._succeeded += after is None
-                if changed is not None:
-                    self._convergence_s.observe(now - changed)
-                return
-            case Failed(error):
-                if self._count(error) is ErrorClass.PERMANENT:
-                    return  # no sync will answer the change
-        if changed is not None and self._answering:
+        if isinstance(outcome, Synced):  # a `match` takes four times as long
+            if outcome.after is None:
+                self._succeeded += 1
+            else:
+                self._delayed += 1
+            if changed is not None:
+                self._convergence_s.observe(now - changed)
+        elif self._count(outcome.error) is ErrorClass.PERMANENT:
+            return  # no sync will answer the change
+        elif changed is not None and self._answering:
             self._changed[key] = changed  # the next sync may answer it
 
     def _count(self, error: Exception) -> ErrorClass:

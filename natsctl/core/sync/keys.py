@@ -71,10 +71,11 @@ class Reasons:
 
     def take(self, key: str) -> Operation:
         """Return the reason for a sync that begins now; without a reason, the sync is a retry."""
-        due, operation = self._later.get(key, (0.0, None))
-        if operation is not None and due <= asyncio.get_running_loop().time():
-            del self._later[key]
-            self.add(key, operation)
+        if key in self._later:
+            due, operation = self._later[key]
+            if due <= asyncio.get_running_loop().time():
+                del self._later[key]
+                self.add(key, operation)
         return self._now.pop(key, Operation.RETRY)
 
 
@@ -173,7 +174,7 @@ class KeyQueue:
             self.reasons.add(key, operation)
             priority = Priority.RESYNC if change.initial else Priority.USER
             if self.queue.add(key, priority=priority):
-                loop.counters.changed(key, asyncio.get_running_loop().time())
+                loop.counters.changed(key, self.queue.now())
 
     def enqueue_all(self, keys: Iterable[str], wanted: KeyFilter = lambda _: True) -> None:
         """Sync the *wanted* keys after more urgent ones; see `Workqueue.feed`."""
