@@ -1,9 +1,10 @@
 """Tests of controllers: memory stores, virtual time, a harness, and simulation under faults."""
 
-from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.jetstream import MemoryJetStream
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder, RecordedEvent
 from natsctl.testing.replaying.outcome import ReplayedSync

@@ -11,8 +11,8 @@ import pytest
 from natsctl import Controller, kv, primary, secondary
 from natsctl.core.coordination.installation import INSTALLATION, adopt, assign, installation
 from natsctl.model import documents
-from natsctl.testing.cluster import MemoryManifestStore
 from natsctl.testing.harness import Harness, running
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStores
 from tests.scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, edit, site
 

@@ -23,8 +23,8 @@ from natsctl import (
 from natsctl.controller.slots.kube_secondary import GONE_S
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.testing.cluster import MemoryManifestStore
 from natsctl.testing.harness import Harness, running
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStores
 
 MAP = "default/shop"

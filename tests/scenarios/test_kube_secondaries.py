@@ -24,8 +24,8 @@ from natsctl import (
     tertiary,
 )
 from natsctl.model import documents
-from natsctl.testing.cluster import MemoryManifestStore
 from natsctl.testing.harness import Harness, running
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStores
 
 

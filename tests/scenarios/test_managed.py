@@ -23,8 +23,9 @@ from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import InvalidInputError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.manifests import Reference
-from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.harness import running
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder
 from tests.support.controllers.disk_reconciler import (

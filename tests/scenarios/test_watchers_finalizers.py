@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from natsctl import StoreTimeoutError, UsageError, kube
-from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot

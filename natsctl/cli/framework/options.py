@@ -8,8 +8,9 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from natsctl.daemon.settings.catalogue import SETTINGS, Setting
+from natsctl.daemon.settings.catalogue import SETTINGS
 from natsctl.daemon.settings.load import FILE_NAME, VARIABLE, Effective, load_settings
+from natsctl.daemon.settings.setting import Setting
 from natsctl.daemon.settings.values import SWITCH
 
 T = TypeVar("T")

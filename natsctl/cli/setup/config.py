@@ -8,8 +8,9 @@ import msgspec
 from natsctl.cli.framework.command import App
 from natsctl.cli.framework.options import with_options
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
-from natsctl.daemon.settings.catalogue import BY_NAME, FIELDS, Setting, text_of_value
+from natsctl.daemon.settings.catalogue import BY_NAME
 from natsctl.daemon.settings.load import Effective
+from natsctl.daemon.settings.setting import FIELDS, Setting, text_of_value
 from natsctl.jetstream.connection.options import NatsOptions, redacted
 from natsctl.telemetry.hiding import MASK, hidden
 

@@ -8,16 +8,10 @@ from typing import Any
 
 import msgspec
 
-from natsctl.daemon.settings.catalogue import (
-    BY_NAME,
-    FIELDS,
-    SECTIONS,
-    SETTINGS,
-    Setting,
-    default_of,
-)
+from natsctl.daemon.settings.catalogue import BY_NAME, SETTINGS
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.daemon.settings.precedence import LOGIN, Given, Layer, merged
+from natsctl.daemon.settings.setting import FIELDS, SECTIONS, Setting, default_of
 from natsctl.daemon.settings.settings import Settings
 from natsctl.daemon.settings.toml_file import Lines, read_toml
 from natsctl.daemon.settings.values import FILE

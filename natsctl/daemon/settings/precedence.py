@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.daemon.settings.catalogue import FIELDS
+from natsctl.daemon.settings.setting import FIELDS
 
 LOGIN = ("nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token")
 """The fields that are credentials."""

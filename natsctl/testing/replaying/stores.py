@@ -16,8 +16,9 @@ from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
 from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.model.write_guard import WriteGuard
-from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.kinds import MemoryResource
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
 from natsctl.testing.replaying.errors import error_of
 from natsctl.testing.replaying.world import World

@@ -15,7 +15,7 @@ from natsctl.model.documents import Document
 from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, joined
-from natsctl.testing.cluster import MemoryManifestStore
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
 
 T = TypeVar("T")

@@ -15,8 +15,9 @@ from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
 from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.model.write_guard import WriteGuard
-from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.kinds import MemoryResource
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.simulation.faults import READ_FAULTS, REPLACE_FAULTS, WRITE_FAULTS
 from natsctl.testing.simulation.network import Life, Network

@@ -17,7 +17,7 @@ from natsctl.dynamic import (
     kv_kind,
 )
 from natsctl.model.documents import Document
-from natsctl.testing.cluster import MemoryManifestStore
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import put
 

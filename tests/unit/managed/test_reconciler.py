@@ -31,7 +31,8 @@ from natsctl.managed import (
 from natsctl.managed.names import FINALIZER_NAME
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Stored
-from natsctl.testing.cluster import MemoryCluster, MemoryManifestStore
+from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.recorder import MemoryRecorder
 from tests.support.controllers.disk_reconciler import (

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from natsctl.controller.slots.owners import KUMORI, OwnerNames
-from natsctl.daemon.settings.catalogue import BY_NAME, FIELDS, SETTINGS, Setting
+from natsctl.daemon.settings.catalogue import BY_NAME, SETTINGS
 from natsctl.daemon.settings.load import Effective, load_settings
 from natsctl.daemon.settings.precedence import LOGIN
+from natsctl.daemon.settings.setting import FIELDS, Setting
 from natsctl.daemon.settings.settings import ControllerSettings, KubeSettings, Settings
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.nats_contexts import with_context

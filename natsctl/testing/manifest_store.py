@@ -1,0 +1,362 @@
+"""Keeps the objects of a kind in memory by the rules of a kube-apiserver.
+
+Writes are applies, with preconditions and finalizers. Lists are one value here, where a real server
+merges some of them by the names of their items. Nothing is defaulted, and every kind exists and
+has a status.
+"""
+
+import asyncio
+import functools
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    ImmutableFieldError,
+    InvalidObjectError,
+    NotFoundError,
+    StoreError,
+    WatchBrokenError,
+)
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.managed_fields import FieldManager, ManagedFields, same_family
+from natsctl.model.manifests import KubeKind, joined, split
+from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.testing.fields import SERVERS_OWN, Path, fields_v1, leaves, without
+from natsctl.testing.kinds import MemoryKinds
+from natsctl.testing.objects import MANAGER, ClusterObjects, Watch, now
+
+W = TypeVar("W", bound=Callable[..., Coroutine[Any, Any, object]])
+
+
+def _rehearsed(write: W) -> W:
+    """Let a write work on a copy of the objects if the store's guard permits only dry runs."""
+
+    @functools.wraps(write)
+    async def send(self: "MemoryManifestStore", *args: Any, **options: Any) -> object:
+        return await write(self.rehearsal() if self.rehearses else self, *args, **options)
+
+    return cast("W", send)
+
+
+class MemoryManifestStore:
+    """Keeps the objects of one kind of a cluster in this process; a `ManifestStore`.
+
+    Tests inject faults: `break_watches` is a lost connection, `fail` a server that rejects every
+    request.
+    """
+
+    def __init__(
+        self,
+        kind: KubeKind[Any],
+        objects: ClusterObjects,
+        kinds: MemoryKinds,
+        *,
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
+        self.kind = kind
+        self._guard = guard
+        self._objects = objects
+        self._kinds = kinds
+
+    async def get(self, key: str) -> Stored:
+        """See `Store.get`."""
+        await self._pass()
+        return self._stored(self._existing(key))
+
+    @_rehearsed
+    async def create(self, key: str, value: bytes) -> Stored:
+        """See `Store.create`."""
+        await self._pass(writes=True)
+        self._expect_none(key)
+        made = self._named(key, documents.parse(value))
+        self._objects.take_over(key, {}, made)
+        return self._stored(self._objects.put(key, made))
+
+    @_rehearsed
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        """See `Store.update`."""
+        await self._pass(writes=True)
+        before = self._expect(key, revision)
+        after = self._named(key, {**documents.parse(value), "status": before.get("status")})
+        self._check_immutable(before, after)
+        self._objects.take_over(key, before, after)
+        return self._stored(self._objects.put(key, after))
+
+    @_rehearsed
+    async def delete(
+        self,
+        key: str,
+        *,
+        revision: int | None = None,
+        uid: str = "",
+        purge: bool = False,  # noqa: ARG002 - there is no history
+    ) -> int:
+        """See `Store.delete`; the last finalizer removes an object that has finalizers."""
+        await self._pass(writes=True)
+        before = self._existing(key)
+        if revision is not None:
+            self._expect(key, revision)
+        if uid and uid != _meta(before)["uid"]:
+            raise ConflictError(f"{key} of {self.kind.name} is a different object now")
+        if documents.finalizers_of(before):
+            marked = {"deletionTimestamp": now(), **_meta(before)}
+            self._objects.put(key, {**before, "metadata": marked})
+        else:
+            self._objects.remove(key)
+        newest = int(str(_meta(before)["resourceVersion"]))
+        return newest if self._objects.at.get(key) is not before else newest - 1
+
+    async def history(self, key: str) -> list[Stored | Deleted]:
+        """See `Store.history`; a cluster keeps only the newest state."""
+        await self._pass()
+        found = self._objects.at.get(key)
+        return [] if found is None else [self._stored(found)]
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """See `Store.watch`."""
+        await self._pass()
+        queue: Watch = asyncio.Queue()
+        self._objects.watches.add(queue)
+        try:
+            async with aclosing(self._events(queue, list(self._listing()))) as events:
+                yield events
+        finally:
+            self._objects.watches.discard(queue)
+
+    async def locate(self, manifest: Document) -> str:
+        """See `ManifestStore.locate`."""
+        metadata = documents.metadata_of(manifest)
+        namespace = str(metadata.get("namespace") or self.kind.namespace or "")
+        namespaced = self._kinds.resource(self.kind.api_version, self.kind.kind).namespaced
+        if namespaced != bool(namespace):
+            has = "a namespace and the manifest none" if namespaced else "no namespace"
+            raise InvalidObjectError(f"a {self.kind.name} has {has}: {metadata.get('name')}")
+        return joined(namespace, str(metadata["name"]))
+
+    @_rehearsed
+    async def apply(
+        self, manifest: Document, *, manager: str, uid: str, force: bool = False
+    ) -> Stored:
+        """See `ManifestStore.apply`."""
+        await self._pass(writes=True)
+        key = await self.locate(manifest)
+        before = self._objects.at.get(key)
+        if (before is None) != (not uid) or (before and _meta(before)["uid"] != uid):
+            raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
+        self._objects.applies += 1
+        manifest = {name: value for name, value in manifest.items() if name != "status"}
+        wanted = dict(leaves(manifest))
+        if not force:
+            self._check_fields(key, before or {}, wanted, manager)
+        managers = self._objects.managers.setdefault(key, {})
+        former = [name for name in managers if name != manager and same_family(manager, name)]
+        applied = managers.get(manager, set()).union(*(managers[name] for name in former))
+        changed = _changed(before or {}, wanted)
+        others = {n: at - changed for n, at in managers.items() if n not in (manager, *former)}
+        removed = applied - wanted.keys() - set().union(*others.values())
+        after = documents.merge_patch(without(before or {}, removed), manifest)
+        self._check_immutable(before or {}, after)
+        self._objects.managers[key] = {**others, manager: set(wanted)}
+        return self._stored(self._objects.put(key, after))
+
+    async def managed(self, key: str) -> ManagedFields:
+        """See `ManifestStore.managed`."""
+        await self._pass()
+        revision = int(str(_meta(self._existing(key))["resourceVersion"]))
+        managers = self._objects.managers.get(key, {}).items()
+        found = (FieldManager(name, name != MANAGER, fields_v1(at)) for name, at in managers)
+        return ManagedFields(revision, tuple(found))
+
+    @_rehearsed
+    async def patch_status(
+        self, key: str, patch: Document, *, revision: int | None = None
+    ) -> Stored:
+        """See `ManifestStore.patch_status`."""
+        await self._pass(writes=True)
+        before = self._existing(key) if revision is None else self._expect(key, revision)
+        return self._stored(self._objects.put(key, documents.with_status(before, patch)))
+
+    @property
+    def rehearses(self) -> bool:
+        """True if writes are checked and not stored, as by `dryRun=All`."""
+        return self._guard.dry_run
+
+    def rehearsal(self) -> "MemoryManifestStore":
+        """Return a store of a copy of the objects."""
+        return MemoryManifestStore(self.kind, self._objects.copied(), self._kinds)
+
+    def keys(self) -> list[str]:
+        """Return the keys of the objects that the kind selects, in order."""
+        return sorted(key for key, document in self._objects.at.items() if self._shows(document))
+
+    def stored(self) -> list[Stored]:
+        """Return the objects that the kind selects, in the order of their keys."""
+        shown = (self._objects.at[key] for key in self.keys())
+        return [self._stored(document) for document in shown]
+
+    def document(self, key: str) -> Document:
+        """Return the stored object; raises `NotFoundError` if it does not exist."""
+        return self._existing(key)
+
+    @property
+    def writes(self) -> int:
+        """The number of writes that changed an object."""
+        return self._objects.writes
+
+    @property
+    def applies(self) -> int:
+        """The number of applies, including those that changed nothing."""
+        return self._objects.applies
+
+    @property
+    def watches(self) -> int:
+        """The number of open watches of this kind."""
+        return len(self._objects.watches)
+
+    def break_watches(self) -> None:
+        """End every watch with `WatchBrokenError`, as a lost connection does."""
+        for watch in self._objects.watches:
+            watch.put_nowait(None)
+
+    def mutate(self, change: Callable[[Document], Document] | None) -> None:
+        """Store what *change* returns for each written object, until this is called with None.
+
+        A mutating webhook, and the normal forms of a server, change objects in this way.
+        """
+        self._objects.mutation = change
+
+    def restore(self, objects: Iterable[Stored]) -> None:
+        """Add objects with their revisions, as from a recording; watches do not show them."""
+        for stored in objects:
+            self._objects.at[stored.key] = documents.parse(stored.value)
+            self._objects.revision = max(self._objects.revision, stored.revision)
+
+    def fail(self, error: StoreError | None) -> None:
+        """Raise *error* from every call until this is called with None; also end every watch."""
+        self._objects.failure = error
+        if error is not None:
+            self.break_watches()
+
+    async def _pass(self, *, writes: bool = False) -> None:
+        """Yield to other tasks as a real store does; raise the injected fault, if any."""
+        await asyncio.sleep(0)
+        if self._objects.failure is not None:
+            raise self._objects.failure.with_traceback(None)
+        if writes:
+            self._guard.check(self.kind)
+
+    def _existing(self, key: str) -> Document:
+        split(key)
+        found = self._objects.at.get(key)
+        if found is None:
+            raise NotFoundError(f"there is no {self.kind.name} {key}")
+        return found
+
+    def _expect(self, key: str, revision: int) -> Document:
+        found = self._objects.at.get(key)
+        if found is None or _meta(found)["resourceVersion"] != str(revision):
+            raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
+        return found
+
+    def _expect_none(self, key: str) -> None:
+        split(key)
+        if key in self._objects.at:
+            raise ConflictError(f"{self.kind.name} {key} exists")
+
+    def _named(self, key: str, document: Document) -> Document:
+        namespace, name = split(key)
+        place = {"name": name, **({"namespace": namespace} if namespace else {})}
+        given = {k: v for k, v in documents.metadata_of(document).items() if k not in SERVERS_OWN}
+        own = {"apiVersion": self.kind.api_version, "kind": self.kind.kind}
+        found = {**document, **own, "metadata": {**given, **place}}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _stored(self, document: Document) -> Stored:
+        metadata = _meta(document)
+        key = joined(str(metadata.get("namespace", "")), str(metadata["name"]))
+        shown = document
+        if self.kind.metadata_only:
+            shown = {k: v for k, v in document.items() if k in {"apiVersion", "kind", "metadata"}}
+        if self.kind.managed_fields:
+            managed = self._objects.managed_fields(key)
+            shown = {**shown, "metadata": {**metadata, "managedFields": managed}}
+        return Stored(key, int(str(metadata["resourceVersion"])), documents.render(shown))
+
+    def _shows(self, document: Document | None) -> bool:
+        if document is None:
+            return False
+        metadata = self.kind.metadata(documents.render(document))
+        inside = self.kind.holds(joined(metadata.namespace, metadata.name))
+        return inside and self.kind.selector.matches(metadata.labels)
+
+    def _check_fields(
+        self, key: str, before: Document, wanted: dict[Path, object], manager: str
+    ) -> None:
+        differing = _changed(before, wanted)
+        managers = self._objects.managers.get(key, {})
+        owned = {
+            name: sorted(paths & differing) for name, paths in managers.items() if name != manager
+        }
+        conflicts = {
+            (name, f".{'.'.join(path)}"): None for name, paths in owned.items() for path in paths
+        }
+        if conflicts and not all(same_family(manager, name) for name, _ in conflicts):
+            text = ", ".join(f"{name} manages {field}" for name, field in conflicts)
+            others, fields = (tuple(dict.fromkeys(each)) for each in zip(*conflicts, strict=True))
+            raise FieldConflictError(f"{self.kind.name} {key}: {text}", others, fields)
+
+    def _check_immutable(self, before: Document, after: Document) -> None:
+        """Reject a change of an immutable ConfigMap or Secret, as a kube-apiserver does."""
+        if before.get("immutable") is True and self.kind.kind in ("ConfigMap", "Secret"):
+            names = ("immutable", "data", "binaryData", "type")
+            fields = tuple(name for name in names if before.get(name) != after.get(name))
+            if fields:
+                text = ", ".join(f"{name}: field is immutable" for name in fields)
+                raise ImmutableFieldError(f"{self.kind.name}: {text}", fields)
+
+    def _listing(self) -> Iterator[WatchEvent]:
+        yield Listing("memory")
+        for _, document in sorted(self._objects.at.items()):
+            if self._shows(document):
+                yield Applied(self._stored(document))
+        yield Listed(self._objects.revision)
+
+    async def _events(
+        self, queue: Watch, listing: Sequence[WatchEvent]
+    ) -> AsyncGenerator[WatchEvent, None]:
+        for event in listing:
+            yield event
+        while (change := await queue.get()) is not None:
+            before, after, revision = change
+            removed = "resourceVersion" not in _meta(after)
+            if not removed and self._shows(after):
+                yield Applied(self._stored(after))
+            elif self._shows(before):
+                metadata = _meta(after)
+                namespace, name = str(metadata.get("namespace", "")), str(metadata["name"])
+                yield Deleted(joined(namespace, name), revision)
+        raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
+
+
+def _changed(before: Document, wanted: dict[Path, object]) -> set[Path]:
+    """Return the fields of the object that *wanted* gives another value."""
+    now = dict(leaves(before))
+    return {path for path, value in wanted.items() if now.get(path, value) != value}
+
+
+def _meta(document: Document) -> Document:
+    return documents.metadata_of(document)
