@@ -106,7 +106,7 @@ def measures_of(
         upkeep=upkeep,
         planned={} if host.plan is None else dict(host.plan.counts),
         paused_keys=host.pausing.count,
-        quarantined_keys=len(host.pausing.quarantined()),
+        quarantined_keys=host.pausing.quarantined_count,
         paused=host.pausing.whole is not None,
         recordings_bytes=_recordings_bytes(host),
     )

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import is_read
+from natsctl.core.objects.compare_and_set import read
 from natsctl.core.pausing.clock import Clock
 from natsctl.core.pausing.quarantine import Quarantine
 from natsctl.model.kinds import KvKind
@@ -35,14 +37,26 @@ def _ignore(_key: str) -> None:
     """Ignore that a record should be written."""
 
 
+def _always(_key: str) -> bool:
+    """Sync every key."""
+    return True
+
+
 class PausedKeys:
     """The paused keys of one sync loop.
 
     Args:
         on_unrecorded: called with each key whose record may have to be written or deleted.
+        holds: returns whether this process syncs a key; only then it writes the key's records.
     """
 
-    def __init__(self, on_unrecorded: Callable[[str], None] = _ignore) -> None:
+    def __init__(
+        self,
+        on_unrecorded: Callable[[str], None] = _ignore,
+        *,
+        holds: Callable[[str], bool] = _always,
+    ) -> None:
+        self.holds = holds
         self.pauses: dict[str, Pause] = {}  # by paused key
         self.name = ""  # of the sync loop, unique on this machine
         self.bucket = ""  # the bucket of the objects; empty if no record can be kept of them
@@ -59,7 +73,8 @@ class PausedKeys:
         self._clock: Clock | None = None  # made in the event loop
 
     def __len__(self) -> int:
-        return len(self.pauses)
+        """Return how many paused keys this process would sync."""
+        return sum(map(self.holds, self.pauses))
 
     def follow(self, informers: Sequence[Informer[Any]], *, records: bool = True) -> None:
         """Use these informers' caches to find out which objects exist; call `observe` for them.
@@ -97,13 +112,25 @@ class PausedKeys:
         """True if any key is paused or quarantined."""
         return bool(self.pauses or self.quarantine.quarantined)
 
-    def state(self, key: str) -> str:
-        """Return a digest of the desired state of the object; empty if it does not exist."""
+    def state(self, key: str) -> str | None:
+        """Return a digest of the desired state of the object; empty if it does not exist.
+
+        Returns None if this process does not keep the object's value.
+        """
         for informer in self._informers:
             stored = informer.cache.newest(key)
             if stored is not None:
-                return informer.cache.kind.digest(stored.value)
+                return informer.cache.kind.digest(stored.value) if is_read(stored) else None
         return ""
+
+    async def read_state(self, key: str) -> str:
+        """Return `state`, and read the object from the store if its value is not kept."""
+        state = self.state(key)
+        for informer in self._informers:
+            if state is None and key in informer.cache:
+                stored = await read(informer.store, key)
+                return "" if stored is None else informer.cache.kind.digest(stored.value)
+        return state or ""
 
     def is_pending(self, key: str) -> bool:
         """Return whether a sync of the paused key was held back."""
@@ -116,8 +143,11 @@ class PausedKeys:
     def observe(self, change: Change[Any]) -> None:
         """Read the annotation of a changed object; call this for every change."""
         key, after = change.key, change.after
+        if after is not None and not is_read(after):
+            self._forget(key)
+            return
         if key in self.quarantine.deaths:
-            self.quarantine.changed(key, self.state(key))
+            self.quarantine.check_one(key, self.state(key))
         if after is None:
             if not self.bucket:  # nothing would resume a deleted object
                 self._annotated.pop(key, None)
@@ -139,11 +169,28 @@ class PausedKeys:
         key = change.key
         return key in self._annotated or key in self._recorded or key in self.quarantine.deaths
 
+    def forget_unread(self) -> None:
+        """Forget the pauses of objects whose values this process does not keep any more.
+
+        The value shows the pause when this process reads it again.
+        """
+        caches = [informer.cache for informer in self._informers if informer.cache.partial]
+        for key in {*self._annotated, *self.quarantine.quarantined} if caches else ():
+            states = (cache.newest(key) for cache in caches)
+            if any(stored is not None and not is_read(stored) for stored in states):
+                self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        self._annotated.pop(key, None)
+        self.pauses.pop(key, None)
+        self._pending.discard(key)
+        self.quarantine.quarantined.pop(key, None)
+
     # ---- records
 
     def check_records(self) -> None:
-        """Check the records of all paused keys, because this process may write them now."""
-        for key in self.pauses:
+        """Check all records, because this process may write those of its keys now."""
+        for key in {*self.pauses, *self._recorded, *self.quarantine.over}:
             self._on_unrecorded(key)
 
     def recorded(self, key: str, pause: Pause | None) -> None:

@@ -9,7 +9,7 @@ The bucket `natsctl` has the records, as the text of a pause (`natsctl.model.pau
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -74,10 +74,10 @@ class Pausing:
         self._clock: Clock | None = None
         self._store: Store | None = None  # of the records, while they are followed
 
-    def keys(self) -> PausedKeys:
-        """Return the paused keys of one more sync loop."""
+    def keys(self, holds: Callable[[str], bool]) -> PausedKeys:
+        """Return the paused keys of one more sync loop, which syncs the keys that it *holds*."""
         number = len(self._keys)
-        paused = PausedKeys(lambda key: self._check_record(number, key))
+        paused = PausedKeys(lambda key: self._check_record(number, key), holds=holds)
         paused.name = f"{self.controller}.{number}" if self.controller else ""
         self._keys.append(paused)
         for reports in self._reports:
@@ -92,7 +92,7 @@ class Pausing:
 
     @property
     def count(self) -> int:
-        """The number of paused keys."""
+        """The number of paused keys that this process would sync."""
         return sum(map(len, self._keys))
 
     def of(self, key: str) -> Pause | None:
@@ -232,7 +232,12 @@ class Pausing:
                 reports.died(key, deaths, quarantined=key in paused.quarantine.quarantined)
 
     async def _note_death(self, paused: PausedKeys, key: str) -> Deaths:
-        state, before = paused.state(key), paused.quarantine.deaths.get(key)
+        before = paused.quarantine.deaths.get(key)
+        try:
+            state = await paused.read_state(key)
+        except StoreError as error:
+            log.warning("cannot read the object of a death", key=key, error=error)
+            return one_more(before, "" if before is None else before.state)
         if self._store is None:
             return one_more(before, state)
         noted: list[Deaths] = []
@@ -256,6 +261,13 @@ class Pausing:
             for paused in self._keys
             for key, deaths in paused.quarantine.quarantined.items()
         }
+
+    @property
+    def quarantined_count(self) -> int:
+        """The number of quarantined keys that this process would sync."""
+        return sum(
+            paused.holds(key) for paused in self._keys for key in paused.quarantine.quarantined
+        )
 
     def _refresh(self, *, notify: bool = True) -> None:
         """Pause or resume the whole controller, as its record demands."""
@@ -302,9 +314,12 @@ class Pausing:
                     self._check_record(number, key)
 
     async def _correct_record(self, store: Store, paused: PausedKeys, key: str) -> None:
+        """Write or delete the records of a key, unless another process syncs it."""
+        if not paused.holds(key):
+            return
         if key in paused.quarantine.over:
-            paused.quarantine.over.discard(key)
             await _delete(store, deaths_record(self.controller, paused.place, key))
+            paused.quarantine.over.discard(key)
         if not paused.bucket:
             return
         name = key_record(self.controller, paused.bucket, key)

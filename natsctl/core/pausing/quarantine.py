@@ -44,6 +44,10 @@ def one_more(before: Deaths | None, state: str) -> Deaths:
     return Deaths(count=count + 1, last=last, state=state)
 
 
+StateOf = Callable[[str], str | None]
+"""Returns a digest of the desired state of a key's object; None if the state is not known."""
+
+
 class Quarantine:
     """The deaths of the keys of one sync loop.
 
@@ -59,30 +63,30 @@ class Quarantine:
         self.over: set[str] = set()  # keys whose record has to be deleted
         self._on_over = on_over
 
-    def found(self, key: str, deaths: Deaths | None, state: Callable[[str], str]) -> None:
-        """Note the deaths in the key's record; *state* returns the digest of a key's object."""
+    def found(self, key: str, deaths: Deaths | None, state: StateOf) -> None:
+        """Note the deaths in the key's record."""
+        self.over.discard(key)
         if deaths is None:
             self.deaths.pop(key, None)
             self.quarantined.pop(key, None)
             return
         self.deaths[key] = deaths
-        self.over.discard(key)
         if deaths.count >= DEATHS_MAX and deaths.state == state(key):
             self.quarantined[key] = deaths
 
-    def check(self, state: Callable[[str], str]) -> None:
+    def check(self, state: StateOf) -> None:
         """Compare the deaths with the objects, which are all cached now."""
-        for key, deaths in list(self.deaths.items()):
-            if deaths.state != state(key):
-                self.release(key)
-            else:
-                self.found(key, deaths, state)
+        for key in list(self.deaths):
+            self.check_one(key, state(key))
 
-    def changed(self, key: str, state: str) -> None:
+    def check_one(self, key: str, state: str | None) -> None:
         """Release the key if its desired state is not the one with which processes died."""
         deaths = self.deaths.get(key)
-        if deaths is not None and deaths.state != state:
-            self.release(key)
+        if deaths is not None and state is not None:
+            if deaths.state != state:
+                self.release(key)
+            else:
+                self.found(key, deaths, lambda _: state)
 
     def release(self, key: str) -> None:
         """Forget the deaths: the key changed, a person requested a sync, or a sync has ended."""

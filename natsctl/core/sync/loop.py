@@ -78,7 +78,7 @@ class SyncLoop(Generic[K]):
         self.counters = SyncCounters[K]()
         self.holdings = HeldAssignments()  # the keys that may be put on the queue now
         self._pausing = Pausing("") if pausing is None else pausing
-        self.paused = self._pausing.keys()
+        self.paused = self._pausing.keys(self._holds)
         self._handler = handler
         self._on_held_back = on_held_back
         self._retry = retry
@@ -177,10 +177,12 @@ class SyncLoop(Generic[K]):
             gained = self.holdings.settle(newest)
             settled.set()
             if gained is not None:
+                self.paused.check_records()
                 await self._note_deaths()
                 await listener.gained(gained)
             for informer in self._partial():
                 await release_values(informer)
+            self.paused.forget_unread()
             while self.holdings.settled:
                 await self._moved.wait()
                 self._moved.clear()
@@ -223,15 +225,14 @@ class SyncLoop(Generic[K]):
 
         Other keys may be lost while this runs, so each key is compared with the present holdings.
         """
-
-        def holds(key: Hashable) -> bool:
-            return self.holdings.has(key)
-
-        await self.queue.keep(holds)
-        await self.counters.keep(holds)
-        await self.paused.keep(holds)
+        await self.queue.keep(self._holds)
+        await self.counters.keep(self._holds)
+        await self.paused.keep(self._holds)
         if self._listener is not None:
-            await self._listener.lost(holds)
+            await self._listener.lost(self._holds)
+
+    def _holds(self, key: Hashable) -> bool:
+        return self.holdings.has(key)
 
     def _move(self, assignment: Assignment) -> None:
         self.holdings.moved(assignment)
@@ -329,6 +330,7 @@ class SyncLoop(Generic[K]):
         self._moved.set()
         for informer in self._partial():
             await informer.release((str(key),))
+        self.paused.forget_unread()
 
     async def _noted(self, held: HeldFile, worker: int, key: K) -> Outcome:
         """Sync the key, and note that the worker holds it, in case the process dies."""
