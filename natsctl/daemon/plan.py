@@ -139,7 +139,7 @@ async def _planned(
     plans = record.keys()
     made = Plan(
         controller=runtime.name,
-        summary=record.summary(plans, runtime.exists),
+        summary=record.summary(plans, runtime.existing),
         keys=plans,
         garbage=garbage if garbage.orphans else UNSET,
     )

@@ -105,9 +105,10 @@ class Hosted(ABC):
         """The number of cached objects whose keys are synced."""
         return sum(len(informer.cache) for informer in self._host.primaries)
 
-    def exists(self, key: str) -> bool:
-        """Return whether a primary with this key is cached, valid or not."""
-        return any(key in informer.cache for informer in self._host.primaries)
+    def existing(self, keys: Collection[str]) -> int:
+        """Return how many of these keys have a cached primary, valid or not."""
+        caches = [informer.cache for informer in self._host.primaries]
+        return len({key for cache in caches for key in keys if key in cache})
 
     def invalid(self) -> dict[str, str]:
         """Return why the newest state of each invalid primary is invalid, by key."""

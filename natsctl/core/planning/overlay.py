@@ -74,6 +74,10 @@ class Inbox:
             await self._taken.wait()
         self.add(event)
 
+    def clear(self) -> None:
+        """Drop the events."""
+        self._events.clear()
+
     async def next(self) -> WatchEvent | StoreError:
         """Wait for the next event and return it."""
         self.busy = False

@@ -1,7 +1,7 @@
 """Records the writes of a plan, by the key whose sync made them."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -206,12 +206,16 @@ class PlanRecord:
                 if before != after:
                     yield PlannedChange(write.kind.name, key, before, after)
 
-    def summary(self, keys: dict[str, KeyPlan], exists: Callable[[str], bool]) -> PlanSummary:
-        """Return the counts of these plans, and of the existing keys that change nothing."""
+    def summary(
+        self, keys: dict[str, KeyPlan], existing: Callable[[Collection[str]], int]
+    ) -> PlanSummary:
+        """Return the counts of these plans, and of the keys that change nothing.
+
+        *existing* returns how many of some keys exist.
+        """
         busy = {key for key, plan in keys.items() if plan.actions or plan.error}
         synced = self._quiet | self._keys.keys()
-        unchanged = sum(exists(key) for key in synced - busy)
-        return PlanSummary.of(keys.values(), unchanged=unchanged)
+        return PlanSummary.of(keys.values(), unchanged=existing(synced - busy))
 
     def _record(self, key: str) -> _KeyRecord:
         record = self._keys.get(key)

@@ -36,6 +36,7 @@ from natsctl.model.store import (
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 MISSING = "missing"  # the incarnation of a store that does not exist
+ENDED = "the watch of the store has ended"
 REOPEN_S = 5.0  # between two attempts to open a store that does not exist
 
 
@@ -213,8 +214,8 @@ class PlanningStore:
             inbox = stack.enter_context(self._overlay.subscribed())
             stored = aclosing(self._missing()) if self._stored is None else self._stored.watch()
             events: AsyncIterator[WatchEvent] = await stack.enter_async_context(stored)
-            await stack.enter_async_context(_forwarding(events, inbox))
-            yield await stack.enter_async_context(aclosing(self._events(inbox)))
+            forward = await stack.enter_async_context(_forwarding(events, inbox))
+            yield await stack.enter_async_context(aclosing(self._events(events, forward, inbox)))
 
     async def _missing(self) -> AsyncGenerator[WatchEvent, None]:
         """Yield an empty list, and the events of the store as soon as it exists."""
@@ -227,14 +228,33 @@ class PlanningStore:
             async for event in events:
                 yield event
 
-    async def _events(self, inbox: Inbox) -> AsyncGenerator[WatchEvent, None]:
-        """Yield the list and the changes of the store, and the planned changes."""
+    async def _events(
+        self, stored: AsyncIterator[WatchEvent], forward: Callable[[], None], inbox: Inbox
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Yield the list and the changes of the store, and the planned changes.
+
+        The first list bypasses the inbox, because the end of a list shows every planned state.
+        """
+        inbox.busy, overlay = True, self._overlay
+        async for event in stored:
+            if isinstance(event, Listed):
+                break
+            if overlay.entries:
+                for shown in self._show(event):
+                    yield shown
+            else:
+                yield event
+        else:
+            raise WatchBrokenError(ENDED)
+        inbox.clear()
+        forward()
         while True:
-            event = await inbox.next()
-            if isinstance(event, StoreError):
-                raise event
             for shown in self._show(event):
                 yield shown
+            following = await inbox.next()
+            if isinstance(following, StoreError):
+                raise following
+            event = following
 
     def _show(self, event: WatchEvent) -> Iterator[WatchEvent]:
         """Yield what a watch shows for an event of the store or of the plan."""
@@ -321,8 +341,10 @@ class PlanningStore:
 
 
 @asynccontextmanager
-async def _forwarding(events: AsyncIterator[WatchEvent], inbox: Inbox) -> AsyncIterator[None]:
-    """Forward the changes of the store to the inbox while the context lasts."""
+async def _forwarding(
+    events: AsyncIterator[WatchEvent], inbox: Inbox
+) -> AsyncIterator[Callable[[], None]]:
+    """Yield a function that begins to forward events to the inbox, until the context ends."""
 
     async def forward() -> None:
         try:
@@ -331,14 +353,15 @@ async def _forwarding(events: AsyncIterator[WatchEvent], inbox: Inbox) -> AsyncI
         except StoreError as error:
             inbox.add(error)
         else:
-            inbox.add(WatchBrokenError("the watch of the store has ended"))
+            inbox.add(WatchBrokenError(ENDED))
 
     async with together() as group:
-        task = group.create_task(forward(), name="changes below a plan")
+        tasks: list[asyncio.Task[None]] = []
         try:
-            yield
+            yield lambda: tasks.append(group.create_task(forward(), name="changes below a plan"))
         finally:
-            task.cancel()
+            for task in tasks:
+                task.cancel()
 
 
 def _event(state: State) -> Applied | Deleted:
