@@ -28,6 +28,7 @@ member's record names, and for a deleted record that was never seen.
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -41,6 +42,8 @@ from natsctl.core.coordination.own_record import (
 )
 from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.term import Clock
+
+KNOWN_MAX = 10_000  # answers of one assignment, about 1 MB
 
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
@@ -69,7 +72,8 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
 class SharedAssignment:
     """The keys that every one of *own* gives to *identity*, and that no other member claims.
 
-    *claims* are the members among which each other member divides the keys, by its name.
+    *claims* are the members among which each other member divides the keys, by its name. The set
+    never changes, so it remembers its last answers: several parts of a process ask about each key.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class SharedAssignment:
         self._identity = identity
         self.own = own
         self.claims = claims
+        self._known = lru_cache(KNOWN_MAX)(self._find)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SharedAssignment) and self._parts == other._parts
@@ -91,6 +96,9 @@ class SharedAssignment:
 
     def has(self, key: Hashable) -> bool:
         """See `Assignment.has`."""
+        return self._known(key)
+
+    def _find(self, key: Hashable) -> bool:
         return all(members.owner(key) == self._identity for members in self.own) and not any(
             members.owner(key) == name for name, members in self.claims.items()
         )
