@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from natsctl.model.manifests import kube as kube
     from natsctl.model.objects import Metadata as Metadata
     from natsctl.model.objects import Object as Object
-    from natsctl.model.plan import Plan as Plan
+    from natsctl.model.plans.plan import Plan as Plan
     from natsctl.model.recorder import EventType as EventType
     from natsctl.model.selectors import Selector as Selector
     from natsctl.model.store import Change as Change

@@ -18,7 +18,7 @@ from natsctl.daemon.operator import Guest
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.managed import ManagedController
 from natsctl.model.garbage import GarbagePlan
-from natsctl.model.plan import Plan
+from natsctl.model.plans.plan import Plan
 from natsctl.model.store import ManifestStores, Stores
 from natsctl.watchers import InformerController
 

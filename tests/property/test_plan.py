@@ -16,7 +16,7 @@ import natsctl
 from natsctl import ControllerRuntime, NotFoundError, plan
 from natsctl.core.planning.diff import actions_of
 from natsctl.model.kinds import Kind
-from natsctl.model.plan import Action, Plan
+from natsctl.model.plans.plan import Action, Plan
 from natsctl.model.store import Applied, Listed, Store, Stores
 from natsctl.testing.harness import QUIET_STEPS, STEP_S
 from natsctl.testing.memory import MemoryStores

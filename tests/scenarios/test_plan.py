@@ -5,7 +5,7 @@ import pytest
 
 from controllers.greetings import Greetings
 from natsctl import Controller, ExistsError, PlanningError, plan, planning, primary, secondary
-from natsctl.model.plan import Action, Plan
+from natsctl.model.plans.plan import Action, Plan
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import (

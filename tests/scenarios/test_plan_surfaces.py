@@ -8,7 +8,7 @@ import pytest
 from natsctl import InformerController, Kind, Object, Snapshot, kv, plan
 from natsctl.core.objects.primary import Primary
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
-from natsctl.model.plan import Plan
+from natsctl.model.plans.plan import Plan
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import put
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk

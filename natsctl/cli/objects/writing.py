@@ -21,7 +21,7 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.kinds import KvKind
-from natsctl.model.plan import Action
+from natsctl.model.plans.plan import Action
 from natsctl.model.store import Store
 from natsctl.model.write_guard import DRY_RUN
 

@@ -9,8 +9,8 @@ from msgspec import UNSET
 
 from natsctl.cli.output.encoding import json_text, yaml_text
 from natsctl.cli.output.terminal import coloured, write_text
-from natsctl.model.differences import Difference
-from natsctl.model.plan import Action
+from natsctl.model.plans.differences import Difference
+from natsctl.model.plans.plan import Action
 from natsctl.telemetry.escaping import escaped
 
 SIGNS = {"create": "+", "update": "~", "delete": "-"}

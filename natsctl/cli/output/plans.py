@@ -12,7 +12,7 @@ from natsctl.cli.output.printing import write_json
 from natsctl.cli.output.terminal import Progress as Bar
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice, write_text
 from natsctl.daemon.plan import MadePlan, Progress
-from natsctl.model.plan import KeyPlan, Plan
+from natsctl.model.plans.plan import KeyPlan, Plan
 
 FAILED = 1
 """The exit status if a key fails."""

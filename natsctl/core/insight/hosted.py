@@ -13,7 +13,7 @@ from natsctl.core.recording.recordings import Recordings
 from natsctl.core.recording.writing import recording_of
 from natsctl.core.sync.host import Host
 from natsctl.errors import StoreError
-from natsctl.model.plan import KeyPlan
+from natsctl.model.plans.plan import KeyPlan
 
 
 class Hosted(ABC):

@@ -7,11 +7,11 @@ from msgspec import UnsetType
 
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
-from natsctl.model.differences import Difference, MergeKeys, Path, differences
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.plan import Action
+from natsctl.model.plans.differences import Difference, MergeKeys, Path, differences
+from natsctl.model.plans.plan import Action
 from natsctl.telemetry.hiding import MASK, hidden
 
 _SERVERS_OWN = ("uid", "generation", "resourceVersion", "creationTimestamp", "managedFields")

@@ -8,7 +8,7 @@ from msgspec.structs import asdict, replace
 
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.model.garbage import GarbagePlan
-from natsctl.model.plan import KeyPlan
+from natsctl.model.plans.plan import KeyPlan
 from natsctl.telemetry.hiding import shortened
 
 SHOWN_MAX = 100  # keys that a status names of each list; it counts all of them

@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from natsctl.model.differences import Difference
 from natsctl.model.garbage import GarbagePlan
+from natsctl.model.plans.differences import Difference
 
 ActionType = Literal["create", "update", "delete", "status", "external"]
 

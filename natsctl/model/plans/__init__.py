@@ -1,0 +1,1 @@
+"""Plans: what syncs would change, field by field."""
