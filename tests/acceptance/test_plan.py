@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -220,4 +221,32 @@ async def test_a_dry_run_of_edit_shows_the_change(
 
 async def test_a_controller_without_a_dry_run_is_refused(natsctl: Natsctl) -> None:
     result = await natsctl("put", "greetings", "shop", "{}", "-c", GREETINGS)
+    assert (result.status, "needs --dry-run" in result.err) == (2, True)
+
+
+async def test_a_dry_run_in_json_has_the_actions_and_the_plan_that_follows(
+    folder: Path, natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    dry = ("--dry-run", "-o", "json")
+    diff = [{"path": "spec.text", "before": "hi", "after": "ho"}]
+    words = ("put", "greetings", "shop", "spec: {text: ho}", *dry, "-c", GREETINGS)
+    put = (await natsctl(*words)).json
+    assert _changes(put) == [("update", "bytes.greetings", diff)]
+    assert put["plan"]["summary"]["create"] == 1
+    manifest = "{bucket: greetings, key: shop, spec: {text: ho}}"
+    applied = await natsctl("apply", "-f", "-", *dry, stdin=manifest)
+    editing = Natsctl(folder, nats_server.url, environ={"EDITOR": "sed -i s/hi/ho/"})
+    edited = await editing("edit", "greetings", "shop", *dry)
+    assert _changes(applied.json) == _changes(edited.json) == [("update", "bytes.greetings", diff)]
+    deleted = await natsctl("delete", "greetings", "shop", *dry)
+    assert _changes(deleted.json) == [("delete", "Object.greetings", [])]
+
+
+def _changes(answer: dict[str, Any]) -> list[tuple[str, str, list[dict[str, str]]]]:
+    return [(action["action"], action["kind"], action["diff"]) for action in answer["actions"]]
+
+
+async def test_a_format_of_the_change_without_a_dry_run_is_refused(natsctl: Natsctl) -> None:
+    result = await natsctl("put", "greetings", "shop", "{}", "-o", "json")
     assert (result.status, "needs --dry-run" in result.err) == (2, True)

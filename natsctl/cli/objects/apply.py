@@ -11,8 +11,14 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
 from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.objects.buckets import CreateOption
-from natsctl.cli.objects.writing import DryRun, DryRunOption, Target, ThenPlanOption
-from natsctl.cli.output.terminal import write_line
+from natsctl.cli.objects.writing import (
+    ChangeOutput,
+    ChangeOutputOption,
+    DryRun,
+    DryRunOption,
+    Target,
+    ThenPlanOption,
+)
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import read, rewrite
@@ -54,6 +60,7 @@ async def apply(
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
+    output: ChangeOutputOption = ChangeOutput.TEXT,
 ) -> None:
     """Apply objects from files.
 
@@ -65,7 +72,7 @@ async def apply(
 
     With --dry-run, the changes are shown and not stored.
     """
-    run = DryRun(dry_run, controller, cluster, owner_names)
+    run = DryRun(dry_run, controller, cluster, owner_names, output)
     documents = read_documents(file)
     async with run.writing(options) as target:
         names = dict.fromkeys(document.bucket for document in documents)
@@ -121,7 +128,6 @@ async def _apply(
     except _DOCUMENT_ERRORS as error:
         report_error(f"{name}: {error}")
         return exit_status(error)
-    write_line(f"{name} {target.outcome(rewritten)}")
-    target.show(document.bucket, document.key)
+    target.report(document.bucket, document.key, target.outcome(rewritten))
     values.write_ignored_notice(name, ignored)
     return 0

@@ -9,9 +9,16 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
 from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.objects.buckets import BucketArgument, existing_bucket
-from natsctl.cli.objects.writing import DryRun, DryRunOption, Target, ThenPlanOption
+from natsctl.cli.objects.writing import (
+    ChangeOutput,
+    ChangeOutputOption,
+    DryRun,
+    DryRunOption,
+    Target,
+    ThenPlanOption,
+)
 from natsctl.cli.output.entries import object_in
-from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice
+from natsctl.cli.output.terminal import YesOption, confirm, write_notice
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.finalizers import delete as delete_object
 from natsctl.errors import (
@@ -64,6 +71,7 @@ async def delete(
     ] = None,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
+    output: ChangeOutputOption = ChangeOutput.TEXT,
 ) -> None:
     """Delete objects.
 
@@ -72,7 +80,7 @@ async def delete(
 
     With --dry-run, the deletions are shown and not carried out.
     """
-    run = DryRun(dry_run, controller, cluster, owner_names)
+    run = DryRun(dry_run, controller, cluster, owner_names, output)
     if bool(keys) == all_:
         raise UsageError("give keys, or --all for every key of the bucket")
     selected = [check_key(key) for key in keys or ()]
@@ -102,9 +110,9 @@ async def _delete(target: Target, bucket: Bucket, key: str) -> int:
         return exit_status(error)
     if marked:
         finalizers = ", ".join(documents.finalizers_of(document or {}))
-        write_line(f"{bucket.name}/{key} marked deleted{target.note}, held by {finalizers}")
+        target.report(bucket.name, key, f"marked deleted{target.note}, held by {finalizers}")
     else:
-        write_line(f"{bucket.name}/{key} deleted{target.note}")
+        target.report(bucket.name, key, f"deleted{target.note}")
     return 0
 
 

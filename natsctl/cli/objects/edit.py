@@ -10,8 +10,8 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
 from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
-from natsctl.cli.objects.writing import DryRun, DryRunOption
-from natsctl.cli.output.terminal import write_line, write_notice
+from natsctl.cli.objects.writing import ChangeOutput, ChangeOutputOption, DryRun, DryRunOption
+from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
@@ -53,6 +53,7 @@ async def edit(
     controller: KindsOption = None,
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
+    output: ChangeOutputOption = ChangeOutput.TEXT,
 ) -> None:
     """Edit an object in an editor.
 
@@ -66,7 +67,7 @@ async def edit(
     follows.
     """
     check_key(key)
-    run = DryRun(dry_run, controller if dry_run else None, cluster, owner_names)
+    run = DryRun(dry_run, controller if dry_run else None, cluster, owner_names, output)
     target = _Target(options, bucket, load_kinds(controller, bucket), validate, run)
     async with open_bucket(options, bucket) as source:
         draft = Draft.of(await BucketStore(source).get(key))
@@ -162,6 +163,5 @@ async def _store(target: _Target, draft: Draft) -> Rewritten:
         store = await written.store(bucket)
         rewritten = await rewrite(store, key, change, seen=await store.get(key))
         if rewritten.base is not None:
-            write_line(f"{bucket}/{key} {written.outcome(rewritten)}")
-            written.show(bucket, key)
+            written.report(bucket, key, written.outcome(rewritten))
         return rewritten

@@ -18,8 +18,13 @@ from natsctl.cli.documents.values import (
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument
-from natsctl.cli.objects.writing import DryRun, DryRunOption, ThenPlanOption
-from natsctl.cli.output.terminal import write_line
+from natsctl.cli.objects.writing import (
+    ChangeOutput,
+    ChangeOutputOption,
+    DryRun,
+    DryRunOption,
+    ThenPlanOption,
+)
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
@@ -78,6 +83,7 @@ async def put(
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
+    output: ChangeOutputOption = ChangeOutput.TEXT,
 ) -> None:
     """Store a whole object.
 
@@ -94,7 +100,7 @@ async def put(
 
     With --dry-run, the change is shown and not stored.
     """
-    run = DryRun(dry_run, controller, cluster, owner_names)
+    run = DryRun(dry_run, controller, cluster, owner_names, output)
     if create and revision is not None:
         raise UsageError("--create and --revision exclude each other")
     check_key(key)
@@ -121,8 +127,7 @@ async def put(
             rewritten = await _update(store, key, change, revision)
         else:
             rewritten = await rewrite(store, key, change)
-        write_line(f"{bucket}/{key} {target.outcome(rewritten)}")
-        target.show(bucket, key)
+        target.report(bucket, key, target.outcome(rewritten))
         write_ignored_notice(f"{bucket}/{key}", ignored)
 
 

@@ -3,14 +3,18 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
 import typer
+from msgspec import UNSET, UnsetType
 
 from natsctl.cli.documents.values import outcome
 from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.differences import write_differences
+from natsctl.cli.output.printing import write_json
+from natsctl.cli.output.terminal import write_line
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.core.planning.planned import Planned, planned
@@ -21,9 +25,12 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.kinds import KvKind
-from natsctl.model.plans.plan import Action
+from natsctl.model.plans.plan import Action, Plan
 from natsctl.model.store import Store
 from natsctl.model.write_guard import DRY_RUN
+
+if TYPE_CHECKING:
+    from natsctl.daemon.plan import MadePlan
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, and store nothing")]
 ThenPlanOption = Annotated[
@@ -37,6 +44,19 @@ ThenPlanOption = Annotated[
 ]
 
 
+class ChangeOutput(Enum):
+    """An output format of the change that a dry run shows."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+ChangeOutputOption = Annotated[
+    ChangeOutput,
+    typer.Option("--output", "-o", help="Format of the change that --dry-run shows"),
+]
+
+
 class Target(Protocol):
     """The buckets of one command."""
 
@@ -47,7 +67,7 @@ class Target(Protocol):
 
     @property
     def note(self) -> str:
-        """The end of a line about a write: whether it was a dry run."""
+        """The end of a result: whether it is one of a dry run."""
         ...
 
     def outcome(self, rewritten: Rewritten) -> str:
@@ -58,8 +78,8 @@ class Target(Protocol):
         """Return the store of a bucket; raises `StoreMissingError` unless *create*."""
         ...
 
-    def show(self, bucket: str, key: str) -> None:
-        """Show the change of a key, if it is not stored."""
+    def report(self, bucket: str, key: str, result: str) -> None:
+        """Report the result of a write, and the change if it is not stored."""
         ...
 
 
@@ -77,8 +97,9 @@ class _Stored(msgspec.Struct, frozen=True):
         """See `Target.outcome`."""
         return outcome(rewritten)
 
-    def show(self, bucket: str, key: str) -> None:
-        """See `Target.show`."""
+    def report(self, bucket: str, key: str, result: str) -> None:
+        """See `Target.report`."""
+        write_line(f"{bucket}/{key} {result}")
 
 
 class _Shown(msgspec.Struct, frozen=True):
@@ -86,6 +107,7 @@ class _Shown(msgspec.Struct, frozen=True):
 
     nats: Nats
     plan: Planned
+    output: ChangeOutput
     note: str = " (dry run)"
 
     @property
@@ -108,10 +130,25 @@ class _Shown(msgspec.Struct, frozen=True):
             return self.plan.nats.over(kind, None)
         return self.plan.nats.over(kind, BucketStore(opened, value_type, guard=DRY_RUN))
 
-    def show(self, bucket: str, key: str) -> None:
-        for action in self.plan.record.key_plan("").actions:
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        return self.plan.record.key_plan("").actions
+
+    def report(self, bucket: str, key: str, result: str) -> None:
+        """See `Target.report`; in JSON, the end of the command writes all changes."""
+        if self.output is ChangeOutput.JSON:
+            return
+        write_line(f"{bucket}/{key} {result}")
+        for action in self.actions:
             if (_bucket(action), action.key) == (bucket, key):
                 write_differences(action.diff, indent="  ")
+
+
+class _Change(msgspec.Struct, frozen=True):
+    """The result of a dry run in JSON: the changes of the command, and the plan that follows."""
+
+    actions: tuple[Action, ...]
+    plan: Plan | UnsetType = UNSET
 
 
 def _bucket(action: Action) -> str:
@@ -128,9 +165,12 @@ class DryRun(msgspec.Struct, frozen=True):
     controller: str | None
     cluster: KubeOptions | None
     owner_names: OwnerNames
+    output: ChangeOutput = ChangeOutput.TEXT
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` for a controller without a dry run."""
+        """Raise `UsageError` for a controller or a format without a dry run."""
+        if self.output is not ChangeOutput.TEXT and not self.shown:
+            raise UsageError("--output is the format of a dry run: it needs --dry-run")
         if self.controller is not None and not self.shown:
             raise UsageError("--controller shows what follows a change: it needs --dry-run")
 
@@ -141,16 +181,21 @@ class DryRun(msgspec.Struct, frozen=True):
             if not self.shown:
                 yield _Stored(nats.connection)
                 return
-            target = _Shown(nats, planned(nats=nats, kube=None, key_of=lambda: ""))
+            stores = planned(nats=nats, kube=None, key_of=lambda: "")
+            target = _Shown(nats, stores, self.output)
             yield target
+            made = None
             if self.controller is not None:
-                await self._show_plan(self.controller, target)
+                made = await self._plan(self.controller, target)
+            if self.output is ChangeOutput.JSON:
+                write_json(_Change(target.actions, UNSET if made is None else made.plan))
+            if made is not None:
+                self._show_plan(made)
 
-    async def _show_plan(self, path: str, target: _Shown) -> None:
-        """Show what the controller would do after the changes of the command."""
+    async def _plan(self, path: str, target: _Shown) -> "MadePlan":
+        """Return what the controller would do after the changes of the command."""
         # a command without a plan does not need the controller runtime
         from natsctl.cli.framework.controllers import load_controller  # noqa: PLC0415
-        from natsctl.cli.output.plans import PlanOutput, exit_with_plan, write_plan  # noqa: PLC0415
         from natsctl.controller.slots.declare import only_primary  # noqa: PLC0415
         from natsctl.core.sync.calls import current_key  # noqa: PLC0415
         from natsctl.daemon.cluster import cluster_for  # noqa: PLC0415
@@ -158,16 +203,21 @@ class DryRun(msgspec.Struct, frozen=True):
 
         controller = load_controller(path)
         primary = only_primary(type(controller)).kind
-        changed = target.plan.record.key_plan("").actions
+        changed = target.actions
         bucket = primary.bucket if isinstance(primary, KvKind) else ""
         keys = {action.key for action in changed if _bucket(action) == bucket}
         logging.getLogger("natsctl").setLevel(logging.CRITICAL)
         async with cluster_for([controller], self.cluster) as kube:
-            made = await make_plan(
+            return await make_plan(
                 controller,
                 stores=target.plan.of_another(current_key, cluster=kube),
                 keys=keys if len(keys) == len(changed) else (),
                 owner_names=self.owner_names,
             )
-        write_plan(made, PlanOutput.TREE)
+
+    def _show_plan(self, made: "MadePlan") -> None:
+        from natsctl.cli.output.plans import PlanOutput, exit_with_plan, write_plan  # noqa: PLC0415
+
+        if self.output is ChangeOutput.TEXT:
+            write_plan(made, PlanOutput.TREE)
         exit_with_plan(made.plan, exit_code=False)
