@@ -91,7 +91,7 @@ class Reader:
 
     def _fork_commands(self, programs: Path) -> None:
         """Put a `natsctl` on the PATH that asks the fork server to run the command."""
-        programs.mkdir()
+        programs.mkdir(exist_ok=True)
         program = programs / "natsctl"
         words = (sys.executable, "-IS", str(forked_command.__file__))
         program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
