@@ -11,6 +11,7 @@ from natsctl.managed.objects import Managed
 from natsctl.managed.situation import Action
 
 BACKOFF_S = 1.0
+EARLY_S = 0.001  # a timer fires up to this early; a shorter wait would be repeated at once
 
 
 class CreationBackoff:
@@ -47,7 +48,7 @@ class CreationBackoff:
     def _check(self, managed: Managed[Any]) -> None:
         revision, until = self._waits.get(managed.key, (0, 0.0))
         left_s = until - asyncio.get_running_loop().time()
-        if left_s > 0 and managed.stored.revision == revision:
+        if left_s > EARLY_S and managed.stored.revision == revision:
             raise RetryAfter(left_s, f"the creation for {managed.key} failed and is retried later")
 
     def _failed(self, managed: Managed[Any], error: Exception) -> None:
