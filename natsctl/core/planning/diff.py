@@ -1,38 +1,23 @@
 """Describes a planned write as actions with field differences, without secrets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import UnsetType
 
+from natsctl.core.planning.merge_keys import merge_keys_of
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.plans.differences import Difference, MergeKeys, Path, differences
+from natsctl.model.plans.differences import Difference, differences
 from natsctl.model.plans.plan import Action
 from natsctl.telemetry.hiding import MASK, hidden
 
 _SERVERS_OWN = ("uid", "generation", "resourceVersion", "creationTimestamp", "managedFields")
 _OWN_NAMES = ("owner-kind", "owner-key", "applied", "installation")
 _SECRET_FIELDS = ("data", "stringData")
-
-_KUBE_MERGE_KEYS: dict[str, Sequence[str]] = {
-    "conditions": ("type",),
-    "containers": ("name",),
-    "initContainers": ("name",),
-    "ephemeralContainers": ("name",),
-    "volumes": ("name",),
-    "env": ("name",),
-    "imagePullSecrets": ("name",),
-    "volumeMounts": ("mountPath",),
-    "volumeDevices": ("devicePath",),
-    "ownerReferences": ("uid",),
-    "hostAliases": ("ip",),
-    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
-}
-_KUBE_PORT_KEYS: Sequence[Sequence[str]] = (("containerPort", "protocol"), ("port", "protocol"))
 
 
 def actions_of(
@@ -101,23 +86,6 @@ def shown_values(
     ]
     joined = [{**_fields(shown[0][side]), **_fields(shown[1][side])} for side in (0, 1)]
     return None if old is None else joined[0], None if new is None else joined[1]
-
-
-def merge_keys_of(kind: Kind[Any]) -> MergeKeys:
-    """Return the merge keys of the kind's lists."""
-    if isinstance(kind, KubeKind):
-        return _kube_merge_keys
-    return _object_merge_keys
-
-
-def _kube_merge_keys(path: Path) -> Sequence[str]:
-    if path and path[-1] == "ports":
-        return _KUBE_PORT_KEYS[0] if "containers" in path[-2:] else _KUBE_PORT_KEYS[1]
-    return _KUBE_MERGE_KEYS.get(path[-1], ()) if path else ()
-
-
-def _object_merge_keys(path: Path) -> Sequence[str]:
-    return ("type",) if path == ("status", "conditions") else ()
 
 
 def _value(kind: Kind[Any], value: bytes | None) -> object:
