@@ -232,7 +232,18 @@ async def test_doctor_reports_the_limits_of_an_account(
 API = "$JS.API"
 SUBSCRIBED = ["_INBOX.>", "$SRV.*", "$SRV.*.natsctl", "$SRV.*.natsctl.*", "natsctl.api.>"]
 DISCOVERY = "$SRV.INFO.natsctl"
-VERBS = ("status", "explain", "tree", "resync", "gc.plan", "gc.apply", "gc.accept")
+VERBS = (
+    "status",
+    "explain",
+    "tree",
+    "resync",
+    "record",
+    "recording",
+    "recording.unmasked",
+    "gc.plan",
+    "gc.apply",
+    "gc.accept",
+)
 VERB_SUBJECTS = [f"natsctl.api.{verb}.greetings" for verb in VERBS]
 ALLOWED = [
     *("natsctl.events.greetings.>", "natsctl.natsctl-doctor", f"{API}.INFO"),
