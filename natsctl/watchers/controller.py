@@ -28,8 +28,9 @@ from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, c
 from natsctl.model.kinds import Kind
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import ManifestStores, Store, Stores
-from natsctl.watchers.deliveries import Deliveries, Policies
+from natsctl.watchers.deliveries import Deliveries
 from natsctl.watchers.explain import explain, informer_of, status
+from natsctl.watchers.failed_calls import Policies
 from natsctl.watchers.retries import (
     DEFAULT_RETRY_POLICY,
     RetryDequeuePolicy,

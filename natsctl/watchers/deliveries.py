@@ -7,7 +7,6 @@ object, and never returns to an older state.
 """
 
 import asyncio
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,45 +18,25 @@ import msgspec
 
 from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.planning.record import current_plan
-from natsctl.core.queue.retry import Drop, Retry, RetryPolicy, Stop, backoff
+from natsctl.core.queue.retry import Stop
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.sync.calls import Calls, awaitable
-from natsctl.core.sync.failures import HandlerFailures
-from natsctl.core.sync.follow_up import decide_retry
 from natsctl.core.sync.journal import Journal
 from natsctl.core.sync.loop import SyncLoop
-from natsctl.errors import RetryAfter, StoppedError, StoreError
+from natsctl.errors import StoppedError, StoreError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import retain
-from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.classification import classify
 from natsctl.telemetry.hiding import error_text
-from natsctl.telemetry.logger import get_logger, log_context
+from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
+from natsctl.watchers.failed_calls import FailedCalls, Policies, Registration
 from natsctl.watchers.merged_changes import ObjectChange, merged
-from natsctl.watchers.retries import RetryDequeuePolicy
 from natsctl.watchers.watcher import RecallingWatcher, ResourceWatcher
-
-log = get_logger(__name__)
 
 CHANGES_MAX = 100_000
 EARLY_S = 0.001  # a timer may fire this much too early
-BACKOFF_S, BACKOFF_MAX_S = 0.005, 1000.0  # for policies that set no delay
-
-
-class Policies(msgspec.Struct):
-    """The decisions after a failure."""
-
-    error_handler: Callable[[Exception], None] | None
-    retry: RetryPolicy
-    dequeue: RetryDequeuePolicy | None
-
-
-class Registration(msgspec.Struct, frozen=True, eq=False):
-    """A watcher that was added; a watcher that was added twice has two registrations."""
-
-    watcher: ResourceWatcher
 
 
 class _Retry(msgspec.Struct, frozen=True):
@@ -108,7 +87,6 @@ class Deliveries:
         self.registrations: tuple[Registration, ...] = ()
         self.queue = Workqueue[str]()
         self.failure: Exception | None = None  # the error that ended the deliveries
-        self._policies = policies
         self._journal = Journal() if journal is None else journal
         self._pausing = pausing
         self._changes_max = changes_max
@@ -117,7 +95,7 @@ class Deliveries:
         self._loop: SyncLoop[str] | None = None
         self._only: OnlyKeys | None = None
         self._calls: Calls
-        self._failures_logged = HandlerFailures(log, logging.WARNING)
+        self._failed_calls = FailedCalls(resource_kind, policies)
 
     def loop(self, controller: str, *, timeout_s: float) -> SyncLoop[str]:
         """Return the loop that calls the watchers, with a time limit of *timeout_s* for each call.
@@ -282,7 +260,7 @@ class Deliveries:
         if retry is None:
             await self._call(pending, registration, (change,), 0)
             return
-        if self._drops(retry, change):
+        if self._failed_calls.drops(retry.changes[0], retry.error, change):
             await self._call(pending, registration, merged(retry.changes[1:], change), 0)
             return
         changes = merged(retry.changes, change)
@@ -317,13 +295,13 @@ class Deliveries:
                 except Exception as raised:  # noqa: BLE001 - every exception is the watcher's failure
                     error = raised
                 else:
-                    self._failures_logged.succeeded((change.key, registration))
+                    self._failed_calls.succeeded(change, registration)
                     changes, failures = changes[1:], 0
                     continue
                 failed = classify(error).failed
                 if failed:
                     span.fail(error)
-                delay_s = self._delay(change, registration, error, failures + 1)
+                delay_s = self._failed_calls.delay(change, registration, error, failures + 1)
             if delay_s is not None:
                 pending.retries[retry_key] = _Retry(
                     registration, changes, failures + failed, error, _now() + delay_s
@@ -337,60 +315,6 @@ class Deliveries:
         stored, action = change.after or change.before, change.action.value.lower()
         revision = None if stored is None else stored.revision
         return self._journal.recording(change.key, action, revision, f"{type(watcher).__name__}: ")
-
-    def _delay(
-        self, change: ObjectChange, registration: Registration, error: Exception, failures: int
-    ) -> float | None:
-        """Return the seconds until the retry, or None if the call is dropped.
-
-        A call that failed because of a store is never dropped; it waits until the store is back.
-        """
-        if isinstance(error, RetryAfter):
-            return error.delay_s
-        plan = current_plan.get()
-        if plan is not None and not plan.continuous:
-            plan.dropped(change.key, error)
-            return None
-        self._report(change, registration, error)
-        if classify(error) is ErrorClass.PERMANENT:
-            return None
-        match decide_retry(self._policies.retry, error, failures):
-            case Retry(None):
-                return backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
-            case Retry(after):
-                return after
-            case Drop():
-                return math.inf if isinstance(error, StoreError) else None
-            case Stop():
-                raise error
-
-    def _drops(self, retry: _Retry, change: ObjectChange) -> bool:
-        """Return whether the dequeue policy drops the retry because of *change*."""
-        if self._policies.dequeue is None:
-            return True
-        failed = retry.changes[0]
-        new_object, retry_object = change.new or change.old, failed.new or failed.old
-        if new_object is None or retry_object is None:
-            return False
-        return self._policies.dequeue(
-            change.action, new_object, failed.action, retry_object, retry.error
-        )
-
-    def _report(self, change: ObjectChange, registration: Registration, error: Exception) -> None:
-        self._failures_logged.failed(
-            (change.key, registration),
-            "a watcher failed",
-            error,
-            kind=self.resource_kind,
-            key=change.key,
-            watcher=type(registration.watcher).__name__,
-            action=change.action.value.lower(),
-        )
-        if self._policies.error_handler is not None:
-            try:
-                self._policies.error_handler(error)
-            except (Exception, SystemExit):
-                log.exception("the error handler failed", kind=self.resource_kind)
 
 
 def _span_facts(change: ObjectChange, watcher: ResourceWatcher) -> Mapping[str, object]:

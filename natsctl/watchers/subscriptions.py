@@ -12,7 +12,8 @@ from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
 from natsctl.slices import in_slices
-from natsctl.watchers.deliveries import Deliveries, Policies, Registration
+from natsctl.watchers.deliveries import Deliveries
+from natsctl.watchers.failed_calls import Policies, Registration
 from natsctl.watchers.merged_changes import ObjectChange
 from natsctl.watchers.opinionated import OpinionatedWatcher
 from natsctl.watchers.sources import Source

@@ -8,7 +8,8 @@ from natsctl.core.queue.retry import give_up_after
 from natsctl.core.queue.workqueue import Priority
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
-from natsctl.watchers.deliveries import Deliveries, Policies, Registration
+from natsctl.watchers.deliveries import Deliveries
+from natsctl.watchers.failed_calls import Policies, Registration
 from natsctl.watchers.merged_changes import ObjectChange
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site
 from tests.support.eventually import eventually
