@@ -95,8 +95,12 @@ class NatsServer:
         await asyncio.to_thread(self._end, signal.SIGTERM)
 
     def pause(self) -> None:
-        """Suspend the process: connections stay open, and no request is answered."""
+        """Suspend the process, and wait until all its threads have stopped.
+
+        Connections stay open, and no request is answered.
+        """
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Continue the process after a pause."""
