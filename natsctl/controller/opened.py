@@ -32,9 +32,9 @@ from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.recording.recordings import SyncRecorder, current_recordings
+from natsctl.core.recording.recordings import SyncRecorder, current_recordings, listed
 from natsctl.core.recording.stores import noted
-from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.history import SyncHistory
 from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.errors import UsageError
 from natsctl.model.manifests import KubeKind
@@ -71,7 +71,7 @@ class Opener:
         controller: the controller; its slots get their readers.
         keys: enqueues its keys.
         barrier: remembers its writes until the caches show them.
-        journal: records its syncs.
+        history: keeps the history of its syncs.
         pausing: its pauses.
         nats: the stores of kinds that are declared with `kv`.
         kube: the stores of kinds that are declared with `kube`.
@@ -85,7 +85,7 @@ class Opener:
         controller: Controller,
         keys: KeyQueue,
         barrier: Barrier,
-        journal: Journal,
+        history: SyncHistory,
         pausing: Pausing,
         *,
         nats: Stores,
@@ -102,7 +102,7 @@ class Opener:
         self._controller = controller
         self._keys = keys
         self._barrier = barrier
-        self._journal = journal
+        self._history = history
         self._pausing = pausing
         self._nats = nats
         self._kube = kube
@@ -141,7 +141,10 @@ class Opener:
         controller, keys = self._controller, self._keys
         slot = only_primary(type(controller))
         secondaries = Secondaries(slot.kind.name, self._names)
-        reports = SyncReports(controller.name, secondaries.references, recorders)
+        self._history.recorders, self._history.recorder = recorders, recorder
+        self._history.regarding = secondaries.references
+        self._history.around = lambda key, notes: (*listed(notes), *secondaries.around(key))
+        reports = SyncReports(self._history)
         primary = await self._open_primary(slot, reports)
         reads = Reads(self._backends, lambda key: keys.enqueue(key, Operation.SECONDARY))
         evidence = Evidence(primary.informer, await self._backends.open(MEMORY), controller.name)
@@ -150,14 +153,12 @@ class Opener:
             primary,
             secondaries,
             self._barrier,
-            reports,
+            self._history,
             reads=reads,
-            journal=self._journal,
             evidence=evidence,
             policy=controller.deletion_policy,
             paused=keys.paused_keys,
             queue=keys.queue,
-            recorder=recorder,
             timeout_s=controller.sync_timeout_s,
         )
         enqueuer = Enqueuer(

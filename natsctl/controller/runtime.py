@@ -89,7 +89,7 @@ class ControllerRuntime(Hosted):
             controller,
             self._keys,
             self._barrier,
-            host.journal,
+            host.history,
             pausing,
             nats=nats,
             kube=kube,
@@ -173,8 +173,7 @@ class ControllerRuntime(Hosted):
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about *key*, for people."""
-        if self._opened is not None:
-            self._opened.reports.event(key, type, reason, message)
+        self._host.history.event(key, type, reason, message)
 
     def decompose_secondary(self, obj: object) -> tuple[object, str]:
         """Return the object and the key of the primary that owns it.

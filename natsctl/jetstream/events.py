@@ -89,10 +89,11 @@ class StreamRecorder:
             again=lambda sent: replace(sent, count=sent.count + 1, last=now, sync=note),
         )
 
-    async def past_failures(self, key: str) -> int:
+    async def past_failures(self, key: str, handler: str = "") -> int:
         """See `RemembersSyncs.past_failures`."""
         events = await events_of(self._connection, self._controller, key)
-        syncs = [event.sync for event in events if event.sync is not msgspec.UNSET]
+        notes = (event.sync for event in events)
+        syncs = [note for note in notes if note is not msgspec.UNSET and note.handler == handler]
         return max(syncs, key=lambda sync: sync.started).failures if syncs else 0
 
     async def _send(self, event: KvEvent) -> KvEvent:

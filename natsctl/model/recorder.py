@@ -50,6 +50,7 @@ class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         updated: how many secondaries it updated.
         deleted: how many secondaries it deleted.
         failures: the failed syncs in a row, with this one; 0 if it succeeded.
+        handler: the name of the handler, if several handlers get the key.
     """
 
     operation: str
@@ -60,6 +61,7 @@ class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     updated: int = 0
     deleted: int = 0
     failures: int = 0
+    handler: str = ""
 
 
 class Recorder(Protocol):
@@ -87,8 +89,8 @@ class Recorder(Protocol):
 class RemembersSyncs(Protocol):
     """A recorder whose events can be read, also those of earlier processes."""
 
-    async def past_failures(self, key: str) -> int:
-        """Return the failures in a row with the last recorded sync of the key.
+    async def past_failures(self, key: str, handler: str = "") -> int:
+        """Return the failures in a row with the last recorded sync of the key by a handler.
 
         Raises `StoreError` if the events cannot be read.
         """

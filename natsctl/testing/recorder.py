@@ -49,7 +49,8 @@ class MemoryRecorder:
             about = tuple(regarding)
             self.events.append(RecordedEvent(key, type, reason, message, about, sync))
 
-    async def past_failures(self, key: str) -> int:
+    async def past_failures(self, key: str, handler: str = "") -> int:
         """See `RemembersSyncs.past_failures`."""
-        syncs = [event.sync for event in self.events if event.key == key and event.sync]
+        notes = (event.sync for event in self.events if event.key == key)
+        syncs = [note for note in notes if note is not None and note.handler == handler]
         return syncs[-1].failures if syncs else 0

@@ -10,30 +10,23 @@ from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
-from natsctl.controller.sync.events import SyncReports
 from natsctl.core.objects.primary import Primary
-from natsctl.core.objects.read_your_writes import Barrier, Sync
-from natsctl.core.objects.tape import RecordedError
+from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.paused_keys import PausedKeys
-from natsctl.core.planning.record import because, planning
+from natsctl.core.planning.record import because
 from natsctl.core.queue.workqueue import Workqueue
-from natsctl.core.recording.recordings import KeptSync, SyncRecorder, frames_of, listed
 from natsctl.core.sync.calls import Calls, delay_of
-from natsctl.core.sync.journal import Journal, SyncRecord
+from natsctl.core.sync.history import SyncHistory, SyncRun
 from natsctl.core.sync.keys import Operation, skips_invalid
 from natsctl.core.sync.loop import SyncHandler
-from natsctl.errors import ConflictError, NotFoundError, StoreTimeoutError
+from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.garbage import orphan_reason
 from natsctl.model.pause import pause_in
-from natsctl.model.recorder import SyncNote
 from natsctl.model.store import Stored
 from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import bind_operation, log_context
 from natsctl.telemetry.tracing import records_spans, sync_span
-
-RECALLED_MAX = 200_000
 
 DeletionPolicy = Literal["delete", "orphan"]
 
@@ -46,14 +39,12 @@ class SyncRuns:
         primary: the primaries.
         secondaries: the secondary slots.
         barrier: remembers the writes that the caches do not show yet.
-        reports: logs and records events about keys.
+        history: keeps the history of the syncs.
         reads: the dependencies of the keys.
-        journal: records the syncs.
         evidence: decides whether the bucket proves that a primary was deleted.
         policy: `delete` removes the secondaries of a deleted primary, `orphan` keeps them.
         paused: the paused keys.
         queue: the work queue, which counts failures.
-        recorder: keeps recordings of syncs; None records nothing.
         timeout_s: how long the handler may take; then it fails with `SyncTimeoutError`.
     """
 
@@ -63,20 +54,17 @@ class SyncRuns:
         primary: Primary[Any],
         secondaries: Secondaries,
         barrier: Barrier,
-        reports: SyncReports,
+        history: SyncHistory,
         *,
         reads: Reads,
-        journal: Journal,
         evidence: Evidence,
         policy: DeletionPolicy,
         paused: PausedKeys,
         queue: Workqueue[str],
-        recorder: SyncRecorder | None,
         timeout_s: float,
     ) -> None:
-        self._recorder = recorder
-        self._tape = None if recorder is None else recorder.tape
-        self._journal = journal
+        self._history = history
+        self._tape = None if history.recorder is None else history.recorder.tape
         self._reads = reads.batches
         self._handler = handler
         self._primary = primary
@@ -84,12 +72,10 @@ class SyncRuns:
         self._secondaries = secondaries
         self._barrier = barrier
         self.evidence = evidence
-        self._reports = reports
-        self._name = reports.controller
+        self._name = history.controller
         self._policy = policy
         self._paused = paused
         self._queue = queue
-        self._recalled: set[str] = set()  # keys whose earlier failures are known
         self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
         self._clock = asyncio.get_running_loop().time
         self._failed: dict[str, Stored] = {}  # the states for which a key failed permanently
@@ -108,7 +94,7 @@ class SyncRuns:
     async def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget the keys that are not *wanted*, in slices."""
         await retain(self._failed, wanted, lambda key: self._failed.pop(key, None))
-        await retain(self._recalled, wanted, self._recalled.discard)
+        await self._history.keep_only(wanted)
         await retain(self._missing, wanted, lambda key: self._missing.pop(key, None))
         await retain(self._claimed, wanted, lambda key: self._claimed.pop(key, None))
 
@@ -156,13 +142,10 @@ class SyncRuns:
                 elif unmarked := self._secondaries.unmarked(key):
                     await self._mark(unmarked)
             except BaseException as error:
-                if key not in self._recalled and _counts(error):
-                    await self._recall_failures(key)
+                await self._history.recall(key, self._queue, error)
                 self._record_failure(run, error)
                 raise
-            self._record_success(run)
-            if self._recorder is not None and self._recorder.successes:
-                self._keep(run, after_s=after_s)
+            self._record_success(run, after_s)
             return after_s
 
     def _skips(self, key: str, operation: Operation) -> bool:
@@ -221,117 +204,29 @@ class SyncRuns:
             return orphan_reason(run.key, error.deleted_at) if proven or confirmed else ""
         return ""
 
-    async def _recall_failures(self, key: str) -> None:
-        """Continue the count of failures that an earlier process recorded, once per key."""
-        if len(self._recalled) >= RECALLED_MAX:
-            self._recalled.clear()
-        self._recalled.add(key)
-        if not self._queue.failures(key):
-            failures = await self._reports.past_failures(key)
-            if failures:
-                self._queue.recall(key, failures)
-
-    def _record_success(self, run: "_SyncRun") -> None:
+    def _record_success(self, run: "_SyncRun", after_s: float | None) -> None:
         key = run.key
         self._failed.pop(key, None)
         if run.stored is None:
             self._paused.synced_deleted(key)
         if run.last is not None and self._primary.deleted_states.get(key) is run.last:
             del self._primary.deleted_states[key]
-        record, failed = run.record(self._clock()), self._queue.failures(key) > 0
-        self._reports.synced(key, run, lambda: _note(record), failed=failed)
-        self._journal.add(key, record)
+        failed = self._queue.failures(key) > 0
+        self._history.succeeded(run, self._clock(), failed=failed, after_s=after_s)
 
     def _record_failure(self, run: "_SyncRun", error: BaseException) -> None:
         if run.key in self._reads:
             self._reads.abandon(run.key)  # the handler may not have done all its reads
-        error_class = classify(error)
-        if self._recorder is not None and isinstance(error, Exception):
-            self._keep(run, error)
-        if error_class is ErrorClass.DELAY:
-            self._journal.add(run.key, run.record(self._clock()))
-            return
-        record = run.record(self._clock(), error)
-        self._journal.add(run.key, record)
-        if isinstance(error, Exception):
-            failures = self._queue.failures(run.key) + 1
-            self._reports.failed(run.key, error, _note(record, failures))
-        if error_class is ErrorClass.PERMANENT and run.stored is not None:
+        failures = self._queue.failures(run.key) + 1
+        self._history.failed(run, error, self._clock(), failures=failures)
+        if classify(error) is ErrorClass.PERMANENT and run.stored is not None:
             self._failed[run.key] = run.stored
 
-    def _keep(
-        self, run: "_SyncRun", error: Exception | None = None, *, after_s: float | None = None
-    ) -> None:
-        """Keep the recording of a failed sync, and of any sync of a recorded key."""
-        key, recorder = run.key, self._recorder
-        failed = error is not None and classify(error) is not ErrorClass.DELAY
-        if recorder is None or run.tape is None or not (failed or recorder.wants(self._name, key)):
-            return
-        tape, run.tape = run.tape, None
-        notes = tuple(tape) if isinstance(tape, list) else ()
-        recorder.keep(
-            KeptSync(
-                controller=self._name,
-                key=key,
-                operation=run.operation,
-                started=run.started,
-                duration_s=self._clock() - run.begun,
-                stored=run.stored,
-                last=run.last,
-                failures=self._queue.failures(key),
-                planning=planning(),
-                error=None if error is None else RecordedError.of(error),
-                frames=() if error is None else frames_of(error.__traceback__),
-                after_s=after_s,
-                notes=notes,
-                around=(*listed(notes), *self._secondaries.around(key)),
-            )
-        )
 
+class _SyncRun(SyncRun, kw_only=True):
+    """A sync of a primary; `missing_in` is the incarnation of the bucket that lacks it."""
 
-def _note(record: SyncRecord, failures: int = 0) -> SyncNote:
-    return SyncNote(
-        operation=record.operation,
-        started=record.started,
-        duration_s=record.duration_s,
-        revision=record.revision,
-        created=record.created,
-        updated=record.updated,
-        deleted=record.deleted,
-        failures=failures,
-    )
-
-
-class _SyncRun(Sync, kw_only=True):
-    """A sync that has not ended.
-
-    `stored` is the state before the handler ran, `last` the last state of a deleted primary, and
-    `missing_in` the incarnation of the bucket that lacks the owner.
-    """
-
-    operation: Operation
-    started: datetime
-    begun: float  # loop time
     missing_in: str | None = None
-    stored: Stored | None = None
-    last: Stored | None = None
-
-    def record(self, now: float, error: BaseException | None = None) -> SyncRecord:
-        return SyncRecord(
-            self.operation,
-            self.started,
-            now - self.begun,
-            None if self.stored is None else self.stored.revision,
-            "" if error is None else error_text(error),
-            self.created,
-            self.updated,
-            self.deleted,
-        )
-
-
-def _counts(error: BaseException) -> bool:
-    """Return whether earlier failures matter, and the events of these can be read."""
-    return classify(error).failed and not isinstance(error, StoreTimeoutError)
 
 
 async def _skipped() -> None:

@@ -34,6 +34,22 @@ FRAMES_MAX = 50
 Frame = tuple[CodeType, int]
 
 
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """The change that a watcher gets; both states are None for an unseen deletion.
+
+    Attributes:
+        resource_kind: the resource kind.
+        watcher: the name of the watcher.
+        before: the object before the change.
+        after: the object after the change.
+    """
+
+    resource_kind: str
+    watcher: str
+    before: Stored | None
+    after: Stored | None
+
+
 class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A recorded sync, which refers to the objects that it read.
 
@@ -46,6 +62,7 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         duration_s: its duration.
         stored: the primary as the sync began; None if it did not exist.
         last: the last state of a deleted primary.
+        delivery: the change, if a watcher got one.
         planning: whether the sync only planned.
         error: the error of a failed sync; None if it succeeded.
         frames: the code and the line of each frame of the error's traceback.
@@ -64,6 +81,7 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     duration_s: float
     stored: Stored | None
     last: Stored | None = None
+    delivery: Delivery | None = None
     planning: bool = False
     error: RecordedError | None = None
     frames: tuple[Frame, ...] = ()
@@ -85,7 +103,9 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return sum(states.values()) + written + NOTE_BYTES * (len(self.notes) + len(states) + 10)
 
     def _states(self) -> Iterator[Stored]:
-        yield from (stored for stored in (self.stored, self.last) if stored is not None)
+        change = self.delivery
+        around = () if change is None else (change.before, change.after)
+        yield from (stored for stored in (self.stored, self.last, *around) if stored is not None)
         for note in (*self.notes, *self.around):
             yield from _states_of(note)
 

@@ -19,7 +19,7 @@ from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.recordings import SyncRecorder, current_recordings
 from natsctl.core.sync.calls import call_hook, report_stuck
-from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.history import SyncHistory
 from natsctl.core.sync.time_limit import IGNORED_S
 from natsctl.core.task_group import together
 from natsctl.errors import HandlerError, StoreError, UnreadError
@@ -50,6 +50,7 @@ class Host:
         start: the user's hook for the start.
         clean: the user's hook for the end.
         stop_timeout_s: how long a sync may take to end after `stop`.
+        failed: the log line of a failed sync.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class Host:
         start: Hook = no_hook,
         clean: Hook = no_hook,
         stop_timeout_s: float,
+        failed: str = "sync failed",
     ) -> None:
         self.name = name
         self.queues = queues
-        self.journal = Journal()
+        self.history = SyncHistory(name, failed=failed)
+        self.journal = self.history.journal
         self.pausing = Pausing(name)
         self.synced = asyncio.Event()  # every cache is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
@@ -89,7 +92,8 @@ class Host:
         The keys of the objects in *primaries* are synced. *records* has the records of pauses.
         """
         self.informers, self.primaries = informers, primaries
-        self.plan, self.recorder = current_plan.get(), current_recordings.get()
+        self.plan = current_plan.get()
+        self.history.recorder = self.recorder = current_recordings.get()
         async with self.pausing.watching(records), together() as group:
             watches = [
                 group.create_task(informer.run(), name=f"watch of {informer.cache.kind.name}")

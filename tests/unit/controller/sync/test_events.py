@@ -3,6 +3,7 @@
 import pytest
 
 from natsctl.controller.sync.events import SyncReports
+from natsctl.core.sync.history import SyncHistory
 from natsctl.model.garbage import UNMARKED, GarbagePlan, Orphan
 
 
@@ -27,5 +28,5 @@ def plan(held: str) -> GarbagePlan:
 def test_only_orphans_without_an_installation_are_logged_as_such(
     held: str, lines: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    SyncReports("things", lambda _: (), ()).refused(plan(held))
+    SyncReports(SyncHistory("things")).refused(plan(held))
     assert [("carry no installation" in message) for message in caplog.messages] == [True] * lines

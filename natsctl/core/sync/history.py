@@ -1,0 +1,292 @@
+"""Keeps the history of a controller's syncs: in the journal, as events, and as recordings.
+
+The journal has the last syncs of this process. Events are read by later processes, which continue
+the count of a key's failures. A recording has all that a sync has read and written.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from natsctl.core.objects.read_your_writes import Sync
+from natsctl.core.objects.tape import CacheRead, Note, RecordedError
+from natsctl.core.planning.record import planning
+from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.recording.recordings import Delivery, KeptSync, SyncRecorder, frames_of
+from natsctl.core.sync.failures import HandlerFailures
+from natsctl.core.sync.journal import Journal, SyncRecord
+from natsctl.errors import ExistsError, NatsctlError, StoreTimeoutError
+from natsctl.model.manifests import Reference
+from natsctl.model.recorder import EventType, Recorder, RemembersSyncs, SyncNote
+from natsctl.model.store import Stored
+from natsctl.slices import retain
+from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.hiding import error_text
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
+
+RECALLED_MAX = 200_000
+PAST_S = 1.0  # how long a failed sync may wait for the events of earlier processes
+
+REASON_SYNCED = "Synced"
+REASON_EXISTS = "ErrResourceExists"
+REASON_FAILED = "SyncFailed"
+MESSAGE_CREATED = '"%s" synced successfully (created)'
+MESSAGE_UPDATED = '"%s" synced successfully (updated)'
+MESSAGE_DELETED = '"%s" synced successfully (deleted)'
+MESSAGE_RECOVERED = '"%s" synced successfully (after failures)'
+
+
+class SyncRun(Sync, kw_only=True):
+    """A sync that has not ended.
+
+    Attributes:
+        operation: the reason for the sync.
+        started: the time of its start.
+        begun: the same by the event loop's clock.
+        handler: the name of the handler, if several handlers get the key.
+        stored: the object as the sync began; None if it did not exist.
+        last: the last state of a deleted object.
+        delivery: the change that a watcher gets.
+    """
+
+    operation: str
+    started: datetime
+    begun: float
+    handler: str = ""
+    stored: Stored | None = None
+    last: Stored | None = None
+    delivery: Delivery | None = None
+
+    def record(self, now: float, error: BaseException | None = None) -> SyncRecord:
+        """Return the record of the sync, which ends *now*."""
+        text = "" if error is None else error_text(error)
+        return SyncRecord(
+            self.operation,
+            self.started,
+            now - self.begun,
+            None if self.stored is None else self.stored.revision,
+            self.named(text) if text else "",
+            self.created,
+            self.updated,
+            self.deleted,
+        )
+
+    def named(self, text: str) -> str:
+        """Return a text about the sync with the name of its handler."""
+        return f"{self.handler}: {text}" if self.handler else text
+
+    def note(self, record: SyncRecord, failures: int = 0) -> SyncNote:
+        """Return the record as an event has it."""
+        return SyncNote(
+            operation=record.operation,
+            started=record.started,
+            duration_s=record.duration_s,
+            revision=record.revision,
+            created=record.created,
+            updated=record.updated,
+            deleted=record.deleted,
+            failures=failures,
+            handler=self.handler,
+        )
+
+
+Around = Callable[[str, Sequence[Note]], Iterable[CacheRead]]
+"""Returns further objects for the recording of a key, from the notes of its sync."""
+
+
+class SyncHistory:
+    """The history of one controller's syncs.
+
+    `recorders` record the events, and `recorder` keeps recordings; both are set once the
+    controller runs.
+
+    Args:
+        controller: the name of the controller.
+        failed: the log line of a failed sync.
+    """
+
+    def __init__(self, controller: str, *, failed: str = "sync failed") -> None:
+        self.controller = controller
+        self.journal = Journal()
+        self.recorders: Sequence[Recorder] = ()
+        self.recorder: SyncRecorder | None = None
+        self.regarding: Callable[[str], Sequence[Reference]] = lambda _: ()
+        self.around: Around = lambda _key, _notes: ()
+        self._failed = failed
+        self._failures = HandlerFailures(log)
+        self._recalled: set[tuple[str, str]] = set()  # whose earlier failures are known
+
+    def event(
+        self,
+        key: str,
+        type: EventType,  # noqa: A002 - the field's word
+        reason: str,
+        message: str,
+        regarding: Sequence[Reference] | None = None,
+        *,
+        sync: SyncNote | None = None,
+    ) -> None:
+        """Record an event about the key and the objects *regarding*, by default all that it owns.
+
+        Without a recorder the event is dropped.
+        """
+        if regarding is None:
+            regarding = self.regarding(key)
+        for recorder in self.recorders:
+            recorder.event(key, type, reason, message, regarding, sync=sync)
+
+    def begin(
+        self,
+        key: str,
+        operation: str,
+        stored: Stored | None,
+        *,
+        last: Stored | None = None,
+        handler: str = "",
+        delivery: Delivery | None = None,
+    ) -> SyncRun:
+        """Return a new sync, whose reads and calls are noted within `with run:`."""
+        return SyncRun(
+            key,
+            operation=operation,
+            started=datetime.now(UTC),
+            begun=asyncio.get_running_loop().time(),
+            handler=handler,
+            stored=stored,
+            last=last,
+            delivery=delivery,
+            tape=None if self.recorder is None else self.recorder.tape(),
+        )
+
+    def succeeded(
+        self, run: SyncRun, now: float, *, failed: bool, after_s: float | None = None
+    ) -> None:
+        """Keep a successful sync; *failed* if the one before has failed.
+
+        An event is recorded if the sync wrote anything, or if the one before has failed.
+        """
+        key, record = run.key, run.record(now)
+        self._failures.succeeded(key)
+        message = _message(run, failed=failed)
+        if message:
+            text = run.named(message % key)
+            self.event(
+                key, EventType.NORMAL, REASON_SYNCED, text, run.touched, sync=run.note(record)
+            )
+        self.journal.add(key, record)
+        recorder = self.recorder
+        if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
+            self._keep(run, recorder, now, after_s=after_s)
+
+    def failed(
+        self,
+        run: SyncRun,
+        error: BaseException,
+        now: float,
+        *,
+        failures: int,
+        log_failure: bool = True,
+    ) -> None:
+        """Keep a failed sync, which is the number *failures* in a row.
+
+        The failure is logged unless the caller logs it; see `HandlerFailures`.
+        """
+        key, recorder = run.key, self.recorder
+        delayed = classify(error) is ErrorClass.DELAY
+        kept = recorder is not None and (not delayed or recorder.wants(self.controller, key))
+        if recorder is not None and kept and isinstance(error, Exception):
+            self._keep(run, recorder, now, error, failures=failures)
+        if delayed:
+            self.journal.add(key, run.record(now))
+            return
+        record = run.record(now, error)
+        self.journal.add(key, record)
+        if not isinstance(error, Exception):
+            return
+        if log_failure:
+            fields = {"controller": self.controller, "key": key}
+            self._failures.failed(key, self._failed, error, **fields)
+        reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
+        note = run.note(record, failures)
+        self.event(key, EventType.WARNING, reason, record.error, sync=note)
+
+    async def recall(self, key: str, queue: Workqueue[str], error: BaseException) -> None:
+        """Continue in *queue* the count of failures that an earlier process recorded."""
+        if not queue.failures(key):
+            failures = await self.past_failures(key, error)
+            if failures:
+                queue.recall(key, failures)
+
+    async def past_failures(self, key: str, error: BaseException, handler: str = "") -> int:
+        """Return the failures in a row that an earlier process recorded, before *error*.
+
+        Returns 0 if none is known, and at every further call for the key and the handler.
+        """
+        if (key, handler) in self._recalled or not _counts(error):
+            return 0
+        if len(self._recalled) >= RECALLED_MAX:
+            self._recalled.clear()
+        self._recalled.add((key, handler))
+        for recorder in self.recorders:
+            if isinstance(recorder, RemembersSyncs):
+                with suppress(NatsctlError, TimeoutError):
+                    async with asyncio.timeout(PAST_S):
+                        return await recorder.past_failures(key, handler)
+        return 0
+
+    async def keep_only(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the keys that are not *wanted*, in slices."""
+        await retain(self._recalled, lambda name: wanted(name[0]), self._recalled.discard)
+
+    def _keep(
+        self,
+        run: SyncRun,
+        recorder: SyncRecorder,
+        now: float,
+        error: Exception | None = None,
+        *,
+        failures: int = 0,
+        after_s: float | None = None,
+    ) -> None:
+        """Keep the recording of the sync, once."""
+        tape, run.tape = run.tape, None
+        if tape is None:
+            return
+        notes = tuple(tape) if isinstance(tape, list) else ()
+        recorder.keep(
+            KeptSync(
+                controller=self.controller,
+                key=run.key,
+                operation=run.operation,
+                started=run.started,
+                duration_s=now - run.begun,
+                stored=run.stored,
+                last=run.last,
+                delivery=run.delivery,
+                failures=max(0, failures - 1),
+                planning=planning(),
+                error=None if error is None else RecordedError.of(error),
+                frames=() if error is None else frames_of(error.__traceback__),
+                after_s=after_s,
+                notes=notes,
+                around=tuple(self.around(run.key, notes)),
+            )
+        )
+
+
+def _message(run: SyncRun, *, failed: bool) -> str:
+    if run.created:
+        return MESSAGE_CREATED
+    if run.updated:
+        return MESSAGE_UPDATED
+    if run.deleted:
+        return MESSAGE_DELETED
+    return MESSAGE_RECOVERED if failed else ""
+
+
+def _counts(error: BaseException) -> bool:
+    """Return whether earlier failures matter, and the events of these can be read."""
+    return classify(error).failed and not isinstance(error, StoreTimeoutError)
