@@ -4,7 +4,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from natsctl.core.planning.manifest_store import PlanningManifestStore
 from natsctl.core.planning.overlay import Overlay, Revisions
@@ -17,6 +17,8 @@ from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.store import JetStream, ManifestStores, Store, Stores
 from natsctl.model.write_guard import DRY_RUN, UNGUARDED, WriteGuard
+
+S = TypeVar("S", bound=Stores)
 
 RECORDS = "natsctl"
 """The bucket of natsctl's own records, whose planned writes are no actions."""
@@ -38,10 +40,8 @@ class NoRecorder:
         """See `Recorder.event`."""
 
 
-class PlanningStores:
-    """The buckets of a NATS system, with planned writes above them; a `Stores`.
-
-    A bucket that does not exist is empty, and is not created, unless its kind forbids that.
+class _Planning(Generic[S]):
+    """The overlays of the kinds of a system, the record of their planned writes, and the guard.
 
     Args:
         stores: the system.
@@ -49,7 +49,7 @@ class PlanningStores:
         revisions: numbers the planned writes.
     """
 
-    def __init__(self, stores: Stores, record: PlanRecord, revisions: Revisions) -> None:
+    def __init__(self, stores: S, record: PlanRecord, revisions: Revisions) -> None:
         self._stores = stores.guarded(DRY_RUN)
         self._record = record
         self._revisions = revisions
@@ -73,6 +73,21 @@ class PlanningStores:
         guarded.guard = guard
         return guarded
 
+    @asynccontextmanager
+    async def recorder(self, controller: str) -> AsyncIterator[NoRecorder]:  # noqa: ARG002 - no event is recorded
+        """See `Stores.recorder`; events are dropped."""
+        yield NoRecorder()
+
+    def _overlay(self, place: str) -> Overlay:
+        return self._overlays.setdefault(place, Overlay(place, self._revisions))
+
+
+class PlanningStores(_Planning[Stores]):
+    """The buckets of a NATS system, with planned writes above them; a `Stores`.
+
+    A bucket that does not exist is empty, and is not created, unless its kind forbids that.
+    """
+
     async def open(self, kind: Kind[Any]) -> PlanningStore:
         """See `Stores.open`."""
         stored = await self._opened(kind)
@@ -94,9 +109,10 @@ class PlanningStores:
         reopen: Callable[[], Awaitable[Store | None]],
     ) -> PlanningStore:
         bucket = place_of(kind)
-        overlay = self._overlays.setdefault(bucket, Overlay(bucket, self._revisions))
         record = None if bucket == RECORDS else self._record
-        return PlanningStore(kind, stored, overlay, record, guard=self.guard, reopen=reopen)
+        return PlanningStore(
+            kind, stored, self._overlay(bucket), record, guard=self.guard, reopen=reopen
+        )
 
     async def _opened(self, kind: Kind[Any]) -> Store | None:
         """Return the store of the kind, None if it does not exist."""
@@ -105,11 +121,6 @@ class PlanningStores:
         except StoreMissingError:
             return None
 
-    @asynccontextmanager
-    async def recorder(self, controller: str) -> AsyncIterator[NoRecorder]:  # noqa: ARG002 - no event is recorded
-        """See `Stores.recorder`; events are dropped."""
-        yield NoRecorder()
-
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """See `JetStream.api`; a request that changes something raises `NotStoredError`."""
         if not isinstance(self._stores, JetStream):
@@ -117,42 +128,17 @@ class PlanningStores:
         return await self._stores.api(endpoint, body)
 
 
-class PlanningManifestStores:
+class PlanningManifestStores(_Planning[ManifestStores]):
     """The kinds of a cluster, with planned writes above them; a `Cluster`.
 
     The server checks every write by a dry run (`dryRun=All`). See `PlanningStores`.
     """
 
-    def __init__(self, stores: ManifestStores, record: PlanRecord, revisions: Revisions) -> None:
-        self._stores = stores.guarded(DRY_RUN)
-        self._record = record
-        self._revisions = revisions
-        self.guard = UNGUARDED
-        self._overlays: dict[str, Overlay] = {}
-
-    @property
-    def settled(self) -> bool:
-        """See `PlanningStores.settled`."""
-        return all(overlay.settled for overlay in self._overlays.values())
-
-    def recorded(self, record: PlanRecord) -> Self:
-        """Return these stores with another record of their planned writes."""
-        recorded = copy.copy(self)
-        recorded._record = record  # noqa: SLF001 - of a copy of this object
-        return recorded
-
-    def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`; the guard permits or forbids each planned write."""
-        guarded = copy.copy(self)
-        guarded.guard = guard
-        return guarded
-
     async def open(self, kind: Kind[Any]) -> PlanningManifestStore:
         """See `ManifestStores.open`."""
         stored = await self._stores.open(kind)
         declared: KubeKind[Any] = stored.kind
-        place = place_of(declared)
-        overlay = self._overlays.setdefault(place, Overlay(place, self._revisions))
+        overlay = self._overlay(place_of(declared))
         return PlanningManifestStore(declared, stored, overlay, self._record, guard=self.guard)
 
     async def resource(self, api_version: str, kind: str) -> ResourceType:
@@ -160,8 +146,3 @@ class PlanningManifestStores:
         if not isinstance(self._stores, Discovers):
             raise StoreMissingError("this cluster cannot look kinds up")
         return await self._stores.resource(api_version, kind)
-
-    @asynccontextmanager
-    async def recorder(self, controller: str) -> AsyncIterator[NoRecorder]:  # noqa: ARG002 - no event is recorded
-        """See `Stores.recorder`; events are dropped."""
-        yield NoRecorder()
