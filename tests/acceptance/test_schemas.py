@@ -48,6 +48,30 @@ class Shops(Controller):
         if self.shops.get(key) is not None:
             await self.shops.update_status(key, {"ready": True})
 '''
+PORTS = """
+from typing import Annotated
+
+import msgspec
+
+from natsctl import Controller, Object, kv, primary
+
+BY_NAME = msgspec.Meta(extra_json_schema={"x-kubernetes-list-map-keys": ["name"]})
+
+
+class ShopSpec(msgspec.Struct, frozen=True):
+    ports: Annotated[list[dict[str, str]], BY_NAME] = []
+
+
+class Shop(Object, frozen=True):
+    spec: ShopSpec
+
+
+class Shops(Controller):
+    shops = primary(kv(Shop, bucket="shops"))
+
+    async def sync_handler(self, key: str) -> None:
+        pass
+"""
 UPGRADED = """
 import msgspec
 
@@ -165,6 +189,21 @@ async def test_edit_opens_the_editor_again_with_the_fault(
     assert "shops/a configured" in await natsctl.done("edit", "shops", "a")
     _, second = editor.seen
     assert second.startswith("# not a valid Shop.shops of controller shops 1.2: spec.text:")
+
+
+async def test_a_dry_run_names_the_published_kind_and_its_list_items(
+    natsctl: Natsctl, folder: Path, daemon: Daemon
+) -> None:
+    (folder / "ports.py").write_text(PORTS)
+    running = await daemon("ports:Shops")
+    await running.logged("published a schema")
+    ports = '{"spec": {"ports": [{"name": "a", "at": "1"}, {"name": "b", "at": "2"}]}}'
+    await natsctl.done("put", "shops", "x", ports)
+    ports = '{"spec": {"ports": [{"name": "b", "at": "3"}, {"name": "a", "at": "1"}]}}'
+    shown = await natsctl("put", "shops", "x", ports, "--dry-run", "-o", "json")
+    (action,) = shown.json["actions"]
+    assert action["kind"] == "Shop.shops"
+    assert action["diff"] == [{"path": "spec.ports[name=b].at", "before": "2", "after": "3"}]
 
 
 async def test_a_bucket_without_a_schema_is_not_validated(natsctl: Natsctl) -> None:

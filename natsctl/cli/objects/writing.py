@@ -15,10 +15,11 @@ from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.differences import write_differences
 from natsctl.cli.output.printing import write_json
 from natsctl.cli.output.terminal import write_line
+from natsctl.cli.schemas.published import published_schemas
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.core.planning.planned import Planned, planned
-from natsctl.errors import StoreMissingError, UsageError
+from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.options import NatsOptions
@@ -26,6 +27,7 @@ from natsctl.jetstream.stores import Nats, connect
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.kinds import KvKind
 from natsctl.model.plans.plan import Action, Plan
+from natsctl.model.schemas.kind_schema import PublishedKind
 from natsctl.model.store import Store
 from natsctl.model.write_guard import DRY_RUN
 
@@ -121,7 +123,7 @@ class _Shown(msgspec.Struct, frozen=True):
         return f"{'configured' if rewritten.base else 'created'}{self.note}"
 
     async def store(self, bucket: str, value_type: type = bytes, *, create: bool = False) -> Store:
-        kind: KvKind[object] = KvKind(value_type, bucket=bucket)
+        kind = await self._kind(bucket, value_type)
         try:
             opened = await existing_bucket(self.connection, bucket)
         except StoreMissingError:
@@ -129,6 +131,16 @@ class _Shown(msgspec.Struct, frozen=True):
                 raise
             return self.plan.nats.over(kind, None)
         return self.plan.nats.over(kind, BucketStore(opened, value_type, guard=DRY_RUN))
+
+    async def _kind(self, bucket: str, value_type: type) -> KvKind[object]:
+        """Return the kind that the bucket's published schema names, if there is exactly one."""
+        try:
+            schemas = await published_schemas(self.connection, bucket)
+        except StoreError:  # validation has reported it
+            schemas = []
+        if len(schemas) == 1:
+            return PublishedKind(schemas[0], value_type)
+        return KvKind(value_type, bucket=bucket)
 
     @property
     def actions(self) -> tuple[Action, ...]:

@@ -1,7 +1,7 @@
 """Names the fields that identify the items of a list: its merge keys.
 
-The JSON Schema of a kind's type names them as `x-kubernetes-list-map-keys`. The lists of the
-built-in Kubernetes kinds have a fixed table.
+The JSON Schema of a kind names them as `x-kubernetes-list-map-keys`: the published one, or that of
+the kind's type. The lists of the built-in Kubernetes kinds have a fixed table.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.plans.differences import MergeKeys, Path
+from natsctl.model.schemas.kind_schema import PublishedKind
 
 LIST_MAP_KEYS = "x-kubernetes-list-map-keys"
 TYPES_MAX = 256  # whose schemas are kept
@@ -38,18 +39,19 @@ _KUBE_PORT_KEYS: Sequence[Sequence[str]] = (("containerPort", "protocol"), ("por
 
 
 def merge_keys_of(kind: Kind[Any]) -> MergeKeys:
-    """Return the merge keys of the kind's lists; the kind's type outranks the fixed table."""
+    """Return the merge keys of the kind's lists; the kind's schema outranks the fixed table."""
     fixed = _kube_merge_keys if isinstance(kind, KubeKind) else _object_merge_keys
+    declared: type = kind.type
 
     def merge_keys(path: Path) -> Sequence[str]:
-        return declared_merge_keys(kind.type, path) or fixed(path)
+        schema = kind.schema if isinstance(kind, PublishedKind) else schema_of(declared)
+        return declared_merge_keys(schema, path) or fixed(path)
 
     return merge_keys
 
 
-def declared_merge_keys(declared: type, path: Path) -> Sequence[str]:
-    """Return the merge keys that the schema of a type names for the list at *path*."""
-    schema = _schema(declared)
+def declared_merge_keys(schema: Document, path: Path) -> Sequence[str]:
+    """Return the merge keys that a JSON Schema names for the list at *path*."""
     nodes = list(_alternatives(schema, schema))
     for name in path:
         inner = [field for node in nodes for field in _fields(schema, node, name)]
@@ -61,7 +63,7 @@ def declared_merge_keys(declared: type, path: Path) -> Sequence[str]:
 
 
 @lru_cache(TYPES_MAX)
-def _schema(declared: type) -> Document:
+def schema_of(declared: type) -> Document:
     """Return the JSON Schema of a type; empty if the type has none, or names no merge keys."""
     try:
         encoded = msgspec.json.encode(msgspec.json.schema(declared, schema_hook=_any_value))

@@ -7,7 +7,7 @@ without the code. Of several daemons, the one that knows the newest types decide
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from natsctl.errors import UsageError
 from natsctl.model.documents import Document
 from natsctl.model.keys import legal, matches
 from natsctl.model.kinds import Kind, KvKind, kv
+
+T = TypeVar("T")
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 PREFIX: Final = "schema"
@@ -102,6 +104,15 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
     def rank(self) -> tuple[int, int, list[tuple[int, int, str]]]:
         """The role, the version of the type and the version of the controller, to compare."""
         return _RANKS[self.role], self.version, _parts(self.controller_version)
+
+
+class PublishedKind(KvKind[T]):
+    """The objects of a bucket, named and described by a published schema instead of their type."""
+
+    def __init__(self, schema: KindSchema, of: type[T]) -> None:
+        super().__init__(of, bucket=schema.bucket)
+        self.name = schema.kind
+        self.schema = schema.schema
 
 
 SCHEMAS: KvKind[KindSchema] = kv(

@@ -7,7 +7,7 @@ import pytest
 
 from natsctl import Object, kv
 from natsctl.core.planning.diff import value_differences
-from natsctl.core.planning.merge_keys import declared_merge_keys
+from natsctl.core.planning.merge_keys import declared_merge_keys, schema_of
 
 BY_NAME = msgspec.Meta(extra_json_schema={"x-kubernetes-list-map-keys": ["name"]})
 
@@ -47,11 +47,11 @@ SITES = kv(Sites, bucket="sites")
     ],
 )
 def test_merge_keys_are_found_at_their_path(path: str, keys: list[str]) -> None:
-    assert list(declared_merge_keys(Sites, tuple(path.split(".")))) == keys
+    assert list(declared_merge_keys(schema_of(Sites), tuple(path.split(".")))) == keys
 
 
 def test_a_type_without_a_schema_has_no_merge_keys() -> None:
-    assert list(declared_merge_keys(bytes, ("spec",))) == []
+    assert list(declared_merge_keys(schema_of(bytes), ("spec",))) == []
 
 
 def ports(field: str, *items: tuple[str, int]) -> bytes:
