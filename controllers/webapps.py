@@ -65,7 +65,9 @@ class WebAppDefaults(Object, frozen=True):
 class WebApps(Controller):
     """Runs every WebApp in the cluster, and reports the ready replicas in its status."""
 
-    apps = primary(kv(WebApp, bucket="webapps"))
+    apps = primary(
+        kv(WebApp, bucket="webapps", columns={"IMAGE": "spec.image", "READY": "status.ready"})
+    )
     configs = secondary(kube("v1", "ConfigMap"))
     deployments = secondary(kube("apps/v1", "Deployment"))
     services = secondary(kube("v1", "Service"))

@@ -47,7 +47,19 @@ class Limits(msgspec.Struct, frozen=True):
     most: int
 
 
-SITES = kv(Site, bucket="sites")
+class SiteV1(Object, frozen=True):
+    spec: Limits
+
+
+def upgraded(old: SiteV1) -> Site:
+    return Site(spec=SiteSpec(str(old.spec.most)))
+
+
+def misdirected(old: Limits) -> Limits:
+    return old
+
+
+SITES = kv(Site, bucket="sites", older=[(SiteV1, upgraded)], columns={"DOMAIN": "spec.domain"})
 LIMITS = kv(Limits, bucket="limits")
 CONFIGS = kube("v1", "ConfigMap")
 
@@ -92,6 +104,7 @@ def check_kinds() -> None:
     assert_type(kinds, list[Kind[Any]])
     kv(Site)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kv(Site, bucket="sites", storage="tape")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kv(Site, bucket="sites", older=[(Limits, misdirected)])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     primary(CONFIGS)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
