@@ -5,9 +5,8 @@ is missing from the list. A watch never resumes at a sequence, because a resumed
 report keys that an administrator purged, or that a recreated bucket no longer has.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import Bucket, Message, StreamState
@@ -15,6 +14,8 @@ from natsctl.jetstream.bucket.consumer import Consumers, FeedMaker
 from natsctl.jetstream.bucket.feed import Feed, Item
 from natsctl.jetstream.bucket.fingerprints import Fingerprints
 from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
+from natsctl.jetstream.bucket.key_count import KeyCount
+from natsctl.jetstream.bucket.periodic import Periodic
 from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
 from natsctl.slices import in_slices
 
@@ -113,19 +114,28 @@ class KvWatch:
     async def _follow(
         self, feed: Feed, reported: "_ReportedKeys", state: StreamState
     ) -> AsyncGenerator[Iterable[WatchEvent], None]:
-        clock = asyncio.get_running_loop().time
-        count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
-        counted = verified = clock()
         due = reported.revision
-        while True:
-            self._identity.reached(reported.revision)
-            yield reported.new_events(await feed.take())
-            if clock() - verified >= self._verify_s:
-                due = await self._verify(reported, due)
-                verified = clock()
-            if reported.miscounted or clock() - counted >= count_s:
-                await self._count(reported, state)
-                counted = clock()
+        count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
+
+        async def count() -> StreamState:
+            reported.begin_count()
+            return await self._same_stream(state)
+
+        with (
+            closing(Periodic(self._newest, self._verify_s)) as newest,
+            closing(Periodic(count, count_s)) as counts,
+        ):
+            while True:
+                self._identity.reached(reported.revision)
+                yield reported.new_events(await feed.take())
+                if (revision := newest.answer()) is not None:
+                    due = await self._verify(reported, due, revision)
+                if self._pattern != ">" or reported.compared:
+                    continue
+                if reported.count.miscounted:
+                    counts.hasten()
+                if (counted := counts.answer()) is not None and reported.differ(counted):
+                    await self._compare(reported)
 
     async def _same_stream(self, before: StreamState) -> StreamState:
         """Return the bucket's state; raises `WatchBrokenError` if the bucket is another one."""
@@ -151,13 +161,12 @@ class KvWatch:
         await in_slices(await self._bucket.keys(self._pattern), note)
         return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
 
-    async def _verify(self, reported: "_ReportedKeys", due: int) -> int:
+    async def _verify(self, reported: "_ReportedKeys", due: int, newest: int) -> int:
         """Raise `WatchBrokenError` if the consumer has not sent revision *due*.
 
-        A consumer may have stopped and still send heartbeats. Returns the revision that is due at
-        the next check.
+        A consumer may have stopped and still send heartbeats. Returns *newest*, the revision that
+        is due at the next check.
         """
-        newest = await self._newest()
         if reported.revision < min(due, newest):
             raise WatchBrokenError(
                 f"{self._bucket.name} is at revision {newest}, but the consumer has stopped at "
@@ -167,25 +176,6 @@ class KvWatch:
         if self._pattern != ">":
             await self._compare(reported)
         return newest
-
-    async def _count(self, reported: "_ReportedKeys", before: StreamState) -> None:
-        """Compare the number of keys with the server's, and the keys if the numbers differ.
-
-        Two numbers are comparable only at the same revision. If the server's state is newer, the
-        comparison waits until the consumer reaches its revision. Keys are compared at most once
-        between two checks of the consumer, because the numbers of some streams always differ, such
-        as those of a stream with other subjects.
-        """
-        if self._pattern != ">" or reported.compared:
-            return
-        differs = reported.miscounted or reported.overdue
-        now = await self._same_stream(before)
-        if self._is_complete(now, reported):
-            reported.count(None)
-        elif differs or now.last_seq == reported.revision:
-            await self._compare(reported)
-        else:
-            reported.count(now)
 
     async def _compare(self, reported: "_ReportedKeys") -> None:
         """Raise `WatchBrokenError` if the server has lost a key that was alive."""
@@ -215,8 +205,8 @@ class _ReportedKeys:
     """The keys that this watch has reported: those alive, and those with a delete marker.
 
     `revision` is that of the consumer's newest message; some keys were read ahead of the consumer.
-    `miscounted` is true if the server had another number of keys at the same revision. `compared`
-    is true if the keys were compared since the last check of the consumer.
+    `compared` is true if the keys were compared since the last check of the consumer, because the
+    numbers of some streams always differ, such as those of a stream with other subjects.
     """
 
     def __init__(self) -> None:
@@ -224,31 +214,24 @@ class _ReportedKeys:
         self.deleted = Fingerprints()
         self.illegal: set[str] = set()  # names that are not legal keys
         self.revision = 0
-        self.miscounted = False
         self.compared = False
+        self.count = KeyCount()
         self._read_ahead: dict[str, int] = {}
-        self._pending_count: StreamState | None = None
-        self._counted_at = 0
 
     def __len__(self) -> int:
         return len(self.alive) + len(self.deleted) + len(self.illegal)
 
-    @property
-    def overdue(self) -> bool:
-        """True if a comparison waits for a revision, and no message arrived since its start."""
-        return self._pending_count is not None and self._counted_at == self.revision
+    def begin_count(self) -> None:
+        """Note that the server counts its keys now."""
+        self.count.begin(self.revision, len(self))
 
-    def count(self, state: StreamState | None) -> None:
-        """Compare the number of keys when the revision of *state* is reached; None cancels that.
-
-        A pending comparison is not replaced, because a slow consumer might never reach the next.
-        """
-        self._pending_count = None if state is None else self._pending_count or state
-        self.miscounted, self._counted_at = False, self.revision
+    def differ(self, counted: StreamState) -> bool:
+        """Return whether the keys must be compared with the server's, see `KeyCount.differs`."""
+        return self.count.differs(self.revision, len(self), counted)
 
     async def keep_deleted(self, keys: set[str]) -> None:
         """Remove the delete markers that are not among *keys*, the present keys of the server."""
-        self.count(None)
+        self.count.end()
         deleted = Fingerprints()
 
         def keep(key: str) -> None:
@@ -262,12 +245,11 @@ class _ReportedKeys:
         """Report the consumer's messages that are newer than the reported state of their key."""
         for item in items:
             if item.revision > self.revision:
-                if self._pending_count is not None and item.revision > self._pending_count.last_seq:
-                    self.miscounted = len(self) != self._pending_count.subjects
-                    self._pending_count = None
                 self.revision = item.revision
                 if not self._read_ahead or item.revision > self._read_ahead.get(item.key, 0):
                     yield self._event(item)
+                if self.count.active:
+                    self.count.note(self.revision, len(self))
 
     def read_ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
         """Report messages that were read at the leader; the consumer may send them later."""
