@@ -81,7 +81,7 @@ class Feed:
                 self.fail(f"message {message[1]!r} is malformed: {error!r}")
         if len(self._items) > BUFFERED_MAX:
             self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
-        self._resume_take()
+        self.wake()
 
     def _receive(self, message: RawMessage) -> None:
         subject, reply, data, headers, delivery = message
@@ -109,7 +109,7 @@ class Feed:
         """Make all calls of `take` from now on raise `WatchBrokenError`."""
         if self._failure is None:
             self._failure = WatchBrokenError(reason)
-        self._resume_take()
+        self.wake()
 
     def close(self) -> None:
         """Stop the heartbeat timer and discard buffered messages."""
@@ -119,7 +119,7 @@ class Feed:
         self._items.clear()
 
     async def take(self) -> list[Item]:
-        """Wait for messages and return them; returns an empty list after a heartbeat.
+        """Wait for messages and return them; returns an empty list after a heartbeat or `wake`.
 
         Calling `take` again acknowledges the previous batch. Raises `WatchBrokenError` after a gap,
         missing heartbeats or a lost connection.
@@ -142,7 +142,8 @@ class Feed:
         except NatsError as error:
             self.fail(f"cannot answer flow control: {error}")
 
-    def _resume_take(self) -> None:
+    def wake(self) -> None:
+        """Let `take` return, with no messages if none arrived."""
         if self._waiter is not None:
             if not self._waiter.done():
                 self._waiter.set_result(None)
@@ -173,7 +174,7 @@ class Feed:
                 return
             if self._flush is None:
                 self._flush = self._loop.create_task(self._await_backlog(), name="backlog")
-        self._resume_take()
+        self.wake()
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
     async def _await_backlog(self) -> None:

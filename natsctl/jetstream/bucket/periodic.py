@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -10,11 +10,15 @@ T = TypeVar("T")
 class Periodic(Generic[T]):
     """A question that is asked every *every_s* seconds, the first time after one interval.
 
-    The interval starts when an answer is taken. Close it to cancel the question under way.
+    The interval starts when an answer is taken. *on_answer* is called when an answer is there. A
+    close cancels the question under way.
     """
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], every_s: float) -> None:
+    def __init__(
+        self, ask: Callable[[], Awaitable[T]], on_answer: Callable[[], None], *, every_s: float
+    ) -> None:
         self._ask = ask
+        self._on_answer = on_answer
         self._every_s = every_s
         self._loop = asyncio.get_running_loop()
         self._due_at = self._loop.time() + every_s
@@ -33,7 +37,7 @@ class Periodic(Generic[T]):
         if asking is None:
             if self._loop.time() >= self._due_at:
                 self._asking = self._loop.create_task(self._wait(), name="question")
-                self._asking.add_done_callback(_retrieve)  # it may never be looked at
+                self._asking.add_done_callback(self._answered)
             return None
         if not asking.done():
             return None
@@ -48,8 +52,7 @@ class Periodic(Generic[T]):
     async def _wait(self) -> T:
         return await self._ask()
 
-
-def _retrieve(asking: asyncio.Task[Any]) -> None:
-    """Mark the error of a question as retrieved."""
-    if not asking.cancelled():
-        asking.exception()
+    def _answered(self, asking: asyncio.Task[T]) -> None:
+        if not asking.cancelled():
+            asking.exception()  # mark it as retrieved, because nobody may look at it
+            self._on_answer()

@@ -122,8 +122,8 @@ class KvWatch:
             return await self._same_stream(state)
 
         with (
-            closing(Periodic(self._newest, self._verify_s)) as newest,
-            closing(Periodic(count, count_s)) as counts,
+            closing(Periodic(self._newest, feed.wake, every_s=self._verify_s)) as newest,
+            closing(Periodic(count, feed.wake, every_s=count_s)) as counts,
         ):
             while True:
                 self._identity.reached(reported.revision)

@@ -26,9 +26,13 @@ class Question:
         return self.asked
 
 
+def unheard() -> None:
+    """Ignore that an answer is there."""
+
+
 async def test_a_question_is_asked_after_the_interval_and_answered_once() -> None:
     question = Question()
-    with closing(Periodic(question, 10.0)) as periodic:
+    with closing(Periodic(question, unheard, every_s=10.0)) as periodic:
         answers = []
         for _ in range(240):
             answers.append(periodic.answer())
@@ -38,7 +42,7 @@ async def test_a_question_is_asked_after_the_interval_and_answered_once() -> Non
 
 async def test_a_hastened_question_is_asked_at_once() -> None:
     question = Question()
-    with closing(Periodic(question, 10.0)) as periodic:
+    with closing(Periodic(question, unheard, every_s=10.0)) as periodic:
         periodic.hasten()
         assert periodic.answer() is None
         await asyncio.sleep(0.5)
@@ -49,7 +53,7 @@ async def test_the_error_of_a_question_is_raised() -> None:
     async def fail() -> int:
         raise StoreTimeoutError("no answer")
 
-    with closing(Periodic(fail, 10.0)) as periodic:
+    with closing(Periodic(fail, unheard, every_s=10.0)) as periodic:
         periodic.hasten()
         assert periodic.answer() is None
         await asyncio.sleep(0)
@@ -59,9 +63,18 @@ async def test_the_error_of_a_question_is_raised() -> None:
 
 async def test_closing_cancels_the_question() -> None:
     question = Question()
-    with closing(Periodic(question, 10.0)) as periodic:
+    with closing(Periodic(question, unheard, every_s=10.0)) as periodic:
         periodic.hasten()
         periodic.answer()
         await asyncio.sleep(0.5)
     await asyncio.sleep(0.1)
     assert question.cancelled == 1
+
+
+async def test_an_answer_is_announced() -> None:
+    announced = asyncio.Event()
+    with closing(Periodic(Question(), announced.set, every_s=10.0)) as periodic:
+        periodic.hasten()
+        periodic.answer()
+        await announced.wait()
+        assert periodic.answer() == 1
