@@ -42,6 +42,24 @@ class Timers(Generic[K]):
         timer = self._live.get(key)
         return None if timer is None else timer[0]
 
+    def soonest(self, count: int) -> list[tuple[K, float]]:
+        """Return up to *count* keys whose times come first, each with its loop time, in order.
+
+        Takes time in proportion to *count*: it follows the order of the heap. It returns fewer keys
+        if the heap has many cancelled timers before them.
+        """
+        keys: list[tuple[K, float]] = []
+        reached = [(self._heap[0], 0)] if self._heap else []
+        for _ in range(count + _DEAD_MAX):
+            if not reached or len(keys) == count:
+                break
+            timer, index = heappop(reached)
+            if self._is_live(timer):
+                keys.append((timer[2], timer[0]))
+            for below in range(2 * index + 1, min(2 * index + 3, len(self._heap))):
+                heappush(reached, (self._heap[below], below))
+        return keys
+
     def set(self, key: K, when: float) -> None:
         """Set the key's timer to the loop time *when*."""
         if self.get(key) == when:

@@ -5,7 +5,8 @@ workers have the same key, and one sync fulfils all requests that were made befo
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
+from itertools import islice
 from typing import Generic, TypeVar
 
 from natsctl.core.queue.backlog import Backlog
@@ -318,6 +319,13 @@ class Workqueue(Generic[K]):
         if until is not None:
             return Waiting(until)
         return self._held.get(key) or self._ready.entries.get(key)
+
+    def places(self, count: int) -> Iterator[tuple[K, Place]]:
+        """Yield up to *count* keys of each place: held and ready the longest, waiting the least."""
+        yield from islice(self._held.items(), count)  # in the order in which they were taken
+        yield from islice(self._ready.entries.items(), count)
+        for key, until in self._timers.soonest(count):
+            yield key, Waiting(until)
 
     def oldest_ready(self) -> float | None:
         """Return the loop time since which the oldest ready key is ready, None if no key is."""
