@@ -32,6 +32,7 @@ from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import shown
+from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.core.sync.loop import SyncLoop
@@ -276,16 +277,24 @@ class ControllerRuntime(Hosted):
         """See `Hosted.status`."""
         parts = self._parts
         return msgspec.structs.replace(
-            status_of(self._host, self.holds, self._keys.count, parts.secondaries.contests()),
+            status_of(
+                self._host,
+                self.holds,
+                self._keys.count,
+                parts.secondaries.contests(),
+                syncs=self._counts(),
+            ),
             installation=parts.installation.id,
             garbage_held=hidden(self.garbage_held),
         )
 
     def measures(self) -> Measures:
         """Return the current measures, for metrics and health checks."""
-        syncs = self._loop.counters.read(asyncio.get_running_loop().time())
         workers = self.controller.workers
-        return measures_of(self._host, workers=workers, syncs=syncs, upkeep=self._upkeep())
+        return measures_of(self._host, workers=workers, syncs=self._counts(), upkeep=self._upkeep())
+
+    def _counts(self) -> Counts:
+        return self._loop.counters.read(asyncio.get_running_loop().time())
 
     def _upkeep(self) -> UpkeepMeasures:
         opened, barrier = self._opened, self._barrier

@@ -23,6 +23,7 @@ from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import Calls, blocking
+from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener, skips_invalid
@@ -171,7 +172,7 @@ class ManagedController(Hosted, Generic[T]):
 
     def status(self) -> Status:
         """See `Hosted.status`."""
-        return status_of(self._host, self.holds, self._keys.count)
+        return status_of(self._host, self.holds, self._keys.count, syncs=self._counts())
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about the object *key*, for people."""
@@ -195,9 +196,11 @@ class ManagedController(Hosted, Generic[T]):
 
     def measures(self) -> Measures:
         """Return the current measures, for metrics and health checks."""
-        now = asyncio.get_running_loop().time()
-        syncs = None if self._opened is None else self._loop.counters.read(now)
+        syncs = None if self._opened is None else self._counts()
         return measures_of(self._host, workers=self.workers, syncs=syncs)
+
+    def _counts(self) -> Counts:
+        return self._loop.counters.read(asyncio.get_running_loop().time())
 
     @property
     def _parts(self) -> _Opened[T]:

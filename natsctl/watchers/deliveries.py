@@ -56,9 +56,13 @@ _RetryKey = tuple[Registration, str]  # with the name of the kind, which all its
 
 
 class _Pending:
-    """The pending changes and retries of one object."""
+    """The pending changes and retries of one object, which has had some since a loop time.
 
-    def __init__(self) -> None:
+    A delivery without a failure sets the time again.
+    """
+
+    def __init__(self, since: float) -> None:
+        self.since = since
         self.changes: deque[tuple[ObjectChange, tuple[Registration, ...]]] = deque()
         self.retries: dict[_RetryKey, _Retry] = {}
 
@@ -135,7 +139,9 @@ class Deliveries:
         targets = self.registrations if to is None else to
         if not targets or not self.holds(change.key):
             return
-        pending = self._pending.setdefault(change.key, _Pending())
+        pending = self._pending.get(change.key)
+        if pending is None:
+            pending = self._pending[change.key] = _Pending(self.queue.now())
         replaced: tuple[ObjectChange, ...] = ()
         if self._change_count >= self._changes_max and pending.changes:
             last, last_targets = pending.changes[-1]
@@ -201,6 +207,14 @@ class Deliveries:
             return 0
         return max((retry.failures for retry in pending.retries.values()), default=0)
 
+    def unanswered(self) -> list[float]:
+        """Return for how many seconds each object has had changes that a watcher must process.
+
+        Takes time in proportion to these objects.
+        """
+        now = _now()
+        return [now - pending.since for pending in self._pending.values()]
+
     def failures(self) -> dict[str, str]:
         """Return the errors of pending retries, by key."""
         return {
@@ -246,6 +260,8 @@ class Deliveries:
         if self._pending.get(key) is not pending:
             return  # another process holds the object now
         if pending.changes:
+            if not pending.retries:
+                pending.since = _now()
             self.queue.add(key)
         elif not pending.retries:
             del self._pending[key]

@@ -42,4 +42,10 @@ def status(host: Host, routes: Routes, *, has: Callable[[str], bool]) -> Status:
     def count(keys: Collection[str]) -> int:
         return sum(map(has, keys))
 
-    return msgspec.structs.replace(status_of(host, has, count), failing=failing)
+    unanswered = [age_s for deliveries, _ in routes for age_s in deliveries.unanswered()]
+    return msgspec.structs.replace(
+        status_of(host, has, count),
+        failing=failing,
+        unanswered=len(unanswered),
+        oldest_unanswered_s=max(unanswered, default=None),
+    )

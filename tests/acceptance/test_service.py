@@ -88,7 +88,7 @@ async def test_status_explain_and_tree_show_controllers_and_their_keys(
 
     status = await natsctl("status")
     assert [row[0] for row in status.rows] == ["greetings"]
-    assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", *"00000"]
+    assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", *"00000", "-"]
     assert "greetings: odd is skipped: not a valid Greeting: Expected `str`" in status.err
     assert re.search(r"^installation [0-9a-f]{16}$", status.err, re.MULTILINE)
 
@@ -130,6 +130,25 @@ async def test_explain_shows_the_error_and_the_next_retry_of_a_failing_key(
     assert "failures in a row" in await natsctl.done("explain", "a")
     status = await natsctl("status")
     assert "jobs: a fails: ValueError: no luck today" in status.err
+
+
+async def test_a_wide_status_lists_the_keys_in_the_queue_and_counts_the_last_syncs(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    (folder / "jobs.py").write_text(FAILING)
+    await daemon("jobs:Jobs")
+    await natsctl.done("put", "jobs", "a", "spec: {}")
+
+    async def lists_the_retry() -> bool:
+        return bool(re.search(r"^jobs .* a +due in \d+s +retry$", await wide(), re.MULTILINE))
+
+    async def wide() -> str:
+        return await natsctl.done("status", "-o", "wide")
+
+    await eventually(lists_the_retry)
+    controller = dict(zip(*(line.split() for line in (await wide()).splitlines()[:2]), strict=True))
+    assert int(controller["FAILED"]) == int(controller["SYNCS"]) > 0
+    assert controller["OLDEST"].endswith("s")
 
 
 async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> None:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.operate.find_daemon import NamedOption, controller_name, find_daemons
-from natsctl.cli.output.entries import NONE
+from natsctl.cli.output.entries import NONE, short_time
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
-from natsctl.cli.output.terminal import write_notice
+from natsctl.cli.output.terminal import write_line, write_notice
+from natsctl.core.insight.lanes import Lanes
 from natsctl.daemon.api.messages import ControllerStatus
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import conflict
@@ -17,12 +18,15 @@ app = App()
 
 HEADINGS = (
     *("CONTROLLER", "DAEMON", "STATE", "MODE", "PRIMARIES", "KEYS"),
-    *("INVALID", "FAILING", "PAUSED", "CONTESTED", "QUEUED", "WAITING"),
+    *("INVALID", "FAILING", "PAUSED", "CONTESTED", "QUEUED", "WAITING", "OLDEST"),
 )
+WIDE_HEADINGS = ("READY", "HELD", "SYNCS", "FAILED")
+QUEUED_HEADINGS = ("CONTROLLER", "DAEMON", "KEY", "QUEUE", "REASON")
 
 
 @app.add(
     "natsctl status",
+    "natsctl status -o wide",
     "natsctl status -c greetings -o json | jq '.[].failing'",
 )
 @connected
@@ -35,21 +39,34 @@ async def status(
     If several daemons run a controller alone, each daemon syncs every key, and MODE shows their
     number. KEYS counts the primaries that the daemon syncs. QUEUED counts the keys that are ready
     or held by a worker. WAITING counts the keys that are queued for a later time, such as failing
-    keys until their next retry. PAUSED counts the paused keys; it is all if the whole controller is
-    paused. CONTESTED counts the keys with Kubernetes objects whose fields
-    another writer changes back again and again.
+    keys until their next retry. OLDEST is the time since the first change that no sync has answered
+    yet; the changes of keys that a worker holds do not count. PAUSED counts the paused keys; it is
+    all if the whole controller is paused. CONTESTED counts the keys with Kubernetes objects whose
+    fields another writer changes back again and again.
+
+    With -o wide, READY and HELD divide QUEUED, and SYNCS and FAILED count the syncs of the last 15
+    minutes. A second table lists the keys that workers have held the longest, those that have been
+    ready the longest, and those that are due next.
     """
     async with find_daemons(options) as daemons:
         name = None if controller is None else controller_name(controller)
         names = daemons.controllers if name is None else [daemons.controller(name)]
         statuses = [status for name in names for status in await daemons.status(name)]
+    wide = output is Output.WIDE
     controllers = dict.fromkeys(status.controller for status in statuses)
-    write_result(statuses, output, names=controllers, table=lambda: _write_table(statuses))
+    write_result(statuses, output, names=controllers, table=lambda: _write(statuses, wide=wide))
 
 
-def _write_table(statuses: Sequence[ControllerStatus]) -> None:
+def _write(statuses: Sequence[ControllerStatus], *, wide: bool) -> None:
     alone = Counter(status.controller for status in statuses if status.mode == Mode.ALONE)
-    write_table(HEADINGS, [_row(status, alone[status.controller]) for status in statuses])
+    rows = [_row(status, alone[status.controller]) for status in statuses]
+    if wide:
+        rows = [[*row, *_wide_cells(status)] for row, status in zip(rows, statuses, strict=True)]
+    write_table((*HEADINGS, *WIDE_HEADINGS) if wide else HEADINGS, rows)
+    queued = [row for status in statuses for row in _queued_rows(status)] if wide else []
+    if queued:
+        write_line("")
+        write_table(QUEUED_HEADINGS, queued)
     for name in dict.fromkeys(status.controller for status in statuses):
         reason = conflict([status for status in statuses if status.controller == name])
         if reason:
@@ -72,7 +89,29 @@ def _row(status: ControllerStatus, alone: int) -> list[str]:
         *(status.invalid_count, status.failing_count, _paused(status), status.contested_count),
         *(status.queue.depth + status.queue.held, status.queue.waiting),
     )
-    return [*head, *map(str, numbers)]
+    oldest_s = status.oldest_unanswered_s
+    return [*head, *map(str, numbers), NONE if oldest_s is None else short_time(oldest_s)]
+
+
+def _wide_cells(status: ControllerStatus) -> list[str]:
+    queue, activity = status.queue, status.activity
+    places = [NONE, NONE] if queue is None else [str(queue.depth), str(queue.held)]
+    if activity is None:
+        return [*places, NONE, NONE]
+    return [*places, str(sum(activity.syncs)), str(sum(activity.failures))]
+
+
+def _queued_rows(status: ControllerStatus) -> Iterator[list[str]]:
+    """Yield a row for each key in the lanes: held, then ready, then waiting."""
+    lanes = Lanes() if status.lanes is None else status.lanes
+    head = [status.controller, str(status.daemon)]
+    for state, keys in (
+        ("held for", lanes.held),
+        ("ready for", lanes.ready),
+        ("due in", lanes.waiting),
+    ):
+        for queued in keys:
+            yield [*head, queued.key, f"{state} {short_time(queued.s)}", queued.reason]
 
 
 def _paused(status: ControllerStatus) -> str:

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import MappingProxyType
 
 import msgspec
@@ -137,15 +137,20 @@ def cells_of(
 
 
 def age(created: str, now: datetime) -> str:
-    """Return the time since *created* (RFC 3339), such as 45s, 3m20s, 2h5m, 3d4h or 80d.
+    """Return the time since *created* (RFC 3339), as `short_time` returns it.
 
     Return `-` if *created* is not a time.
     """
     try:
-        elapsed = max(timedelta(0), now - datetime.fromisoformat(created).astimezone(UTC))
+        elapsed = now - datetime.fromisoformat(created).astimezone(UTC)
     except (ValueError, OverflowError):
         return NONE
-    minutes, seconds = divmod(int(elapsed.total_seconds()), 60)
+    return short_time(elapsed.total_seconds())
+
+
+def short_time(elapsed_s: float) -> str:
+    """Return a time such as 45s, 3m20s, 2h5m, 3d4h or 80d; a negative one as 0s."""
+    minutes, seconds = divmod(int(max(0.0, elapsed_s)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = [(days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s")]

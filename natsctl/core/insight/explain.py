@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.cache import Cache
+from natsctl.core.insight.lanes import Lanes, lanes_of
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.workqueue import Held, Place, QueueStats, Ready, Waiting, Workqueue
+from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.journal import SyncRecord
 from natsctl.model.pause import Pause
@@ -115,6 +117,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         failures: the number of failed syncs since the start.
         watch_restarts: how often a watch was established again.
         queue: the measures of the work queue; None until the caches exist.
+        lanes: keys in the work queue; None until the caches exist.
+        unanswered: changes that wait for a successful sync, without those of keys that are held;
+            None if it is not known.
+        oldest_unanswered_s: seconds since the first of them; None if there are none.
         missing_kinds: the optional kinds that the cluster does not have.
         installation: the id of the NATS system, which labels objects in a cluster; empty until it
             is known.
@@ -136,6 +142,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     failures: int = 0
     watch_restarts: int = 0
     queue: QueueStats | None = None
+    lanes: Lanes | None = None
+    unanswered: int | None = None
+    oldest_unanswered_s: float | None = None
     missing_kinds: list[str] = []
     installation: str = ""
     garbage_held: str = ""
@@ -195,14 +204,17 @@ def status_of(
     has: Callable[[str], bool],
     count: Callable[[Collection[str]], int],
     contested: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    *,
+    syncs: Counts | None = None,
 ) -> Status:
     """Return the status of the controller in this host.
 
     *has* returns whether this process syncs a key, and *count* how many of the keys it syncs.
-    *contested* has the `contested` texts by key.
+    *contested* has the `contested` texts by key. *syncs* counts the unanswered changes.
     """
     caches = [informer.cache for informer in host.primaries]
     informers, journal = host.informers.values(), host.journal
+    failing, queues = journal.failing(), host.queues().values()
     return Status(
         controller=host.name,
         state="syncing" if host.synced.is_set() else "listing",
@@ -210,11 +222,14 @@ def status_of(
         primaries=sum(map(len, caches)),
         keys=sum(count(cache.keys()) for cache in caches),
         invalid=invalid_of(host),
-        failing={key: record.error for key, record in journal.failing().items() if has(key)},
+        failing={key: record.error for key, record in failing.items() if has(key)},
         syncs=journal.syncs,
         failures=journal.failures,
         watch_restarts=sum(informer.restarts for informer in informers),
-        queue=_combined([queue.stats() for queue in host.queues().values()]),
+        queue=_combined([queue.stats() for queue in queues]),
+        lanes=lanes_of(queues, failing.__contains__),
+        unanswered=None if syncs is None else syncs.unanswered,
+        oldest_unanswered_s=None if syncs is None or not syncs.unanswered else syncs.oldest_s,
         missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
         paused={
             key: hidden(str(pause)) for key, pause in host.pausing.pauses().items() if has(key)

@@ -53,6 +53,11 @@ class Hosted(ABC):
         """The reason why a cache has no watch now; None if all have one."""
         return self._host.failure
 
+    @property
+    def sync_counts(self) -> tuple[int, int]:
+        """The numbers of syncs and of failed syncs since the start."""
+        return self._host.journal.syncs, self._host.journal.failures
+
     async def lags(self) -> dict[str, int]:
         """Return by how many revisions each cache is behind its store, by slot.
 

@@ -1,5 +1,6 @@
 """Answers the requests of the daemon's NATS service about one controller."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -16,6 +17,7 @@ from natsctl.core.insight.explain import Explanation, Status
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary, Tertiary
 from natsctl.core.sync.journal import RECORDS_MAX, SyncRecord
+from natsctl.daemon.api.activity import ActivityLog
 from natsctl.daemon.api.messages import (
     BRANCHES_MAX,
     ORPHANS_MAX,
@@ -97,6 +99,8 @@ class ControllerEndpoints:
         self._daemon = daemon
         self._connection = connection
         self._leads = leads
+        self._clock = asyncio.get_running_loop().time
+        self._activity = ActivityLog(self._clock())
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
         if isinstance(runnable, Hosted):
             handlers |= {
@@ -152,7 +156,16 @@ class ControllerEndpoints:
             members=[] if self._shard is None else list(self._shard.state().members),
             mode=current_mode(self._election, self._shard, dry_run=self._dry_run),
             trouble=hidden(trouble_of(self._election, self._shard)),
+            activity=self._activity.read(self._clock(), self._sync_counts),
         )
+
+    def note_activity(self) -> None:
+        """Note the number of syncs, at the end of each interval of the activity."""
+        self._activity.advance(self._clock(), self._sync_counts)
+
+    @property
+    def _sync_counts(self) -> tuple[int, int]:
+        return self._runnable.sync_counts if isinstance(self._runnable, Hosted) else (0, 0)
 
     async def _status(self, request: bytes) -> bytes:
         presence = self.peers.meet(request)

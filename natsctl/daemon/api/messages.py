@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from natsctl.core.insight.explain import Explanation, Status
+from natsctl.daemon.api.activity import Activity
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.plans.plan import KeyPlan
 from natsctl.telemetry.hiding import shortened
@@ -50,6 +51,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             empty if the daemon has version 0.1.
         trouble: why the daemon does not take part in the election or in the sharding; empty if it
             does.
+        activity: the syncs of the last 15 minutes; None from an older daemon.
     """
 
     daemon: Process
@@ -61,6 +63,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     members: list[str] = msgspec.field(default_factory=list)
     mode: str = ""
     trouble: str = ""
+    activity: Activity | None = None
 
     @classmethod
     def of(cls, status: Status, daemon: Process) -> "ControllerStatus":
@@ -86,6 +89,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             paused=first_keys(self.paused, count),
             quarantined=first_keys(self.quarantined, count),
             contested=first_keys(self.contested, count),
+            lanes=None if self.lanes is None else self.lanes.limited(count),
         )
 
 

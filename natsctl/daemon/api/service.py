@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.sharding import Shard
+from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints, Leads
 from natsctl.daemon.api.messages import Process
 from natsctl.daemon.api.verbs import NAME
@@ -90,7 +91,10 @@ async def answering(
     ]
     async with serving(connection, identity_of(daemon)) as service:
         offering = _keep_offering(controllers, service.offer)
-        tasks = [asyncio.create_task(offering, name="endpoints")]
+        tasks = [
+            asyncio.create_task(offering, name="endpoints"),
+            asyncio.create_task(_keep_activity(controllers), name="activity"),
+        ]
         for controller in controllers:
             watch = controller.peers.watch(connection)
             tasks.append(asyncio.create_task(watch, name="other daemons"))
@@ -100,6 +104,13 @@ async def answering(
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+
+async def _keep_activity(controllers: Sequence[ControllerEndpoints]) -> None:
+    while True:
+        await asyncio.sleep(INTERVAL_S)
+        for controller in controllers:
+            controller.note_activity()
 
 
 async def _keep_offering(

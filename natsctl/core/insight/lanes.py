@@ -1,0 +1,93 @@
+"""Lists the keys that are held or ready the longest, and those that are due next."""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from natsctl.core.queue.workqueue import Held, Place, Priority, Ready, Waiting, Workqueue
+
+LANE_MAX = 20
+"""Keys in each lane."""
+
+_REASONS = {
+    Priority.USER: "change",
+    Priority.SECONDARY: "secondary",
+    Priority.RETRY: "retry",
+    Priority.RESYNC: "resync",
+}
+
+
+class QueuedKey(msgspec.Struct, frozen=True):
+    """A key in a work queue.
+
+    Attributes:
+        key: the key.
+        s: seconds for which the key has been held or ready, or until it becomes ready.
+        reason: `retry` after a failure; `delay` for a key that waits for another reason; else
+            `change` of the primary or a request, `secondary` for a changed secondary, or `resync`.
+    """
+
+    key: str
+    s: float
+    reason: str
+
+
+class Lanes(msgspec.Struct, frozen=True):
+    """Up to `LANE_MAX` keys of each place in the work queues.
+
+    Attributes:
+        held: the keys that workers have held the longest, the longest first.
+        ready: the keys that have been ready the longest, the longest first.
+        waiting: the keys that become ready next, the next one first.
+    """
+
+    held: list[QueuedKey] = []
+    ready: list[QueuedKey] = []
+    waiting: list[QueuedKey] = []
+
+    def limited(self, count: int) -> "Lanes":
+        """Return the lanes with at most *count* keys each."""
+        return Lanes(self.held[:count], self.ready[:count], self.waiting[:count])
+
+
+def lanes_of(queues: Collection[Workqueue[Any]], failing: Callable[[str], bool]) -> Lanes:
+    """Return the lanes of several queues together; *failing* returns whether a key's sync failed.
+
+    Takes time in proportion to `LANE_MAX` and the number of queues.
+    """
+    lanes: dict[str, list[QueuedKey]] = {"held": [], "ready": [], "waiting": []}
+    for queue in queues:
+        for lane, queued in _keys(queue, failing):
+            lanes[lane].append(queued)
+    return Lanes(
+        held=sorted(lanes["held"], key=_seconds, reverse=True),
+        ready=sorted(lanes["ready"], key=_seconds, reverse=True),
+        waiting=sorted(lanes["waiting"], key=_seconds),
+    ).limited(LANE_MAX)
+
+
+def _keys(queue: Workqueue[Any], failing: Callable[[str], bool]) -> Iterator[tuple[str, QueuedKey]]:
+    now = queue.now()
+    for key, place in queue.places(LANE_MAX):
+        lane, since, reason = _described(place)
+        seconds = abs(now - since)
+        if math.isfinite(seconds):  # a key that waits forever has no time
+            name = str(key)
+            yield lane, QueuedKey(name, round(seconds, 3), "retry" if failing(name) else reason)
+
+
+def _described(place: Place) -> tuple[str, float, str]:
+    """Return the name of the place, its time, and why the key is there if no sync failed."""
+    match place:
+        case Waiting(until):
+            return "waiting", until, "delay"
+        case Ready(since, priority):
+            return "ready", since, _REASONS[priority]
+        case Held(since, priority):
+            return "held", since, _REASONS[priority]
+
+
+def _seconds(queued: QueuedKey) -> float:
+    return queued.s
