@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsctl.testing.time import in_virtual_time
@@ -44,6 +44,27 @@ def in_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     size=st.integers(1, 3),
     steps=st.lists(st.tuples(events, pauses), max_size=15),
     pause_s=st.sampled_from([0.1, 1.0, 6.0]),
+)
+@example(  # the bucket is recreated twice, and a member that joins late knows no lost member
+    size=3,
+    steps=[
+        (("cut", 4), 0.0),
+        (("join", 0.96), 9.0),
+        (("recreate", None), 13.0),
+        (("cut", 4), 0.0),
+        (("recreate", None), 1.0),
+    ],
+    pause_s=1.0,
+)
+@example(  # a member that is cut off does not notice that the bucket was recreated
+    size=3,
+    steps=[
+        (("put", "k0"), 5.0),
+        (("cut", 1), 0.1),
+        (("recreate", None), 2.0),
+        (("join", 1.0), 5.0),
+    ],
+    pause_s=1.0,
 )
 @in_time
 async def test_no_key_has_two_members_and_each_key_ends_with_one(

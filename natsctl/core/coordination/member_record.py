@@ -42,18 +42,25 @@ class MemberRecord(OwnRecord[Membership]):
         """The members that the stored record names, as far as this process knows."""
         return () if self.last is None else self.last.record.members
 
-    async def take(self) -> None:
+    async def take(self, *, complete: bool = False) -> None:
         """Write a record that claims no key, whatever the key has now.
 
-        Raises `StoreError`; then no record of this process is known.
+        *complete* is `Membership.complete`; an earlier record of this process in the same bucket
+        proves it too. Raises `StoreError`; then no record of this process is known.
         """
         self.last, self._sent_at = None, {}
         self._since = datetime.now(UTC).isoformat(timespec="microseconds")
-        record = self._next(())
-        await self._put(record, await self._read())
+        stored = await self._read()
+        earlier = None if stored is None else _valid(stored.value)
+        proven = earlier is not None and earlier.complete and earlier.holder == self.holder
+        await self._put(self._next((), complete=complete or proven), stored)
 
-    async def write(self, members: tuple[str, ...], *, left: bool = False) -> None:
-        """Write the record again with these members; *left* marks a member that works no more.
+    async def write(
+        self, members: tuple[str, ...], *, complete: bool = False, left: bool = False
+    ) -> None:
+        """Write the record again with these members.
+
+        *left* marks a member that works no more. A record that is *complete* stays so.
 
         If an earlier write is stored whose acknowledgement was lost, nothing is written, and `last`
         is that write. Raises `ConflictError` if the key has no record of this process any more, and
@@ -61,7 +68,8 @@ class MemberRecord(OwnRecord[Membership]):
         """
         if self.last is None:
             raise ConflictError(f"{self.key} has no record of this process")
-        await self._renew(self.last, self._next(members, left=left))
+        complete = complete or self.last.record.complete
+        await self._renew(self.last, self._next(members, complete=complete, left=left))
 
     async def leave(self) -> None:
         """Give up every key and write that the member left; raises `StoreError`.
@@ -78,7 +86,7 @@ class MemberRecord(OwnRecord[Membership]):
         """Return when this process sent the record, or None if it has sent no such record."""
         return self._sent_at.get(seen.renewals) if seen.since == self._since else None
 
-    def _next(self, members: tuple[str, ...], *, left: bool = False) -> Membership:
+    def _next(self, members: tuple[str, ...], *, complete: bool, left: bool = False) -> Membership:
         self.renewals += 1
         self.tried = self._sent_at[self.renewals] = self._clock()
         while len(self._sent_at) > SENT_MAX:
@@ -91,6 +99,7 @@ class MemberRecord(OwnRecord[Membership]):
             renewals=self.renewals,
             left=left,
             work=self.workload,
+            complete=complete,
         )
 
     def _own(self, value: bytes) -> Membership | None:

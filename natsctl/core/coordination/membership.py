@@ -23,6 +23,13 @@ Silence then begins when that was noticed. Until the member is dead, its lost re
 claim, or claims every key if no claim of it was seen. The same holds for a member that another
 member's record names, and for a deleted record that was never seen.
 
+A recreated bucket lacks the records of the members that have not noticed the loss, and the members
+that have joined again may not know all of them. Therefore a member needs proof that the records are
+*complete*: that every member that may work has one. The first process of a controller has that
+proof. Every record states whether its writer has the proof, and so passes it on to each member that
+sees the record, for as long as the bucket exists. A member that joins without proof assumes that an
+unknown member claims every key, until such a member must be dead.
+
 *Assumes* that clocks run at the same speed within a tenth.
 """
 
@@ -43,6 +50,7 @@ from natsctl.core.coordination.own_record import (
 from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.term import Clock
 
+UNKNOWN = "?"  # the key of a member that may exist without a record
 KNOWN_MAX = 10_000  # answers of one assignment, about 1 MB
 
 
@@ -51,8 +59,9 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
 
     `members` are those among which it divides the keys; without members it claims none. `renewals`
     makes every write differ from the one before. `left` marks a member that works no more; its time
-    to live is 0, which members of version 0.1 take for a dead member. In records of version 0.1,
-    which are purged when a member leaves, `left` is None and `work` is empty.
+    to live is 0, which members of version 0.1 take for a dead member. `complete` states that every
+    member that may work has a record in the same bucket. In records of version 0.1, which are
+    purged when a member leaves, `left` is None, `work` is empty and `complete` is False.
     """
 
     holder: str
@@ -62,6 +71,7 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
     renewals: int = 0
     left: bool | None = None
     work: Workload = UNKNOWN_WORKLOAD
+    complete: bool = False
 
     @property
     def possible(self) -> bool:
@@ -230,6 +240,8 @@ class Group:
             self._lose(f"?{holder}", 0, holder)
         own = self._cache.get(self._key)
         self.own = None if own is None else self._cache.kind.decode(own.value)
+        if self.complete:
+            self._seen.pop(UNKNOWN, None)
         self._forget()
 
     def deleted(self, key: str) -> None:
@@ -239,7 +251,7 @@ class Group:
 
     def suspect(self) -> None:
         """Note that there may be a member without any record."""
-        self._lose("?", 0)
+        self._lose(UNKNOWN, 0)
 
     def prove(self, sent: float) -> None:
         """Note that a write that this process sent at that time has come through the cache."""
@@ -247,9 +259,16 @@ class Group:
         self._forget()
 
     @property
-    def alone(self) -> bool:
-        """True if no other member is known."""
-        return not self._seen
+    def complete(self) -> bool:
+        """True if a record proves that every member that may work has a record."""
+        if self.own is not None and self.own.complete:
+            return True
+        return any(seen.exists and seen.record.complete for seen in self._of_same_work())
+
+    @property
+    def suspects(self) -> bool:
+        """True if there may be a member without any record."""
+        return UNKNOWN in self._seen
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -338,11 +357,10 @@ class Group:
 
     def _members(self) -> list[_Seen]:
         """Return the members that run the same controller and have not left."""
-        return [
-            seen
-            for seen in self._seen.values()
-            if not seen.record.left and self._workload.same(seen.record.work)
-        ]
+        return [seen for seen in self._of_same_work() if not seen.record.left]
+
+    def _of_same_work(self) -> list[_Seen]:
+        return [seen for seen in self._seen.values() if self._workload.same(seen.record.work)]
 
     def _claiming(self) -> list[_Seen]:
         return [seen for seen in self._members() if seen.claim and self._lives(seen)]

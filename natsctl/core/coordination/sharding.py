@@ -163,7 +163,7 @@ class Shard(Participant):
             workload=record.workload,
         )
         self._vacant = vacant
-        self._first: bool | None = None  # whether no earlier record can be lost
+        self._checked = False  # whether the other members were checked since this process joined
         self._stranger = ""  # the error message if another controller has the same name
         self._lost: tuple[str, ...] = ()  # members whose records are lost, as last logged
         self._members = NO_MEMBERS  # the members that share the keys
@@ -207,15 +207,13 @@ class Shard(Participant):
 
     async def _join(self) -> None:
         """Write a record that claims no key; retry until that succeeds."""
-        self._members, self._rebalance = NO_MEMBERS, None
+        self._members, self._rebalance, self._checked = NO_MEMBERS, None, False
         self._joined_at = self._clock()
         while True:
             try:
                 async with asyncio.timeout(VOID * self._record.ttl_s):
                     if await self._unled():
-                        if self._first is None:
-                            self._first = await self._vacant(self.name)
-                        await self._record.take()
+                        await self._record.take(complete=await self._vacant(self.name))
                         self._well()
                         return
             except (StoreError, TimeoutError) as error:
@@ -281,9 +279,9 @@ class Shard(Participant):
 
     def _check_others(self, own: Membership) -> None:
         """Check the other members before the first rebalance; *own* has come through the cache."""
-        if self._first is False and self._group.alone:
+        if not self._checked and not self._group.complete:
             self._group.suspect()
-        self._first = True
+        self._checked = True
         stranger = self._group.stranger
         if stranger is not None and (stranger.members or stranger.since < own.since):
             raise _StrangerError(stranger.holder)
@@ -330,9 +328,16 @@ class Shard(Participant):
             members = self._rebalance.published(self._record.renewals + 1)
         if not await self._unled():
             raise ConflictError("a leader is elected for it")
-        await self._record.write(members)
+        await self._record.write(members, complete=self._knows_all())
 
     # ---- the group
+
+    def _knows_all(self) -> bool:
+        """Return whether every member that may work has a record that this process has seen.
+
+        Before the check, the cache may still show a bucket that was recreated since.
+        """
+        return self._checked and (self._group.complete or not self._group.suspects)
 
     def _on_change(self, change: Change[Membership]) -> None:
         self._look()

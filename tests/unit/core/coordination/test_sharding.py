@@ -391,6 +391,49 @@ async def test_a_member_that_joins_a_recreated_bucket_waits_if_others_may_work(
     assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
 
 
+async def test_a_member_that_joins_a_recreated_bucket_waits_for_members_that_no_record_names(
+    town: Town,
+) -> None:
+    vacancy = FirstCallerVacant()
+    one, two = (town.join(name, vacant=vacancy.of) for name in ("one", "two"))
+    await eventually(lambda: town.shared(one, two))
+    one.way.cut = one.way.deaf = True
+    town.leases.recreate()
+    lost = asyncio.get_running_loop().time()
+    await eventually(town.leases.keys)  # the second member has joined again
+    three = town.join("three", vacant=vacancy.of)
+    await eventually(lambda: town.shared(two, three))
+    assert asyncio.get_running_loop().time() - lost >= 0.7 * TTL_S
+
+
+async def test_a_member_that_joins_a_group_of_proven_members_does_not_wait(town: Town) -> None:
+    vacancy = FirstCallerVacant()
+    one = town.join("one", vacant=vacancy.of)
+    await eventually(lambda: town.shared(one))
+    joined = asyncio.get_running_loop().time()
+    two = town.join("two", vacant=vacancy.of)
+    await eventually(lambda: town.shared(one, two))
+    three = town.join("three", vacant=vacancy.of)
+    await eventually(lambda: town.shared(one, two, three))
+    assert asyncio.get_running_loop().time() - joined <= 0.2 * TTL_S
+
+
+async def test_members_that_lost_the_connection_together_join_again_without_a_wait(
+    town: Town,
+) -> None:
+    vacancy = FirstCallerVacant()
+    one, two = (town.join(name, vacant=vacancy.of) for name in ("one", "two"))
+    await eventually(lambda: town.shared(one, two))
+    one.way.cut = two.way.cut = True
+    await asyncio.sleep(0.6 * TTL_S)
+    assert not one.shard.state().works
+    assert not two.shard.state().works
+    one.way.cut = two.way.cut = False
+    restored = asyncio.get_running_loop().time()
+    await eventually(lambda: town.shared(one, two))
+    assert asyncio.get_running_loop().time() - restored <= 0.3 * TTL_S
+
+
 class FirstCallerVacant:
     """Reports the lease as vacant to the first caller only."""
 
