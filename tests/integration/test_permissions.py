@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from controllers.greetings import Greetings
-from natsctl.cli.schemas.published import published_schemas
 from natsctl.core.task_group import together
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.service import answering
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.pauses import pause_object, resume_object
+from natsctl.daemon.published import published_schemas
 from natsctl.daemon.schemas import publishing
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, PermissionDeniedError

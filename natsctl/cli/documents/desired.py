@@ -1,7 +1,7 @@
 """Separates the desired state of an object from its status and natsctl's bookkeeping."""
 
-from natsctl.cli.output.entries import object_in
 from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket.entries import object_in
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.objects import STORED_VERSION, is_bookkeeping, is_reserved

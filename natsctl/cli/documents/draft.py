@@ -8,9 +8,9 @@ import yaml
 from natsctl.cli.documents.parsing import parsed_yaml
 from natsctl.cli.documents.values import DesiredObject, NewValue, value_of_document
 from natsctl.cli.output.encoding import yaml_text
-from natsctl.cli.output.entries import ENVELOPE, described, is_object
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket.entries import ENVELOPE, described, is_object
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored

@@ -11,10 +11,10 @@ import msgspec
 
 from natsctl.cli.documents.desired import annotations_in, with_reserved
 from natsctl.cli.documents.parsing import fault, parsed_or_none
-from natsctl.cli.output.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, UsageError
+from natsctl.jetstream.bucket.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind

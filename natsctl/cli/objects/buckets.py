@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.output.entries import labels_of, object_in
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import bucket_names
 from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.entries import labels_of, object_in
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.kinds import KvKind

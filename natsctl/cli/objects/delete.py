@@ -17,7 +17,6 @@ from natsctl.cli.objects.writing import (
     Target,
     ThenPlanOption,
 )
-from natsctl.cli.output.entries import object_in
 from natsctl.cli.output.terminal import YesOption, confirm, write_notice
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.finalizers import delete as delete_object
@@ -30,6 +29,7 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.entries import object_in
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model import documents

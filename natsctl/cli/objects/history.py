@@ -8,11 +8,11 @@ import typer
 from natsctl.cli.documents.desired import desired_changes
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
-from natsctl.cli.output.entries import NONE, age, cells_of, object_in, preview
 from natsctl.cli.output.printing import Output, OutputOption, write_entries, write_table
 from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket.entries import NONE, age, cells_of, object_in, preview
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model import documents
 

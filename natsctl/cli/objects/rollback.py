@@ -17,12 +17,12 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
 from natsctl.cli.framework.usage import only
 from natsctl.cli.objects.buckets import existing_bucket
-from natsctl.cli.output.entries import object_in
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
 from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.entries import object_in
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key

@@ -18,7 +18,6 @@ from natsctl.cli.objects.buckets import (
     matches,
     open_bucket,
 )
-from natsctl.cli.output.entries import cells_of, described, described_raw, headings_of
 from natsctl.cli.output.printing import (
     Output,
     OutputOption,
@@ -35,6 +34,7 @@ from natsctl.core.cache.informer import Informer
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket.entries import cells_of, described, described_raw, headings_of
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
 from natsctl.model.schemas.field_paths import Columns

@@ -15,10 +15,10 @@ from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.differences import write_differences
 from natsctl.cli.output.printing import write_json
 from natsctl.cli.output.terminal import write_line
-from natsctl.cli.schemas.published import published_schemas
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.core.planning.planned import Planned, planned
+from natsctl.daemon.published import published_schemas
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.connection import Connection

@@ -11,13 +11,13 @@ from natsctl.cli.operate.find_daemon import (
     find_controller,
 )
 from natsctl.cli.output.differences import described
-from natsctl.cli.output.entries import NONE, age
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.insight.explain import KeyPause, Queued
 from natsctl.core.sync.journal import SyncRecord
 from natsctl.daemon.api.messages import KeyEvent, KeyExplanation
 from natsctl.errors import NotFoundError
+from natsctl.jetstream.bucket.entries import NONE, age
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
 from natsctl.model.store import planned_revision

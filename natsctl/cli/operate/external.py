@@ -10,12 +10,12 @@ import typer
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.usage import only
 from natsctl.cli.objects.buckets import existing_bucket
-from natsctl.cli.output.entries import NONE, age
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.errors import NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
 from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.entries import NONE, age
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.managed.creation.links import (

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.operate.find_daemon import NamedOption, controller_name, find_daemons
-from natsctl.cli.output.entries import NONE, short_time
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.core.insight.lanes import Lanes
 from natsctl.daemon.api.messages import ControllerStatus
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import conflict
+from natsctl.jetstream.bucket.entries import NONE, short_time
 from natsctl.jetstream.connection.options import NatsOptions
 
 app = App()

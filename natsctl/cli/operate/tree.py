@@ -10,11 +10,11 @@ from natsctl.cli.operate.find_daemon import (
     choose_by_key,
     find_controller,
 )
-from natsctl.cli.output.entries import NONE, age
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.insight.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
+from natsctl.jetstream.bucket.entries import NONE, age
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import check_key
 

@@ -6,7 +6,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from natsctl.cli.output.entries import described, described_raw, object_in
 from natsctl.cli.output.printing import (
     Output,
     write_entries,
@@ -17,6 +16,7 @@ from natsctl.cli.output.printing import (
 from natsctl.cli.output.terminal import write_line
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket.entries import described, described_raw, object_in
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
 
 CUSTOM_COLUMNS = "custom-columns="

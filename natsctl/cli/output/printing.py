@@ -11,15 +11,15 @@ import msgspec
 import typer
 
 from natsctl.cli.output.encoding import json_text, yaml_text
-from natsctl.cli.output.entries import (
+from natsctl.cli.output.terminal import coloured, write_line, write_text, writing
+from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket.entries import (
     NO_COLUMNS,
     cells_of,
     described,
     described_raw,
     headings_of,
 )
-from natsctl.cli.output.terminal import coloured, write_line, write_text, writing
-from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.telemetry.escaping import escaped
 

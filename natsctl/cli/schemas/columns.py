@@ -1,30 +1,10 @@
-"""Reads the columns that the kinds of a bucket declare for tables."""
+"""Reads the columns that a command shows."""
 
 from natsctl.cli.output.formats import Format
 from natsctl.cli.output.printing import Output
-from natsctl.cli.schemas.published import published_schemas
-from natsctl.errors import StoreError, UsageError
+from natsctl.daemon.published import declared_columns
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
-
-
-async def declared_columns(connection: Connection, bucket: str) -> Columns:
-    """Return the columns of a bucket's kinds, of the most important kind first.
-
-    Returns none if the schemas cannot be read. A column that is not valid is left out.
-    """
-    try:
-        schemas = await published_schemas(connection, bucket)
-    except StoreError:  # a table without these columns is better than none
-        return {}
-    columns: dict[str, FieldPath] = {}
-    for schema in sorted(schemas, key=lambda schema: schema.rank, reverse=True):
-        try:
-            parsed = parse_columns(schema.columns)
-        except UsageError:
-            continue
-        columns = {**parsed, **columns}
-    return columns
+from natsctl.model.schemas.field_paths import Columns
 
 
 async def columns_for(connection: Connection, bucket: str, output: Format) -> Columns:

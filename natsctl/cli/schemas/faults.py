@@ -12,8 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from natsctl.cli.output.entries import preview
 from natsctl.cli.schemas.fields import Schema, first_field
+from natsctl.jetstream.bucket.entries import preview
 from natsctl.model import exact_json
 
 FORMATS: Final[dict[str, type]] = {

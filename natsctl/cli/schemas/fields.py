@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from natsctl.cli.output.entries import preview
+from natsctl.jetstream.bucket.entries import preview
 from natsctl.model import exact_json
 
 Schema = Mapping[str, Any]

@@ -1,17 +1,15 @@
-"""Reads the schemas that daemons have published."""
+"""Finds the schema that a command needs."""
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.daemon.published import published_schemas
 from natsctl.daemon.schemas import schemas_of
 from natsctl.daemon.settings.did_you_mean import did_you_mean
-from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError, UsageError
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.connection.connection import Connection, connect
+from natsctl.errors import NotFoundError, UsageError
+from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema
+from natsctl.model.schemas.kind_schema import KindSchema
 
 KINDS_MAX = 10
 """Kinds that an error lists."""
@@ -28,22 +26,6 @@ async def known_schemas(options: NatsOptions, controllers: Sequence[str]) -> lis
         return await published_schemas(connection)
 
 
-async def published_schemas(connection: Connection, bucket: str = "*") -> list[KindSchema]:
-    """Return the schemas of the kinds of a bucket, by default of all buckets, sorted by kind.
-
-    Returns none if no daemon has published one. A schema that cannot be read is left out. Raises
-    `PermissionDeniedError` if the user may not read the bucket `natsctl`, and other `StoreError`s.
-    """
-    records = Bucket(connection, SCHEMAS.bucket)
-    try:
-        keys = await records.keys(f"{PREFIX}.*.{bucket}")
-        messages = await records.newest(keys)
-    except StoreMissingError:
-        return []
-    schemas = (_schema(message.value) for message in messages if not message.marker)
-    return sorted((schema for schema in schemas if schema is not None), key=lambda s: s.kind)
-
-
 def schema_for(schemas: Iterable[KindSchema], key: str) -> KindSchema | None:
     """Return the schema of the object *key*; if several match, the one that outranks the others."""
     chosen: KindSchema | None = None
@@ -51,13 +33,6 @@ def schema_for(schemas: Iterable[KindSchema], key: str) -> KindSchema | None:
         if schema.describes(key) and (chosen is None or schema.outranks(chosen)):
             chosen = schema
     return chosen
-
-
-def _schema(value: bytes) -> KindSchema | None:
-    try:
-        return msgspec.json.decode(value, type=KindSchema)
-    except DECODE_ERRORS:
-        return None
 
 
 def split_path(schemas: Sequence[KindSchema], path: str) -> tuple[KindSchema, list[str]]:

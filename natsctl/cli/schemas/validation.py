@@ -10,7 +10,8 @@ from natsctl.cli.documents.values import DesiredObject, NewValue, RawValue
 from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.faults import Fault, faults
 from natsctl.cli.schemas.fields import Fields, UnknownField
-from natsctl.cli.schemas.published import published_schemas, schema_for
+from natsctl.cli.schemas.published import schema_for
+from natsctl.daemon.published import published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, StoreError
 from natsctl.jetstream.connection.connection import Connection

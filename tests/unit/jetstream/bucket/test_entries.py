@@ -6,8 +6,15 @@ import msgspec
 import pytest
 
 from natsctl.cli.documents.values import DesiredObject, RawValue, value_of_document
-from natsctl.cli.output.entries import age, cells_of, described, headings_of, object_in, preview
 from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket.entries import (
+    age,
+    cells_of,
+    described,
+    headings_of,
+    object_in,
+    preview,
+)
 from natsctl.model.readiness import ready
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
