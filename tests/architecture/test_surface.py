@@ -44,7 +44,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_no_other_name_is_public() -> None:
     surfaces = {"controller", "dynamic", "managed", "resource", "watchers"}
     parts = {
-        *("cli", "core", "daemon", "errors", "jetstream", "kubernetes"),
+        *("cli", "console", "core", "daemon", "errors", "jetstream", "kubernetes"),
         *("model", "public_names", "slices", "telemetry", "testing"),
     }
     modules = parts | surfaces

@@ -14,6 +14,7 @@ from natsctl.core.queue.workqueue import Held, Place, QueueStats, Ready, Waiting
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.journal import SyncRecord
+from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.pause import Pause
 from natsctl.telemetry.hiding import hidden
 
@@ -97,11 +98,19 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, garbage_held=hidden(reason))
 
 
+class Source(msgspec.Struct, frozen=True):
+    """Where primaries are: the bucket, empty for a cluster, and the pattern of their keys."""
+
+    bucket: str
+    keys: str = ">"
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a controller.
 
     Attributes:
         controller: the name of the controller.
+        sources: where its primaries are; empty until the caches exist.
         state: `starting`, `listing` until every cache is synced, then `syncing`.
         failure: why a cache has no watch at the moment; empty if every cache has one.
         primaries: the number of primaries; None until the caches exist.
@@ -128,6 +137,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     controller: str
+    sources: list[Source] = []
     state: str = "starting"
     failure: str = ""
     primaries: int | None = None
@@ -217,6 +227,7 @@ def status_of(
     failing, queues = journal.failing(), host.queues().values()
     return Status(
         controller=host.name,
+        sources=[_source(cache.kind) for cache in caches],
         state="syncing" if host.synced.is_set() else "listing",
         failure="" if host.failure is None else hidden(str(host.failure)),
         primaries=sum(map(len, caches)),
@@ -240,6 +251,10 @@ def status_of(
         },
         contested={key: hidden("; ".join(texts)) for key, texts in contested.items()},
     )
+
+
+def _source(kind: Kind[Any]) -> Source:
+    return Source(kind.bucket, kind.keys) if isinstance(kind, KvKind) else Source("")
 
 
 def invalid_of(host: Host) -> dict[str, str]:

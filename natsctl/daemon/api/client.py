@@ -83,6 +83,19 @@ class Daemons:
         """The names of the controllers that collect garbage, sorted."""
         return [name for name in self.controllers if self._offered(Verb.GC_PLAN, name)]
 
+    def offers(self, verb: Verb, controller: str) -> bool:
+        """Return whether a daemon answers requests of the verb about the controller."""
+        return bool(self._offered(verb, controller))
+
+    def running(self, controller: str) -> dict[str, str]:
+        """Return the daemons that run the controller: `HOST/PID` by the id of the daemon."""
+        subject = Verb.STATUS.subject(controller)
+        return {
+            info.id: f"{info.metadata.get('host', '?')}/{info.metadata.get('pid', '?')}"
+            for info in self._infos
+            if any(endpoint.subject == subject for endpoint in info.endpoints)
+        }
+
     async def controllers_with(self, key: str) -> list[str]:
         """Return the names of the controllers that have *key*, sorted.
 

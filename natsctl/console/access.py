@@ -1,0 +1,96 @@
+"""Decides whether a request of a browser may be answered.
+
+The console acts with the NATS credentials of the user who started it. So only this user's browser
+may use it: the printed URL has a token, which the browser exchanges for a cookie. Other sites
+cannot send the cookie (`SameSite=Strict`), cannot read the CSRF value that changes need, and cannot
+reach the console under a name of their own (`Host`).
+"""
+
+import hmac
+import ipaddress
+import secrets
+import socket
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+POLICY = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The headers of every answer."""
+
+
+class Access:
+    """The secrets of one console, and the names under which it may be reached.
+
+    Attributes:
+        token: the secret of the printed URL.
+        csrf: the value that requests which change something repeat in a header.
+        cookie: the name of the cookie, which differs between consoles on one machine.
+        session: the value of the cookie.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.csrf = secrets.token_urlsafe(32)
+        self.session = secrets.token_urlsafe(32)
+        self.cookie = f"natsctl-console-{secrets.token_hex(4)}"
+        self._loopback = is_loopback(host)
+        self._names = {"localhost", host.lower()}
+        if host in ANY_ADDRESS:
+            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    def is_own_name(self, host: str | None) -> bool:
+        """Return whether the `Host` header names this console, whatever its port is.
+
+        An address is no name of another site. On the loopback, only loopback addresses are valid.
+        """
+        name = _name(host or "")
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return name in self._names
+        return address.is_loopback or not self._loopback
+
+    def is_signed_in(self, cookies: Mapping[str, str]) -> bool:
+        """Return whether the request carries the cookie of this console."""
+        return _same(cookies.get(self.cookie, ""), self.session)
+
+    def is_token(self, token: str) -> bool:
+        """Return whether this is the token of the printed URL."""
+        return _same(token, self.token)
+
+    def may_change(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a request that changes something comes from the page itself."""
+        origin = headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != headers["Host"].lower():
+            return False
+        return _same(headers.get("X-CSRF-Token", ""), self.csrf)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _name(host: str) -> str:
+    """Return the name in a `Host` header, without the port and the brackets of IPv6."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())

@@ -1,0 +1,122 @@
+"""The JSON answers of the console, and the reason that each error has."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from natsctl.errors import (
+    ConflictError,
+    InvalidKeyError,
+    NatsctlError,
+    NoDaemonError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreMissingError,
+    StoreTimeoutError,
+    UsageError,
+)
+from natsctl.telemetry.escaping import escaped
+from natsctl.telemetry.hiding import hidden
+
+Reason = Literal[
+    "refused",
+    "not_found",
+    "conflict",
+    "invalid",
+    "old_daemon",
+    "no_daemon",
+    "unavailable",
+    "timeout",
+    "signed_out",
+    "failed",
+]
+"""The reason of an error; the page shows each of them differently."""
+
+STATUS: Mapping[Reason, int] = {
+    "refused": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "invalid": 400,
+    "old_daemon": 501,
+    "no_daemon": 503,
+    "unavailable": 503,
+    "timeout": 504,
+    "signed_out": 401,
+    "failed": 500,
+}
+
+_REASONS: tuple[tuple[type[Exception], Reason], ...] = (
+    (PermissionDeniedError, "refused"),
+    (NotFoundError, "not_found"),
+    (StoreMissingError, "not_found"),
+    (ConflictError, "conflict"),
+    (InvalidKeyError, "invalid"),
+    (UsageError, "invalid"),
+    (StoreTimeoutError, "timeout"),
+    (TimeoutError, "timeout"),
+    (NoDaemonError, "no_daemon"),
+    (NatsctlError, "unavailable"),
+)
+
+
+class OldDaemonError(NatsctlError):
+    """Raised if the daemons of a controller do not know a verb; a newer version does."""
+
+
+class Partial(msgspec.Struct, frozen=True):
+    """The number of daemons that answered and should answer, and the names of the silent ones."""
+
+    answered: int
+    expected: int
+    missing: list[str]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, with its time in Unix seconds; `partial` is None if every daemon answered."""
+
+    as_of: float = msgspec.field(default_factory=time.time)
+    partial: Partial | None = None
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """The reason of an error, and a text for people without secrets."""
+
+    reason: Reason
+    message: str
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the reason and the text of an error that natsctl raises on purpose."""
+    if isinstance(error, OldDaemonError):
+        return Problem("old_daemon", hidden(str(error)))
+    reasons: Iterator[Reason] = (reason for kind, reason in _REASONS if isinstance(error, kind))
+    return Problem(next(reasons, "failed"), hidden(str(error)) or "there was no answer in time")
+
+
+def missing(expected: Mapping[str, str], answered: set[str]) -> Partial | None:
+    """Return which of the *expected* daemons, by id, did not answer; None if all did."""
+    names = sorted(name for id_, name in expected.items() if id_ not in answered)
+    return Partial(len(expected) - len(names), len(expected), names) if names else None
+
+
+def encoded(answer: msgspec.Struct) -> bytes:
+    """Return an answer as JSON.
+
+    Every text shows the characters that are invisible or reorder a line as escapes, because the
+    content of a bucket is not trusted.
+    """
+    return msgspec.json.encode(_visible(msgspec.to_builtins(answer)))
+
+
+def _visible(value: object) -> object:
+    match value:
+        case str():
+            return escaped(value, keep="\n\t")
+        case dict():
+            return {_visible(name): _visible(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_visible(inner) for inner in value]
+        case _:
+            return value

@@ -1,0 +1,174 @@
+"""Keeps the objects of the buckets that somebody browses, up to date by one watch per bucket."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import keeps_all
+from natsctl.errors import StoreMissingError
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.model.store import Change, Stored
+
+BUCKETS_MAX = 4  # that are watched at a time; the one that was read longest ago is given up
+BYTES_MAX = 512 * 1024 * 1024  # of a bucket whose values are kept
+IDLE_S = 300.0  # a bucket that nobody reads for longer is not watched any more
+
+OnKey = Callable[[str], object]
+"""Called with each key that changed."""
+
+
+class Listing:
+    """The objects of one bucket; `Listings` opens and closes it.
+
+    A large bucket has only its keys here; `values` is False then, and values are read one by one.
+    `changes` counts the changes.
+    """
+
+    def __init__(self, bucket: Bucket, keys: str, *, values: bool) -> None:
+        self.bucket = bucket
+        self.pattern = keys
+        self.values = values
+        self.changes = 0
+        self.store = BucketStore(bucket, keys=keys)
+        self._informer = Informer(
+            self.store,
+            self.store.kind,
+            on_listed=self._listed,
+            keeps=keeps_all if values else _keeps_none,
+        )
+        self._order: list[str] | None = None
+        self._listeners: list[OnKey] = []
+        self._task = asyncio.create_task(self._run(), name=f"watch of {bucket.name}")
+
+    @property
+    def complete(self) -> bool:
+        """True once the first listing has arrived."""
+        return self._informer.cache.synced.is_set()
+
+    @property
+    def ended(self) -> bool:
+        """True if the bucket is not watched any more, because it does not exist."""
+        return self._task.done()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until the first listing has arrived; return whether it has.
+
+        Raises the error of a bucket that cannot be watched at all.
+        """
+        synced = asyncio.create_task(self._informer.cache.synced.wait())
+        try:
+            await asyncio.wait(
+                (synced, self._task), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            synced.cancel()
+        if self._task.done():
+            self._task.result()
+        if not self.complete and self._informer.failure is not None:
+            raise self._informer.failure
+        return self.complete
+
+    @property
+    def keys(self) -> list[str]:
+        """All keys in order; do not change the list."""
+        if self._order is None:
+            self._order = sorted(self._informer.cache.keys())
+        return self._order
+
+    def get(self, key: str) -> Stored | None:
+        """Return the object as it was last seen; None if it does not exist."""
+        return self._informer.cache.get(key)
+
+    async def messages(self, keys: list[str]) -> list[Message]:
+        """Return the values of these keys in the same order, without those that do not exist."""
+        if self.complete and self.values:
+            stored = map(self.get, keys)
+            return [self.store.dated(value) for value in stored if value is not None]
+        newest = {message.key: message for message in await self.bucket.newest(keys)}
+        return [newest[key] for key in keys if key in newest and newest[key].marker is None]
+
+    @contextmanager
+    def notifying(self, on_key: OnKey) -> Iterator[None]:
+        """Call *on_key* for each change of an object while the context lasts."""
+        self._listeners.append(on_key)
+        try:
+            yield
+        finally:
+            self._listeners.remove(on_key)
+
+    async def close(self) -> None:
+        """End the watch."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+
+    async def _run(self) -> None:
+        async with self._informer.subscribe(self._changed):
+            await self._informer.run(is_final=lambda error: isinstance(error, StoreMissingError))
+
+    def _listed(self) -> None:
+        self._order = None
+
+    def _changed(self, change: Change[Any]) -> None:
+        self.changes += 1
+        if change.before is None or change.after is None:
+            self._order = None
+        for on_key in self._listeners:
+            on_key(change.key)
+
+
+class Listings:
+    """The listings of the buckets that were read last, by bucket and pattern of keys."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._open: OrderedDict[tuple[str, str], Listing] = OrderedDict()
+        self._read: dict[tuple[str, str], float] = {}
+        self._opening = asyncio.Lock()
+
+    async def open(self, bucket: str, keys: str = ">") -> Listing:
+        """Return the listing of the keys that match; its first listing may not have arrived.
+
+        Raises `StoreMissingError` if the bucket does not exist, and other errors of a request.
+        """
+        place = (bucket, keys)
+        async with self._opening:
+            await self._close_idle()
+            listing = self._open.get(place)
+            if listing is None or listing.ended:
+                listing = await self._watched(bucket, keys)
+                self._open[place] = listing
+            self._open.move_to_end(place)
+            self._read[place] = asyncio.get_running_loop().time()
+            while len(self._open) > BUCKETS_MAX:
+                await self._close(next(iter(self._open)))
+            return listing
+
+    async def close(self) -> None:
+        """End all watches."""
+        for place in list(self._open):
+            await self._close(place)
+
+    async def _watched(self, name: str, keys: str) -> Listing:
+        bucket = Bucket(self._connection, name)
+        info = await bucket.info()
+        return Listing(bucket, keys, values=info["state"]["bytes"] <= BYTES_MAX)
+
+    async def _close_idle(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for place, read_at in list(self._read.items()):
+            if now - read_at > IDLE_S:
+                await self._close(place)
+
+    async def _close(self, place: tuple[str, str]) -> None:
+        self._read.pop(place, None)
+        with suppress(KeyError):
+            await self._open.pop(place).close()
+
+
+def _keeps_none(_key: str) -> bool:
+    return False

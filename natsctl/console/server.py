@@ -1,0 +1,154 @@
+"""Serves the console over HTTP: its page, its answers, and the checks of every request."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from natsctl.console.access import POLICY, Access
+from natsctl.console.answers import STATUS, Problem, encoded, problem_of
+from natsctl.console.api import Console
+from natsctl.console.files import content_of
+from natsctl.daemon.settings.address import Address
+from natsctl.errors import NatsctlError, NotFoundError, UsageError
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
+
+PORT = 8222
+ANSWER_S = 30.0  # the deadline of an answer
+BODY_MAX = 1024 * 1024  # bytes of a request
+STOP_S = 0.5  # for answers under way when the console stops
+SIGNED_OUT = (
+    "This page needs the URL that natsctl console printed when it started, with its token. "
+    "If the console was started again, its URL is a new one: natsctl console --open opens it."
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving(console: Console, host: str, port: int | None) -> AsyncIterator[str]:
+    """Serve the console while the context lasts; yields its URL with the token.
+
+    Without a *port*, it is `PORT` if that is free, or any other. Raises `UsageError` if the process
+    cannot listen on the address.
+    """
+    access = console.access
+    app = web.Application(middlewares=[_checked(access)], client_max_size=BODY_MAX)
+    app.router.add_get("/api/{name}", _answered(console))
+    app.router.add_get("/{path:.*}", _page)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=STOP_S, access_log=None)
+    await runner.setup()
+    try:
+        await _start(runner, host, (PORT, 0) if port is None else (port,))
+        bound = Address(Address(host, 0).nearby.host, runner.addresses[0][1])
+        yield f"http://{bound}/?token={access.token}"
+    finally:
+        console.stop()
+        await runner.cleanup()
+
+
+async def _start(runner: web.AppRunner, host: str, ports: Sequence[int]) -> None:
+    """Listen on the first of the ports that is free."""
+    for port in ports:
+        try:
+            return await web.TCPSite(runner, host or None, port).start()
+        except OSError as error:
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            failure = UsageError(f"cannot listen on {Address(host, port)}: {reason}")
+    raise failure
+
+
+def _checked(access: Access) -> Middleware:
+    """Return the middleware that lets only the user's own browser in."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = _refusal(request, access)
+        if refusal is not None:
+            return refusal
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _text(error.status, f"{error.reason}\n")
+        except NotFoundError as error:
+            return _refused(request, problem_of(error))
+
+    return check
+
+
+def _refusal(request: web.Request, access: Access) -> web.Response | None:
+    """Return the answer to a request that is not let in, or that signs in; None if it is let in."""
+    if not access.is_own_name(request.headers.get("Host")):
+        return _text(421, "this host name is not one of the console: see --bind\n")
+    if request.method == "GET" and access.is_token(request.query.get("token", "")):
+        return _signed_in(request, access)
+    if not access.is_signed_in(request.cookies):
+        return _refused(request, Problem("signed_out", SIGNED_OUT))
+    if request.method not in ("GET", "HEAD") and not access.may_change(request.headers):
+        return _refused(request, Problem("refused", "the request does not come from the page"))
+    return None
+
+
+def _signed_in(request: web.Request, access: Access) -> web.Response:
+    """Set the cookie, and let the page itself go to the URL without the token.
+
+    A browser would not send the cookie along a redirect that began on another site.
+    """
+    query = {name: text for name, text in request.query.items() if name != "token"}
+    url = str(request.rel_url.with_query(query))
+    path = "/" + quote(url.lstrip("/\\"), safe="/?&=%:@!$'()*+,;~-._")
+    response = _text(200, "signed in\n")
+    response.headers["Refresh"] = f"0; url={path}"
+    response.set_cookie(access.cookie, access.session, httponly=True, samesite="Strict", path="/")
+    return response
+
+
+async def _page(request: web.Request) -> web.Response:
+    content, content_type = content_of(request.path)
+    charset = None if content_type.startswith("image/") else "utf-8"
+    return web.Response(body=content, content_type=content_type, charset=charset, headers=POLICY)
+
+
+def _answered(console: Console) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await _json(console.answer(request.match_info["name"], request.query))
+
+    return answer
+
+
+async def _json(work: Awaitable[msgspec.Struct]) -> web.Response:
+    """Return the answer, or its error, within `ANSWER_S`."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            answer = await work
+        body = encoded(answer)
+    except (NatsctlError, TimeoutError) as error:
+        return _problem(problem_of(error))
+    except Exception:
+        log.exception("cannot answer a request of the console")
+        return _problem(Problem("failed", "the console failed: its log has the error"))
+    return web.Response(body=body, content_type="application/json", headers=POLICY)
+
+
+def _problem(problem: Problem) -> web.Response:
+    body = msgspec.json.encode({"error": problem})
+    return web.Response(
+        status=STATUS[problem.reason], body=body, content_type="application/json", headers=POLICY
+    )
+
+
+def _refused(request: web.Request, problem: Problem) -> web.Response:
+    if request.path.startswith("/api/"):
+        return _problem(problem)
+    return _text(STATUS[problem.reason], f"{problem.message}\n")
+
+
+def _text(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=text, headers=POLICY)

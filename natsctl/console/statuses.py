@@ -1,0 +1,169 @@
+"""Combines what the daemons of one controller report to one row."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from natsctl.console.answers import Partial, Problem, missing, problem_of
+from natsctl.core.insight.explain import Source
+from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.messages import ControllerStatus
+from natsctl.daemon.api.mode import Mode
+from natsctl.daemon.api.peers import conflict
+from natsctl.errors import NatsctlError
+from natsctl.model.pause import Pause
+
+
+class Daemon(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of one daemon in a controller; a silent daemon has only its id and name."""
+
+    id: str
+    name: str
+    answered: bool = False
+    version: str = ""
+    state: str = ""
+    mode: str = ""
+    trouble: str = ""
+    failure: str = ""
+    keys: int | None = None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One controller, as all its daemons together report it; None is for what none of them knows.
+
+    Attributes:
+        name: the controller.
+        sources: where its primaries are.
+        daemons: the daemons that run it, in the order of their names.
+        mode: the mode of the daemon that works, the number of daemons that run alone, or of shards.
+        conflict: why several daemons sync the same keys; empty if they do not.
+        state: the state of the daemon that works.
+        paused_whole: the pause of the whole controller.
+        queued: the number of keys that are ready.
+        partial: which daemons did not answer; None if all did.
+        error: why no daemon answered.
+    """
+
+    name: str
+    sources: list[Source] = []
+    daemons: list[Daemon] = []
+    mode: str = ""
+    conflict: str = ""
+    state: str = ""
+    primaries: int | None = None
+    keys: int | None = None
+    failing: int | None = None
+    invalid: int | None = None
+    paused: int | None = None
+    quarantined: int | None = None
+    contested: int | None = None
+    paused_whole: Pause | None = None
+    queued: int | None = None
+    held: int | None = None
+    waiting: int | None = None
+    garbage_held: str = ""
+    problems: list[str] = []
+    partial: Partial | None = None
+    error: Problem | None = None
+
+
+class Reports(msgspec.Struct, frozen=True):
+    """The statuses of one controller, the row that they make, and the working daemons' statuses."""
+
+    row: Row
+    working: list[ControllerStatus]
+
+
+async def reports_of(daemons: Daemons, name: str) -> Reports:
+    """Return what the daemons of a controller report; an error becomes a part of the row."""
+    expected = daemons.running(name)
+    try:
+        statuses = await daemons.status(name)
+    except (NatsctlError, TimeoutError) as error:
+        silent = [Daemon(id=id_, name=text) for id_, text in sorted(expected.items())]
+        partial = missing(expected, set())
+        row = Row(name=name, daemons=silent, partial=partial, error=problem_of(error))
+        return Reports(row, [])
+    answered = {status.daemon.id: _daemon(status) for status in statuses}
+    silent = [Daemon(id=id_, name=text) for id_, text in expected.items() if id_ not in answered]
+    ordered = sorted([*answered.values(), *silent], key=lambda daemon: (daemon.name, daemon.id))
+    working = _working(statuses)
+    row = _row(name, statuses, working)
+    partial = missing(expected, set(answered))
+    return Reports(msgspec.structs.replace(row, daemons=ordered, partial=partial), working)
+
+
+def _row(
+    name: str, statuses: Sequence[ControllerStatus], working: Sequence[ControllerStatus]
+) -> Row:
+    sources = dict.fromkeys(source for status in statuses for source in status.sources)
+    queues = [status.queue for status in working if status.queue is not None]
+    pauses = [status.paused_controller for status in working]
+    texts = [text for status in statuses for text in (status.trouble, status.failure) if text]
+    return Row(
+        name=name,
+        sources=list(sources),
+        mode=_mode(statuses, working),
+        conflict=conflict(statuses),
+        state=working[0].state if working else statuses[0].state,
+        primaries=max((status.primaries or 0 for status in working), default=None),
+        keys=_sum(working, lambda status: status.keys),
+        failing=_sum(working, lambda status: status.failing_count),
+        invalid=max((status.invalid_count for status in working), default=None),
+        paused=_sum(working, lambda status: status.paused_count),
+        quarantined=_sum(working, lambda status: status.quarantined_count),
+        contested=_sum(working, lambda status: status.contested_count),
+        paused_whole=next((pause for pause in pauses if pause is not None), None),
+        queued=sum(queue.depth for queue in queues) if queues else None,
+        held=sum(queue.held for queue in queues) if queues else None,
+        waiting=sum(queue.waiting for queue in queues) if queues else None,
+        garbage_held=next((status.garbage_held for status in working if status.garbage_held), ""),
+        problems=list(dict.fromkeys(texts)),
+    )
+
+
+def _working(statuses: Sequence[ControllerStatus]) -> list[ControllerStatus]:
+    """Return the statuses that together cover every key once.
+
+    These are all members of a sharded controller, or else one daemon: the leader, or the first
+    that runs alone, or the first that only plans if there is no other.
+    """
+    shards = [status for status in statuses if status.mode.startswith(Mode.SHARED)]
+    if shards:
+        return shards
+    ranks = {"leader": 0, Mode.ALONE.value: 1, "": 2, "standby": 3}
+    ordered = sorted(statuses, key=lambda status: ranks.get(status.mode, len(ranks)))
+    return ordered[:1]
+
+
+def _mode(statuses: Sequence[ControllerStatus], working: Sequence[ControllerStatus]) -> str:
+    if not working:
+        return ""
+    if working[0].mode.startswith(Mode.SHARED):
+        return "1 shard" if len(working) == 1 else f"{len(working)} shards"
+    alone = Counter(status.mode for status in statuses)[Mode.ALONE]
+    if working[0].mode == Mode.ALONE and alone > 1:
+        return f"{Mode.ALONE} \N{MULTIPLICATION SIGN}{alone}"
+    return working[0].mode
+
+
+def _sum(
+    statuses: Sequence[ControllerStatus], count: Callable[[ControllerStatus], int | None]
+) -> int | None:
+    counts = [number for number in map(count, statuses) if number is not None]
+    return sum(counts) if counts else None
+
+
+def _daemon(status: ControllerStatus) -> Daemon:
+    return Daemon(
+        id=status.daemon.id,
+        name=str(status.daemon),
+        answered=True,
+        version=status.daemon.version,
+        state=status.state,
+        mode=status.mode,
+        trouble=status.trouble,
+        failure=status.failure,
+        keys=status.keys,
+    )

@@ -1,0 +1,82 @@
+"""Only the browser of the user who started the console gets an answer."""
+
+import pytest
+
+from natsctl.console.access import POLICY, Access, is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "accepted"),
+    [
+        ("127.0.0.1:8222", True),
+        ("127.0.0.1:9000", True),  # a forwarded port
+        ("localhost:8222", True),
+        ("LOCALHOST", True),
+        ("[::1]:8222", True),
+        ("evil.example:8222", False),
+        ("127.0.0.1.evil.example", False),
+        ("10.0.0.1:8222", False),
+        ("", False),
+        (None, False),
+        ("[", False),
+    ],
+)
+def test_on_the_loopback_only_its_names_are_valid(host: str | None, *, accepted: bool) -> None:
+    assert Access("127.0.0.1").is_own_name(host) is accepted
+
+
+@pytest.mark.parametrize(
+    ("host", "accepted"),
+    [("desk.example:8222", True), ("10.0.0.1", True), ("evil.example", False)],
+)
+def test_beyond_it_the_given_name_and_addresses_are_valid(host: str, *, accepted: bool) -> None:
+    assert Access("desk.example").is_own_name(host) is accepted
+
+
+def test_the_cookie_signs_in() -> None:
+    access = Access("127.0.0.1")
+    assert access.is_signed_in({access.cookie: access.session})
+
+
+@pytest.mark.parametrize("value", ["", "x", "é"])
+def test_another_cookie_does_not_sign_in(value: str) -> None:
+    access = Access("127.0.0.1")
+    assert not access.is_signed_in({access.cookie: value})
+
+
+def test_the_secrets_of_two_consoles_differ() -> None:
+    one, other = Access("127.0.0.1"), Access("127.0.0.1")
+    assert not other.is_signed_in({other.cookie: one.session})
+    assert not other.is_token(one.token)
+    assert one.cookie != other.cookie
+
+
+def test_a_change_needs_the_value_that_only_the_page_can_read() -> None:
+    access = Access("127.0.0.1")
+    host = {"Host": "127.0.0.1:8222"}
+    assert access.may_change({**host, "X-CSRF-Token": access.csrf})
+    assert not access.may_change({**host, "X-CSRF-Token": access.session})
+    assert not access.may_change(host)
+
+
+def test_a_change_from_another_origin_is_refused() -> None:
+    access = Access("127.0.0.1")
+    headers = {"Host": "127.0.0.1:8222", "X-CSRF-Token": access.csrf}
+    assert access.may_change({**headers, "Origin": "http://127.0.0.1:8222"})
+    assert not access.may_change({**headers, "Origin": "http://evil.example"})
+    assert not access.may_change({**headers, "Origin": "null"})
+
+
+def test_the_policy_permits_only_files_of_the_console() -> None:
+    policy = POLICY["Content-Security-Policy"]
+    sources = {source for rule in policy.split("; ") for source in rule.split()[1:]}
+    assert sources == {"'none'", "'self'"}
+    assert policy.startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("desk", False)],
+)
+def test_only_loopback_addresses_are_out_of_reach_for_others(host: str, *, expected: bool) -> None:
+    assert is_loopback(host) is expected
