@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist worksteal  # many tests wait
 FAST := $(addprefix tests/,unit property scenarios simulation contract architecture typing)
 
+# Without bytecode, each worker and each command that a test starts compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures dist clean
 .DEFAULT_GOAL := help
 
@@ -25,6 +28,7 @@ demo: setup  ## watch a controller converge against an embedded nats-server
 	@$(BIN)/python -m controllers.demo
 
 test: setup  ## run all tests but the long ones
+	@$(BIN)/python -m compileall -q natsctl
 	$(PYTEST) tests
 
 test-fast: setup  ## run the tests that need no server

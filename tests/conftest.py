@@ -7,6 +7,7 @@ in CI fails if it skips a test.
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -42,6 +43,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load natsctl's own plugin if the installed metadata does not name it."""
     if not config.pluginmanager.has_plugin("natsctl"):
         config.pluginmanager.register(pytest_plugin, "natsctl")
+
+
+def pytest_collection_finish() -> None:
+    """Keep no bytecode of modules that tests write.
+
+    Bytecode is stale if a test writes a module twice within a second. The collection has compiled
+    the modules of this repository.
+    """
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def pytest_asyncio_loop_factories(
