@@ -6,7 +6,7 @@ of a cluster, and for controllers that need nothing but the reconciler.
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -22,9 +22,10 @@ from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.recording.recordings import current_recordings
+from natsctl.core.recording.stores import noted
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.counters import Counts
-from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener, skips_invalid
 from natsctl.core.sync.loop import SyncLoop
@@ -34,7 +35,7 @@ from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.pause import Pause
-from natsctl.model.recorder import EventType, Recorder
+from natsctl.model.recorder import EventType
 from natsctl.model.store import Change, ManifestStores, Stores
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
@@ -64,7 +65,6 @@ class _Opened(msgspec.Struct, Generic[T], frozen=True):
 
     primary: Primary[T]
     reconciler: ManagedReconciler[T]
-    recorder: Recorder
 
 
 class ManagedController(Hosted, Generic[T]):
@@ -82,6 +82,7 @@ class ManagedController(Hosted, Generic[T]):
 
     kind: Kind[T]
     name: str = ""
+    surface = "managed"
     workers: int = 4
     retry: RetryPolicy = staticmethod(always_retry)
     rate_limit: RateLimit | None = None
@@ -99,7 +100,6 @@ class ManagedController(Hosted, Generic[T]):
         self._backends = Backends(nats=nats, kube=kube)
         queue = Workqueue[str](pace=self.rate_limit)
         self._calls = Calls(self.name, "reconcile")
-        self._failures = HandlerFailures(log)
         self._opened: _Opened[T] | None = None
         host = Host(
             self.name,
@@ -107,7 +107,9 @@ class ManagedController(Hosted, Generic[T]):
             start=self.start,
             clean=self.clean,
             stop_timeout_s=self.stop_timeout_s,
+            failed="reconciliation failed",
         )
+        host.history.regarding, host.history.reported = self._references, True
         # the class's attribute, since a function in it would be a method of the instance
         retry, pausing = type(self).retry, host.pausing
         self._loop = SyncLoop(
@@ -141,7 +143,8 @@ class ManagedController(Hosted, Generic[T]):
 
         Raises the error that prevents the start.
         """
-        async with self._open() as opened:
+        async with self.opened():
+            opened = self._parts
             self._loop.watch(opened.primary.informer, self._changed)
             moves = PrimaryListener(self._keys, opened.primary)
             await self._host.run(self._loop.run(self._host.begin, moves, workers=self.workers))
@@ -176,9 +179,7 @@ class ManagedController(Hosted, Generic[T]):
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about the object *key*, for people."""
-        if self._opened is not None:
-            regarding = self._references(self._opened, key)
-            self._opened.recorder.event(key, type, reason, message, regarding)
+        self._host.history.event(key, type, reason, message)
 
     def holds(self, key: str) -> bool:
         """See `Hosted.holds`."""
@@ -209,18 +210,38 @@ class ManagedController(Hosted, Generic[T]):
         return self._opened
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[_Opened[T]]:
-        kind = type(self).kind
-        stores = self._backends.stores_of(kind)
+    async def opened(self) -> AsyncIterator[None]:
+        """Open the store and keep the cache equal to it, without reconciling anything."""
+        kind, barrier = type(self).kind, Barrier()
+        backends = self._backends
+        if current_recordings.get() is not None:
+            backends, barrier.notes = noted(backends), True
+        stores = backends.stores_of(kind)
         store = await stores.open(kind)
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)
-        primary = Primary(informer, Barrier(), stores.open)
-        async with stores.recorder(self.name) as recorder:
-            self._opened = _Opened(primary, self.reconciler(primary), recorder)
+        primary = Primary(informer, barrier, stores.open)
+        async with AsyncExitStack() as stack:
+            systems = {id(system): system for system in (stores, backends.nats) if system}
+            self._host.history.recorders = [
+                await stack.enter_async_context(system.recorder(self.name))
+                for system in systems.values()
+            ]
+            self._opened = _Opened(primary, self.reconciler(primary))
             self._loop.paused.follow((informer,))
-            records = self._backends.nats
-            async with self._host.watching({"primary": informer}, (informer,), records=records):
-                yield self._opened
+            watching = self._host.watching(
+                {"primary": informer}, (informer,), records=self._backends.nats
+            )
+            await stack.enter_async_context(watching)
+            yield
+
+    async def sync(self, key: str) -> float | None:
+        """Reconcile the object now, outside the loop; raises its failure.
+
+        Needs the store to be `opened`.
+        """
+        await self._host.caches_synced()
+        self._keys.reasons.add(key, Operation.MANUAL)
+        return await self._sync(key)
 
     def _changed(self, change: Change[Any]) -> None:
         self._keys.primary_changed(change, self._parts.primary)
@@ -243,26 +264,27 @@ class ManagedController(Hosted, Generic[T]):
         if skips_invalid(primary, key):
             return None
         last, stored = primary.deleted_states.get(key), primary.informer.cache.get(key)
-        revision = None if stored is None else stored.revision
-        with (
-            sync_span(self.name, log_context),
-            self._host.journal.recording(key, operation, revision),
-        ):
+        history, queue = self._host.history, self._loop.queue
+        run, clock = history.begin(key, operation, stored, last=last), self._clock
+        with sync_span(self.name, log_context), run:
             try:
                 after_s = await self._calls.delay(key, self._parts.reconciler.reconcile, key)
-            except Exception as error:
-                self._failures.failed(
-                    key, "reconciliation failed", error, controller=self.name, key=key
-                )
+            except BaseException as error:
+                await history.recall(key, queue, error)
+                history.failed(run, error, clock(), failures=queue.failures(key) + 1)
                 raise
-            self._failures.succeeded(key)
+        failed = queue.failures(key) > 0
+        history.succeeded(run, clock(), failed=failed, after_s=after_s)
         if after_s is None and last is not None and primary.deleted_states.get(key) is last:
             del primary.deleted_states[key]
         return after_s
 
     @staticmethod
-    def _references(opened: _Opened[T], key: str) -> list[Reference]:
-        kind, stored = opened.primary.kind, opened.primary.informer.cache.get(key)
+    def _clock() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _references(self, key: str) -> list[Reference]:
+        kind, stored = self._parts.primary.kind, self._parts.primary.informer.cache.get(key)
         if not isinstance(kind, KubeKind) or stored is None:
             return []
         return [kind.reference(stored.value)]

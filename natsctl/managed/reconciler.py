@@ -10,16 +10,23 @@ Seed: krateo provider-runtime `reconciler`, which is Crossplane's.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from natsctl.core.objects.primary import Primary
-from natsctl.core.sync.calls import awaitable, blocking
+from natsctl.core.objects.read_your_writes import current_tape
+from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.options import SECONDS, check_options
-from natsctl.errors import InvalidObjectError, NotFoundError
+from natsctl.errors import (
+    InvalidObjectError,
+    NatsctlError,
+    NotFoundError,
+    RetryAfter,
+    StoreError,
+)
 from natsctl.managed.calls import ExternalCalls, Reconciliation
 from natsctl.managed.creation.backoff import BACKOFF_S, CreationBackoff
 from natsctl.managed.creation.creation import Creation
@@ -37,11 +44,12 @@ from natsctl.managed.external import (
     connect_disconnecter,
     observed,
 )
+from natsctl.managed.memory import ReconcilerMemory
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
-from natsctl.managed.planned import planned_client
 from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissions, permissions
 from natsctl.managed.polling import Poll, PollIntervalHook
+from natsctl.managed.recorded import ExternalConnection
 from natsctl.managed.reports import KeyEventRecorder, Reports
 from natsctl.managed.situation import Action, Observed, Situation, decide
 from natsctl.managed.steps import Steps
@@ -55,6 +63,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DISCONNECT_S = 10.0
+PEEK_S = 1.0  # how long a failed sync may wait for the link record in its recording
 
 
 def _now() -> datetime:
@@ -126,17 +135,14 @@ class ManagedReconciler(Generic[T]):
         managed.kind.require_writable()
         seconds = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
         check_options("ManagedReconciler", dict.fromkeys(seconds, SECONDS), seconds)
-        store = managed.informer.store
-        self._primary = managed
+        self._primary, store = managed, managed.informer.store
         self._names = AnnotationNames() if names is None else names
         self._external = connect_disconnecter(NopConnecter() if connecter is None else connecter)
-        self._grace_s = creation_grace_period_s
         self._management, self._deletion = management_policy, deletion_policy
-        self._external_name = external_name
+        self._external_name, self._grace_s = external_name, creation_grace_period_s
         self._finalizer = finalizer or self._names.finalizer
         self._log = EventLogger(logger, {})
-        self._timeout_s = timeout_s
-        self._clock = clock
+        self._timeout_s, self._clock = timeout_s, clock
         self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
         self._confirmed: dict[str, Creation] = {}  # observed creations within their grace period
         self._links = _links(managed, self._names)
@@ -163,6 +169,9 @@ class ManagedReconciler(Generic[T]):
             poll=Poll(poll_interval_s, poll_interval_hook, poll_jitter_s),
             clock=clock,
         )
+        self._memory = ReconcilerMemory(
+            self._confirmed, self._backoff, self._results, self._links, self._stored
+        )
 
     blocking = staticmethod(blocking)
     """Run a function that blocks in a thread: `await reconciler.blocking(function, *args)`."""
@@ -173,6 +182,22 @@ class ManagedReconciler(Generic[T]):
         This is a sync handler. It reports errors of an `ExternalClient` and raises them. It raises
         `RetryAfter` if the object has changed since it was read.
         """
+        await self._memory.noted(key)
+        try:
+            return await self._reconcile(key)
+        except Exception as error:
+            if current_tape() is not None and not isinstance(error, StoreError | RetryAfter):
+                await self._peek(key)
+            raise
+
+    async def _peek(self, key: str) -> None:
+        """Read the link record of a failed object, which a corrected client leads to."""
+        if self._links is not None:
+            with suppress(NatsctlError, TimeoutError):
+                async with asyncio.timeout(PEEK_S):
+                    await self._links.peek(key)
+
+    async def _reconcile(self, key: str) -> float | None:
         await self._results.catch_up(key)
         managed = await self._find(key)
         if managed is None:
@@ -223,9 +248,7 @@ class ManagedReconciler(Generic[T]):
 
     async def _managed(self, stored: Stored, *, gone: bool) -> Managed[T]:
         """Return the object with its link, from the record if the object lacks it."""
-        managed = Managed(
-            self._primary.kind, stored, names=self._names, clock=self._clock, gone=gone
-        )
+        managed = self._stored(stored, gone=gone)
         if self._links is not None and (not managed.link or managed.creation.unknown):
             recorded = await self._links.read(managed.key)
             if not managed.link and recorded:
@@ -236,6 +259,10 @@ class ManagedReconciler(Generic[T]):
         if self._external_name is not None and not managed.external_name:
             managed.suggest_name(self._external_name(managed))
         return managed
+
+    def _stored(self, stored: Stored, *, gone: bool = False) -> Managed[T]:
+        names, clock = self._names, self._clock
+        return Managed(self._primary.kind, stored, names=names, clock=clock, gone=gone)
 
     def _holds(self, managed: Managed[T]) -> bool:
         return managed.recovered or self._reports.held(managed)
@@ -282,18 +309,18 @@ class ManagedReconciler(Generic[T]):
 
     @asynccontextmanager
     async def _connected(self, reconciliation: Reconciliation[T]) -> AsyncIterator[None]:
+        reconciliation.client = connection = ExternalConnection(self._external)
         async with self._calls.calling(reconciliation, "connect", "CannotConnectToProvider"):
-            client = await awaitable(self._external.connect, reconciliation.managed)
-            reconciliation.client = planned_client(client)
+            await connection.connect(reconciliation.managed)
         try:
             yield
         finally:
-            await self._disconnect(reconciliation.managed)
+            await self._disconnect(connection, reconciliation.managed)
 
-    async def _disconnect(self, managed: Managed[T]) -> None:
+    async def _disconnect(self, connection: ExternalConnection[T], managed: Managed[T]) -> None:
         try:
             async with asyncio.timeout(DISCONNECT_S):
-                await awaitable(self._external.disconnect)
+                await connection.disconnect()
         except Exception as error:  # noqa: BLE001 - the reconciliation itself has succeeded
             self._reports.warning(
                 managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error}"

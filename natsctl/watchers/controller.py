@@ -22,15 +22,18 @@ from natsctl.core.objects.backends import Backends
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.retry import RetryPolicy
 from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.recording.recordings import Delivery, current_recordings
+from natsctl.core.recording.stores import noted
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
+from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
-from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import ManifestStores, Store, Stores
 from natsctl.watchers.deliveries import Deliveries
 from natsctl.watchers.explain import explain, informer_of, status
 from natsctl.watchers.failed_calls import Policies
+from natsctl.watchers.merged_changes import ObjectChange
 from natsctl.watchers.retries import (
     DEFAULT_RETRY_POLICY,
     RetryDequeuePolicy,
@@ -81,6 +84,7 @@ class InformerController(Hosted):
     """
 
     name: str = ""
+    surface = "watchers"
 
     blocking = staticmethod(blocking)
     """Run a function that blocks in a thread: `await self.blocking(function, *args)`."""
@@ -113,9 +117,8 @@ class InformerController(Hosted):
             stop_timeout_s=stop_timeout_s,
         )
         policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
-        self._resource_kinds = ResourceKinds(self.name, policies, host.journal, host.pausing)
-        self._recorder: Recorder | None = None  # of events, while the controller runs with NATS
-        host.pausing.report_to(PauseReports(self.name, holds=self.holds, event=self._event))
+        self._resource_kinds = ResourceKinds(self.name, policies, host.history, host.pausing)
+        host.pausing.report_to(PauseReports(self.name, holds=self.holds, event=host.history.event))
         super().__init__(host)
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
@@ -178,11 +181,27 @@ class InformerController(Hosted):
         Raises the error that prevents the start, and the error for which a policy returned `Stop`.
         """
         self._resource_kinds.check()
-        async with self._open():
+        async with self.opened():
             await self._host.run(*(self._notify(*route) for route in self._resource_kinds.routes()))
         for deliveries in self._resource_kinds.deliveries.values():
             if deliveries.failure is not None:
                 raise deliveries.failure
+
+    async def deliver(self, key: str, delivery: Delivery) -> None:
+        """Call one watcher with one change now, outside of the loops; raises its failure.
+
+        Needs the stores to be `opened`. Raises `UsageError` if there is no such watcher.
+        """
+        await self._host.caches_synced()
+        for deliveries, sources in self._resource_kinds.routes():
+            if deliveries.resource_kind == delivery.resource_kind:
+                source = sources[0]
+                change = ObjectChange(
+                    key, source.kind, source.informer.store, delivery.before, delivery.after
+                )
+                await deliveries.deliver(self.name, delivery.watcher, change)
+                return
+        raise UsageError(f"{self.name} has no resource kind {delivery.resource_kind}")
 
     def hold_only(self, keys: Collection[str]) -> None:
         """See `Hosted.hold_only`."""
@@ -260,7 +279,10 @@ class InformerController(Hosted):
         return {name: delivery.queue for name, delivery in deliveries.items()}
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[None]:
+    async def opened(self) -> AsyncIterator[None]:
+        """Open every store and keep the caches equal to them, without calling a watcher."""
+        if current_recordings.get() is not None:
+            self._backends = noted(self._backends)
         for deliveries, sources in self._resource_kinds.routes():
             for source in sources:
                 source.opened(
@@ -271,14 +293,11 @@ class InformerController(Hosted):
         records = self._backends.nats
         async with AsyncExitStack() as stack:
             if records is not None:
-                self._recorder = await stack.enter_async_context(records.recorder(self.name))
+                recorder = await stack.enter_async_context(records.recorder(self.name))
+                self._host.history.recorders = (recorder,)
             watching = self._host.watching(informers, tuple(informers.values()), records=records)
             await stack.enter_async_context(watching)
             yield
-
-    def _event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        if self._recorder is not None:
-            self._recorder.event(key, type, reason, message)
 
     async def _notify(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
         loop = deliveries.loop(self.name, timeout_s=self._timeout_s)

@@ -10,7 +10,6 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -20,10 +19,11 @@ from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.retry import Stop
 from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.recording.recordings import Delivery
 from natsctl.core.sync.calls import Calls, awaitable
-from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.history import SyncHistory, SyncRun
 from natsctl.core.sync.loop import SyncLoop
-from natsctl.errors import StoppedError, StoreError
+from natsctl.errors import StoppedError, StoreError, UsageError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import retain
@@ -52,6 +52,14 @@ class _Retry(msgspec.Struct, frozen=True):
     due: float
 
 
+class _Failed(msgspec.Struct, frozen=True):
+    """A failed call, the failures in a row, and the delay of its retry; None if it is dropped."""
+
+    error: Exception
+    failures: int
+    delay_s: float | None
+
+
 _RetryKey = tuple[Registration, str]  # with the name of the kind, which all its parts share
 
 
@@ -73,7 +81,7 @@ class Deliveries:
     Args:
         resource_kind: the name of the resource kind, for logs.
         policies: the decisions after a failure.
-        journal: records the outcome of each call.
+        history: keeps the history of the calls.
         pausing: the pauses of the controller.
         changes_max: the number of pending changes above which those of one object are merged.
     """
@@ -83,7 +91,7 @@ class Deliveries:
         resource_kind: str,
         policies: Policies,
         *,
-        journal: Journal | None = None,
+        history: SyncHistory | None = None,
         pausing: Pausing | None = None,
         changes_max: int = CHANGES_MAX,
     ) -> None:
@@ -91,7 +99,7 @@ class Deliveries:
         self.registrations: tuple[Registration, ...] = ()
         self.queue = Workqueue[str]()
         self.failure: Exception | None = None  # the error that ended the deliveries
-        self._journal = Journal() if journal is None else journal
+        self._history = SyncHistory(resource_kind) if history is None else history
         self._pausing = pausing
         self._changes_max = changes_max
         self._pending: dict[str, _Pending] = {}
@@ -294,43 +302,80 @@ class Deliveries:
         failures: int,
     ) -> None:
         """Call one watcher for each change until a call fails, and keep the rest for a retry."""
-        watcher, retry_key = registration.watcher, (registration, changes[0].kind.name)
+        retry_key = registration, changes[0].kind.name
         pending.retries.pop(retry_key, None)
         while changes:
-            change = changes[0]
-            with sync_span(self.resource_kind, partial(_span_facts, change, watcher)) as span:
-                try:
-                    with self._recording(watcher, change):
-                        await self._calls.call(change.key, _notify, watcher, change)
-                except asyncio.CancelledError:
-                    cancelled = StoppedError("the call was cancelled")
-                    pending.retries[retry_key] = _Retry(
-                        registration, changes, failures, cancelled, _now()
-                    )
-                    raise
-                except Exception as raised:  # noqa: BLE001 - every exception is the watcher's failure
-                    error = raised
-                else:
-                    self._failed_calls.succeeded(change, registration)
-                    changes, failures = changes[1:], 0
-                    continue
-                failed = classify(error).failed
-                if failed:
-                    span.fail(error)
-                delay_s = self._failed_calls.delay(change, registration, error, failures + 1)
-            if delay_s is not None:
+            try:
+                failed = await self._call_once(registration, changes[0], failures)
+            except asyncio.CancelledError:
+                cancelled = StoppedError("the call was cancelled")
                 pending.retries[retry_key] = _Retry(
-                    registration, changes, failures + failed, error, _now() + delay_s
+                    registration, changes, failures, cancelled, _now()
+                )
+                raise
+            if failed is not None and failed.delay_s is not None:
+                due = _now() + failed.delay_s
+                pending.retries[retry_key] = _Retry(
+                    registration, changes, failed.failures, failed.error, due
                 )
                 return
             changes, failures = changes[1:], 0
 
-    def _recording(
-        self, watcher: ResourceWatcher, change: ObjectChange
-    ) -> AbstractContextManager[None]:
-        stored, action = change.after or change.before, change.action.value.lower()
-        revision = None if stored is None else stored.revision
-        return self._journal.recording(change.key, action, revision, f"{type(watcher).__name__}: ")
+    async def _call_once(
+        self, registration: Registration, change: ObjectChange, failures: int
+    ) -> "_Failed | None":
+        """Call the watcher with the change; return its failure, None if it succeeds."""
+        watcher, run = registration.watcher, self._begin(registration, change)
+        with sync_span(self.resource_kind, partial(_span_facts, change, watcher)) as span:
+            try:
+                with run:
+                    await self._calls.call(change.key, _notify, watcher, change)
+            except asyncio.CancelledError as error:
+                self._history.failed(run, error, _now(), failures=failures)
+                raise
+            except Exception as error:  # noqa: BLE001 - every exception is the watcher's failure
+                failed = classify(error).failed
+                if failed:
+                    span.fail(error)
+                if not failures:
+                    failures = await self._past_failures(registration, change, error)
+                self._history.failed(run, error, _now(), failures=failures + 1, log_failure=False)
+                delay_s = self._failed_calls.delay(change, registration, error, failures + 1)
+                return _Failed(error, failures + failed, delay_s)
+        self._failed_calls.succeeded(change, registration)
+        run.count_writes()
+        self._history.succeeded(run, _now(), failed=failures > 0)
+        return None
+
+    def _begin(self, registration: Registration, change: ObjectChange) -> SyncRun:
+        before, after, name = change.before, change.after, registration.name
+        return self._history.begin(
+            change.key,
+            change.action.value.lower(),
+            after or before,
+            handler=name,
+            delivery=Delivery(self.resource_kind, name, before, after),
+        )
+
+    async def _past_failures(
+        self, registration: Registration, change: ObjectChange, error: Exception
+    ) -> int:
+        """Return the failures that an earlier process recorded; 0 if it has given up."""
+        past = await self._history.past_failures(change.key, error, registration.name)
+        return past if past and self._failed_calls.retries(error, past + 1) else 0
+
+    async def deliver(self, controller: str, watcher: str, change: ObjectChange) -> None:
+        """Call one watcher with the change now, outside of the loop; raises its failure.
+
+        Raises `UsageError` if there is no such watcher.
+        """
+        named = (one for one in self.registrations if one.name == watcher)
+        registration = next(named, None)
+        if registration is None:
+            raise UsageError(f"{controller} has no watcher {watcher} of {self.resource_kind}")
+        with self._begin(registration, change):
+            calls = Calls(controller, "the watcher")
+            await calls.call(change.key, _notify, registration.watcher, change)
 
 
 def _span_facts(change: ObjectChange, watcher: ResourceWatcher) -> Mapping[str, object]:

@@ -31,9 +31,19 @@ class Policies(msgspec.Struct):
 
 
 class Registration(msgspec.Struct, frozen=True, eq=False):
-    """A watcher that was added; a watcher that was added twice has two registrations."""
+    """A watcher that was added; a watcher that was added twice has two registrations.
+
+    `number` counts the watchers of the same class in the controller.
+    """
 
     watcher: ResourceWatcher
+    number: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the watcher, which is the same in every process of the controller."""
+        name = type(self.watcher).__name__
+        return name if self.number == 1 else f"{name} {self.number}"
 
 
 class FailedCalls:
@@ -79,6 +89,10 @@ class FailedCalls:
                 return math.inf if isinstance(error, StoreError) else None
             case Stop():
                 raise error
+
+    def retries(self, error: Exception, failures: int) -> bool:
+        """Return whether the policy retries a call that has failed so many times."""
+        return isinstance(decide_retry(self._policies.retry, error, failures), Retry)
 
     def drops(self, failed: ObjectChange, error: Exception, change: ObjectChange) -> bool:
         """Return whether *change* makes the retry of the *failed* change superfluous."""

@@ -1,6 +1,5 @@
 """A watcher that misses no change: finalizers record which objects it has handled."""
 
-import math
 import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -9,6 +8,7 @@ import msgspec
 
 from natsctl.core.objects.compare_and_set import rewrite
 from natsctl.core.objects.finalizers import release
+from natsctl.core.recording.outside import remembered
 from natsctl.core.sync.calls import awaitable
 from natsctl.errors import NotFoundError
 from natsctl.model import documents
@@ -22,6 +22,7 @@ FinalizerSupplier: TypeAlias = Callable[[Kind[Any]], str]
 
 LENGTH_MAX = 63  # the limit of Kubernetes for a finalizer's name
 IN_PROGRESS = "-wip"
+NEVER = 2**63 - 1  # above all revisions: the write removed the object
 
 
 def default_finalizer_supplier(kind: Kind[Any]) -> str:
@@ -47,13 +48,13 @@ def shortened(name: str, suffix: str = "") -> str:
     return f"{domain}{slash}{cut}{suffix}"
 
 
-class _OwnWrite(msgspec.Struct, frozen=True):
+class OwnWrite(msgspec.Struct, frozen=True):
     """The finalizers of an object since this watcher's last write of it.
 
     Changes up to the revision `added` are part of the object that `add_func` received.
     """
 
-    revision: float
+    revision: int
     finalizers: tuple[str, ...]
     added: int = 0
 
@@ -104,7 +105,7 @@ class OpinionatedWatcher:
         self.update_func = update_func
         self.delete_func = delete_func
         self.sync_func = sync_func
-        self._own_writes: dict[str, _OwnWrite] = {}  # until the watch has delivered the write
+        self._own_writes: dict[str, OwnWrite] = {}  # until the watch has delivered the write
 
     def wrap(self, watcher: ResourceWatcher, *, sync_to_add: bool) -> None:
         """Call *watcher* instead of the functions for add, update and delete.
@@ -119,6 +120,7 @@ class OpinionatedWatcher:
 
     async def add(self, new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.add`."""
+        await self._note_memory(new.key)
         self._forget_delivered(new)
         if new.is_going:
             await self._release(new)
@@ -129,6 +131,7 @@ class OpinionatedWatcher:
 
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.update`."""
+        await self._note_memory(new.key)
         if new.revision < old.revision:  # another store has the object now
             self._own_writes.pop(new.key, None)
         was_added = self.finalizer in self._finalizers(old) and _same_object(old, new)
@@ -148,6 +151,7 @@ class OpinionatedWatcher:
 
     async def delete(self, last: Snapshot[Any]) -> None:
         """See `ResourceWatcher.delete`; cleans up an object deleted despite its finalizer."""
+        await self._note_memory(last.key)
         if self._holds(last) or await self._was_held(last):
             await self._clean_up_late(last)
         self._own_writes.pop(last.key, None)
@@ -158,6 +162,17 @@ class OpinionatedWatcher:
         if states:
             await self.delete(states[0])
 
+    async def _note_memory(self, key: str) -> None:
+        """Note this watcher's write of the object, on which the next calls depend."""
+
+        def restore(own_write: OwnWrite | None) -> None:
+            if own_write is not None:
+                self._own_writes[key] = own_write
+
+        await remembered(
+            f"own write of {self.finalizer}", lambda: self._own_writes.get(key), restore
+        )
+
     async def _add(self, new: Snapshot[Any]) -> None:
         """Add the in-progress finalizer, call `add_func`, and rename the finalizer."""
         begun = await self._mark(new, self._with_in_progress)
@@ -166,9 +181,7 @@ class OpinionatedWatcher:
         await _call(self.add_func, begun)
         marked = await self._mark(begun, self._with_finalizer)
         if marked is not None:  # a deleted object keeps its finalizers
-            self._own_writes[new.key] = _OwnWrite(
-                marked.revision, (self.finalizer,), begun.revision
-            )
+            self._own_writes[new.key] = OwnWrite(marked.revision, (self.finalizer,), begun.revision)
 
     async def _release(self, new: Snapshot[Any]) -> None:
         """Call `delete_func` unless that has succeeded, and remove the finalizer."""
@@ -178,7 +191,7 @@ class OpinionatedWatcher:
             return
         released = await release(new.store, new.key, self.finalizer, self.in_progress)
         stored = None if released is None else released.stored
-        self._own_writes[new.key] = _OwnWrite(math.inf if stored is None else stored.revision, ())
+        self._own_writes[new.key] = OwnWrite(NEVER if stored is None else stored.revision, ())
 
     def _awaits_removal(self, new: Snapshot[Any]) -> bool:
         """Return whether an object in NATS has no finalizer left and waits for its removal."""
@@ -232,7 +245,7 @@ class OpinionatedWatcher:
             marked = checked(rewritten.stored)
         except NotFoundError:
             return None
-        self._own_writes[key] = _OwnWrite(marked.revision, marked.metadata.finalizers)
+        self._own_writes[key] = OwnWrite(marked.revision, marked.metadata.finalizers)
         return marked
 
     def _with_in_progress(self, finalizers: tuple[str, ...]) -> tuple[str, ...]:

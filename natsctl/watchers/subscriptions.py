@@ -6,7 +6,7 @@ from typing import Any
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.workqueue import Priority
-from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.history import SyncHistory
 from natsctl.core.sync.loop import KeyFilter
 from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
@@ -26,19 +26,19 @@ class ResourceKinds:
     Args:
         name: the controller's name, for errors.
         policies: the decisions after a failure.
-        journal: records the outcome of each call.
+        history: keeps the history of the calls.
         pausing: the pauses of the controller.
     """
 
     def __init__(
-        self, name: str, policies: Policies, journal: Journal, pausing: Pausing | None = None
+        self, name: str, policies: Policies, history: SyncHistory, pausing: Pausing | None = None
     ) -> None:
         self.sources: dict[str, list[Source]] = {}
         self.deliveries: dict[str, Deliveries] = {}
         self.opened = False  # True once every source has its informer
         self._name = name
         self._policies = policies
-        self._journal = journal
+        self._history = history
         self._pausing = Pausing(name) if pausing is None else pausing
 
     def add_source(self, source: Source, resource_kind: str) -> None:
@@ -73,12 +73,20 @@ class ResourceKinds:
                 f"two watchers of {deliveries.resource_kind} have the finalizer "
                 f"{finalizer}: give one another finalizer_supplier"
             )
-        registration = Registration(watcher)
+        registration = Registration(watcher, self._number(watcher))
         deliveries.registrations = (*deliveries.registrations, registration)
         if self.opened:
             for source in self.sources_of(deliveries):
                 for change in source.creates():
                     deliveries.add(change, priority=Priority.RESYNC, to=(registration,))
+
+    def _number(self, watcher: ResourceWatcher) -> int:
+        """Return the number of a new watcher among those of its class."""
+        name = type(watcher).__name__
+        added = (one for some in self.deliveries.values() for one in some.registrations)
+        return 1 + max(
+            (one.number for one in added if type(one.watcher).__name__ == name), default=0
+        )
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Remove the watcher once; a watcher or a resource kind that was never added is ignored."""
@@ -105,7 +113,7 @@ class ResourceKinds:
             raise UsageError(f"{self._name}: a resource kind has a name")
         if name not in self.deliveries:
             self.deliveries[name] = Deliveries(
-                name, self._policies, journal=self._journal, pausing=self._pausing
+                name, self._policies, history=self._history, pausing=self._pausing
             )
         return self.deliveries[name]
 

@@ -148,7 +148,7 @@ async def test_a_disk_is_created_updated_and_deleted_with_its_object(
     assert cloud.disks == {}
     assert isinstance(play.store, MemoryStore)
     assert play.store.keys() == []
-    assert play.reasons[-1] == "DeletedExternalResource"
+    assert play.reasons[-2:] == ["DeletedExternalResource", "Synced"]
 
 
 async def test_an_external_change_is_reverted_at_the_next_poll(play: Play, cloud: Cloud) -> None:
@@ -438,8 +438,8 @@ class TestClusters:
     async def test_events_refer_to_the_custom_resource(self, store: MemoryManifestStore) -> None:
         await store.create("shop/a", json.dumps({"spec": {"size": 1}}).encode())
         await asyncio.sleep(5)
-        (event,) = self.events.events
-        assert event.reason == "CreatedExternalResource"
+        event, synced = self.events.events
+        assert (event.reason, synced.reason) == ("CreatedExternalResource", "Synced")
         (about,) = event.regarding
         assert isinstance(about, Reference)
         assert (about.kind, about.namespace, about.name) == ("Disk", "shop", "a")

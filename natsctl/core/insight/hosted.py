@@ -8,7 +8,7 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, invalid_of
 from natsctl.core.insight.measures import lags
 from natsctl.core.insight.tree import Beyond, Branch
-from natsctl.core.recording.document import Recording
+from natsctl.core.recording.document import Recording, Surface
 from natsctl.core.recording.recordings import Recordings
 from natsctl.core.recording.writing import recording_of
 from natsctl.core.sync.host import Host
@@ -24,6 +24,7 @@ class Hosted(ABC):
 
     name: str
     version: str = ""
+    surface: Surface = "controller"
 
     def __init__(self, host: Host) -> None:
         self.synced = host.synced
@@ -80,11 +81,15 @@ class Hosted(ABC):
         if not kept:
             return None
         failed = [sync for sync in kept if sync.failed]
-        kind = self._host.primaries[0].cache.kind
+        sync, informers = (failed or kept)[-1], self._host.informers
+        primary = self._host.primaries[0]
+        if sync.delivery is not None:
+            primary = informers[sync.delivery.resource_kind]
         return recording_of(
-            (failed or kept)[-1],
-            self._host.informers,
-            kind,
+            sync,
+            informers,
+            primary.cache.kind,
+            surface=self.surface,
             masked=masked,
             version=self.version,
             settings=self.replay_settings,

@@ -3,6 +3,7 @@
 The notes refer to the objects of the caches, and copy nothing.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -111,12 +112,16 @@ class RecordedValue(msgspec.Struct, frozen=True):
 
 
 class OutsideCall(msgspec.Struct, frozen=True, gc=False):
-    """A call outside of the stores, such as of a function in a thread, and its result."""
+    """A call outside of the stores, such as of a function in a thread, and its result.
+
+    `inner` is the number of such calls that it made itself.
+    """
 
     name: str
     result: RecordedValue | None
     error: RecordedError | None
     took_s: float
+    inner: int = 0
 
 
 Note: TypeAlias = (
@@ -143,8 +148,15 @@ class Tape(Protocol):
 class Playback(Protocol):
     """A tape that answers calls outside of the stores from a recording."""
 
-    async def answer(self, name: str) -> Any:
-        """Return the recorded result of the next call of that name, or raise its error."""
+    async def answer(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the recorded result of the next call of that name, or raise its error.
+
+        A call that made other calls is made with *call*, and these are answered.
+        """
+        ...
+
+    def has(self, name: str) -> bool:
+        """Return whether a further call of that name is recorded."""
         ...
 
 

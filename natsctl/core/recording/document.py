@@ -2,7 +2,7 @@
 
 import zlib
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -10,8 +10,13 @@ from msgspec import Raw
 from natsctl.core.objects.tape import RecordedError
 from natsctl.errors import DECODE_ERRORS, InvalidInputError
 
+Surface: TypeAlias = Literal["controller", "managed", "watchers", "dynamic"]
+"""The kind of a controller: a `Controller`, `ManagedController`, `InformerController`, or
+`DynamicWatcher`.
+"""
+
 FORMAT = "natsctl.io/recording"
-VERSION = 1
+VERSION = 2
 NOTHING = Raw()
 """The JSON of a value that a recording does not have."""
 
@@ -97,18 +102,34 @@ class StoreStep(
 class OutsideStep(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step", tag="outside"
 ):
-    """A call outside of the stores; `result` is missing if it cannot be written as JSON."""
+    """A call outside of the stores; `result` is missing if it cannot be written as JSON.
+
+    `inner` is the number of such calls that it made itself. These come before it.
+    """
 
     name: str
     type: str = ""
     result: Raw = NOTHING
     error: RecordedError | None = None
     took_s: float = 0.0
+    inner: int = 0
 
 
 Step: TypeAlias = (
     ReadStep | TargetStep | KeysStep | QueryStep | DependencyStep | StoreStep | OutsideStep
 )
+
+
+class RecordedDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """The change that a watcher got; the states are numbers, or None.
+
+    Both states are None for an object whose deletion happened before the start.
+    """
+
+    resource_kind: str
+    watcher: str
+    before: int | None = None
+    after: int | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +153,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         format: always `natsctl.io/recording`.
         version: the version of the format.
         natsctl: the version of natsctl that made the recording.
+        surface: the kind of the controller, see `Surface`.
         controller: the controller's name.
         controller_version: the version of the controller; empty if it has none.
         place: the place of the controller's primaries.
@@ -149,6 +171,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         states: the states of objects; steps refer to them by number.
         primary: the state of the primary as the sync began; None if it did not exist.
         last: the last state of a deleted primary.
+        delivery: the change, if a watcher got one.
         around: reads that the handler did not make, of objects near the key.
         steps: what the handler read, called and wrote, in order.
     """
@@ -156,6 +179,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     format: str = FORMAT
     version: int = VERSION
     natsctl: str
+    surface: Surface = "controller"
     controller: str
     controller_version: str = ""
     place: str
@@ -173,6 +197,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[RecordedState, ...] = ()
     primary: int | None = None
     last: int | None = None
+    delivery: RecordedDelivery | None = None
     around: tuple[ReadStep, ...] = ()
     steps: tuple[Step, ...] = ()
 

@@ -29,16 +29,18 @@ from natsctl.core.recording.document import (
     OutsideStep,
     QueryStep,
     ReadStep,
+    RecordedDelivery,
     RecordedSlot,
     RecordedState,
     Recording,
     Step,
     StoreStep,
+    Surface,
     TargetStep,
     seed_of,
 )
 from natsctl.core.recording.masking import Masker
-from natsctl.core.recording.recordings import Frame, KeptSync
+from natsctl.core.recording.recordings import Delivery, Frame, KeptSync
 from natsctl.core.recording.stores import place_of
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
@@ -53,6 +55,7 @@ def recording_of(
     informers: Mapping[str, Informer[Any]],
     primary: Kind[Any],
     *,
+    surface: Surface,
     masked: bool,
     version: str = "",
     settings: Mapping[str, Any] | None = None,
@@ -60,7 +63,7 @@ def recording_of(
     """Return a kept sync as a recording.
 
     *informers* are those of the controller by slot, and *primary* is the kind of its keys.
-    *version* and *settings* are the controller's. A *masked* recording has no secrets.
+    *surface*, *version* and *settings* are the controller's. A *masked* recording has no secrets.
     """
     writer = _Writer(informers, primary, masked=masked)
     if masked:
@@ -68,6 +71,7 @@ def recording_of(
     states = writer.states
     return Recording(
         natsctl=installed("natsctl"),
+        surface=surface,
         controller=kept.controller,
         controller_version=version,
         place=writer.primary_place,
@@ -84,6 +88,7 @@ def recording_of(
         slots={name: _slot(informer) for name, informer in informers.items()},
         primary=writer.state(writer.primary_place, kept.stored),
         last=writer.state(writer.primary_place, kept.last),
+        delivery=writer.delivery(kept.delivery),
         around=tuple(writer.reads(kept.around)),
         steps=tuple(step for note in kept.notes for step in writer.steps(note)),
         states=tuple(states),
@@ -121,6 +126,7 @@ class _Writer:
             list(self.steps(note))
         self.state(self.primary_place, kept.stored)
         self.state(self.primary_place, kept.last)
+        self.delivery(kept.delivery)
         self.states.clear()
         self._numbers.clear()
         if self._masker is not None:
@@ -141,6 +147,17 @@ class _Writer:
             number = self._numbers[name] = len(self.states)
             self.states.append(self._state(place, stored))
         return number
+
+    def delivery(self, change: Delivery | None) -> RecordedDelivery | None:
+        """Return the change that a watcher got."""
+        if change is None:
+            return None
+        return RecordedDelivery(
+            resource_kind=change.resource_kind,
+            watcher=change.watcher,
+            before=self.state(self.primary_place, change.before),
+            after=self.state(self.primary_place, change.after),
+        )
 
     def reads(self, reads: tuple[CacheRead, ...]) -> Iterator[ReadStep]:
         """Yield the steps of reads from caches."""
@@ -175,13 +192,14 @@ class _Writer:
                 )
             case StoreCall():
                 yield self._call(note)
-            case OutsideCall(name, result, error, took_s):
+            case OutsideCall(name, result, error, took_s, inner):
                 yield OutsideStep(
                     name=name,
                     type="" if result is None else result.type,
                     result=self._raw(_OUTSIDE, result.json if result is not None else b""),
                     error=self._error(error),
                     took_s=took_s,
+                    inner=inner,
                 )
             case _:
                 pass

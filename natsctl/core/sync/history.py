@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from natsctl.core.objects.read_your_writes import Sync
-from natsctl.core.objects.tape import CacheRead, Note, RecordedError
+from natsctl.core.objects.tape import CacheRead, Note, RecordedError, StoreCall
 from natsctl.core.planning.record import planning
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.recordings import Delivery, KeptSync, SyncRecorder, frames_of
@@ -74,6 +74,14 @@ class SyncRun(Sync, kw_only=True):
             self.deleted,
         )
 
+    def count_writes(self) -> None:
+        """Count the successful writes that the tape has, for a handler that writes to stores."""
+        for note in self.tape if isinstance(self.tape, list) else ():
+            if isinstance(note, StoreCall) and note.error is None:
+                self.created += note.verb == "create"
+                self.updated += note.verb in {"update", "apply", "patch_status"}
+                self.deleted += note.verb == "delete"
+
     def named(self, text: str) -> str:
         """Return a text about the sync with the name of its handler."""
         return f"{self.handler}: {text}" if self.handler else text
@@ -106,15 +114,20 @@ class SyncHistory:
     Args:
         controller: the name of the controller.
         failed: the log line of a failed sync.
+        reported: whether the controller reports its syncs to people by other events. The events of
+            this history are then recorded only where they can be read again.
     """
 
-    def __init__(self, controller: str, *, failed: str = "sync failed") -> None:
+    def __init__(
+        self, controller: str, *, failed: str = "sync failed", reported: bool = False
+    ) -> None:
         self.controller = controller
         self.journal = Journal()
         self.recorders: Sequence[Recorder] = ()
         self.recorder: SyncRecorder | None = None
         self.regarding: Callable[[str], Sequence[Reference]] = lambda _: ()
         self.around: Around = lambda _key, _notes: ()
+        self.reported = reported
         self._failed = failed
         self._failures = HandlerFailures(log)
         self._recalled: set[tuple[str, str]] = set()  # whose earlier failures are known
@@ -125,18 +138,11 @@ class SyncHistory:
         type: EventType,  # noqa: A002 - the field's word
         reason: str,
         message: str,
-        regarding: Sequence[Reference] | None = None,
-        *,
-        sync: SyncNote | None = None,
     ) -> None:
-        """Record an event about the key and the objects *regarding*, by default all that it owns.
-
-        Without a recorder the event is dropped.
-        """
-        if regarding is None:
-            regarding = self.regarding(key)
+        """Record an event about the key and all that it owns; dropped without a recorder."""
+        regarding = self.regarding(key)
         for recorder in self.recorders:
-            recorder.event(key, type, reason, message, regarding, sync=sync)
+            recorder.event(key, type, reason, message, regarding)
 
     def begin(
         self,
@@ -173,8 +179,9 @@ class SyncHistory:
         message = _message(run, failed=failed)
         if message:
             text = run.named(message % key)
-            self.event(
-                key, EventType.NORMAL, REASON_SYNCED, text, run.touched, sync=run.note(record)
+            note = run.note(record)
+            self._sync_event(
+                key, EventType.NORMAL, REASON_SYNCED, text, note, regarding=run.touched
             )
         self.journal.add(key, record)
         recorder = self.recorder
@@ -211,7 +218,7 @@ class SyncHistory:
             self._failures.failed(key, self._failed, error, **fields)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
         note = run.note(record, failures)
-        self.event(key, EventType.WARNING, reason, record.error, sync=note)
+        self._sync_event(key, EventType.WARNING, reason, record.error, note)
 
     async def recall(self, key: str, queue: Workqueue[str], error: BaseException) -> None:
         """Continue in *queue* the count of failures that an earlier process recorded."""
@@ -240,6 +247,22 @@ class SyncHistory:
     async def keep_only(self, wanted: Callable[[str], bool]) -> None:
         """Forget the keys that are not *wanted*, in slices."""
         await retain(self._recalled, lambda name: wanted(name[0]), self._recalled.discard)
+
+    def _sync_event(
+        self,
+        key: str,
+        type: EventType,  # noqa: A002 - the field's word
+        reason: str,
+        message: str,
+        note: SyncNote,
+        *,
+        regarding: Sequence[Reference] | None = None,
+    ) -> None:
+        if regarding is None:
+            regarding = self.regarding(key)
+        for recorder in self.recorders:
+            if not self.reported or isinstance(recorder, RemembersSyncs):
+                recorder.event(key, type, reason, message, regarding, sync=note)
 
     def _keep(
         self,

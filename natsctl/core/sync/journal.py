@@ -1,15 +1,10 @@
 """Remembers the last syncs of each key, for `natsctl explain` and `natsctl status`."""
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
-
-from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import error_text
 
 KEYS_MAX = 10_000
 RECORDS_MAX = 5  # per key
@@ -51,23 +46,6 @@ class Journal:
         self.failures = 0
         self._records: OrderedDict[str, tuple[SyncRecord, ...]] = OrderedDict()
         self._failing: OrderedDict[str, SyncRecord] = OrderedDict()
-
-    @contextmanager
-    def recording(
-        self, key: str, operation: str, revision: int | None, prefix: str = ""
-    ) -> Iterator[None]:
-        """Record the block as a sync; the text of an error that it raises gets the *prefix*."""
-        clock, started = asyncio.get_running_loop().time, datetime.now(UTC)
-        begun, error = clock(), ""
-        try:
-            yield
-        except BaseException as raised:
-            if classify(raised) is not ErrorClass.DELAY:
-                error = prefix + error_text(raised)
-            raise
-        finally:
-            duration_s = clock() - begun
-            self.add(key, SyncRecord(operation, started, duration_s, revision, error, 0, 0, 0))
 
     def add(self, key: str, record: SyncRecord) -> None:
         """Record a sync."""

@@ -57,6 +57,17 @@ class CreationBackoff:
         until = asyncio.get_running_loop().time() + after_s
         self._waits[managed.key] = managed.stored.revision, until
 
+    def wait_of(self, key: str) -> tuple[int, float] | None:
+        """Return the revision after the failure and the seconds to wait; None without a wait."""
+        known = self._waits.get(key)
+        if known is None:
+            return None
+        return known[0], max(0.0, known[1] - asyncio.get_running_loop().time())
+
+    def wait(self, key: str, revision: int, left_s: float) -> None:
+        """Wait *left_s* seconds, as `wait_of` returned them."""
+        self._waits[key] = revision, asyncio.get_running_loop().time() + left_s
+
     def forget(self, key: str) -> None:
         """Reset the backoff of the object."""
         self._limiter.forget(key)

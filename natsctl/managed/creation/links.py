@@ -167,6 +167,18 @@ class Links:
         except NotFoundError:
             return
 
+    def last_seen(self, key: str) -> tuple[int | None, Link]:
+        """Return the revision and the link of the record that was last seen, None if none was."""
+        return self._last_seen.get(key, (None, Link()))
+
+    def see(self, key: str, revision: int, link: Link) -> None:
+        """Remember a record, as `last_seen` returned it."""
+        self._last_seen[key] = revision, link
+
+    async def peek(self, key: str) -> None:
+        """Read the record for a recording; nothing is remembered."""
+        await read(await self._store(), self._key(key))
+
     async def _put(self, key: str, link: Link, revision: int) -> int:
         store, value = await self._store(), msgspec.json.encode(link)
         if revision:

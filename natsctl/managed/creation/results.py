@@ -58,6 +58,17 @@ class Results:
         await self._write(managed)
         self.forget(managed.key)
 
+    def pending(self, key: str) -> tuple[Managed[Any], bool] | None:
+        """Return the pending result, and whether its creation did not begin; None if none is."""
+        pending = self._pending.get(key)
+        return None if pending is None else (pending, key in self._withdrawn)
+
+    def expect(self, managed: Managed[Any], *, withdrawn: bool) -> None:
+        """Take a result as pending, as `pending` returned it."""
+        self._pending[managed.key] = managed
+        if withdrawn:
+            self._withdrawn.add(managed.key)
+
     def withdraw(self, managed: Managed[Any]) -> None:
         """Record that a creation did not begin; its result matters only if its intent is stored."""
         self._pending[managed.key] = managed

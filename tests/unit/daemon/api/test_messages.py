@@ -1,10 +1,9 @@
 """Responses of the daemon API fit into one NATS message."""
 
 import msgspec
-import pytest
 
 from natsctl.core.insight.explain import Status
-from natsctl.core.sync.journal import Journal
+from natsctl.core.sync.history import SyncHistory
 from natsctl.daemon.api.messages import (
     SHOWN_MAX,
     TEXT_MAX,
@@ -27,10 +26,6 @@ def listed(count: int) -> Listed:
     return Listed(["x" * 8] * count)
 
 
-def fail() -> None:
-    raise ValueError("x" * 10_000)
-
-
 def test_a_response_that_fits_is_complete() -> None:
     assert msgspec.json.decode(fitting(1000, 5, listed), type=Listed) == listed(5)
 
@@ -46,11 +41,11 @@ def test_a_response_that_never_fits_has_empty_lists() -> None:
 
 
 async def test_many_failing_keys_are_counted_and_some_are_named() -> None:
-    journal, many = Journal(), 20 * SHOWN_MAX
+    history, many = SyncHistory("apps"), 20 * SHOWN_MAX
     for number in range(many):
-        with pytest.raises(ValueError, match="x"), journal.recording(f"k{number:06}", "put", 1):
-            fail()
-    failing = {key: record.error for key, record in journal.failing().items()}
+        run = history.begin(f"k{number:06}", "put", None)
+        history.failed(run, ValueError("x" * 10_000), 0.0, failures=1)
+    failing = {key: record.error for key, record in history.journal.failing().items()}
     assert all(len(error) <= ERROR_MAX + CUT_NOTE_MAX for error in failing.values())
     status = ControllerStatus.of(Status(controller="apps", failing=failing), PROCESS).limited()
     assert status.failing_count == many

@@ -1,0 +1,115 @@
+"""Notes what a reconciler remembers of an object, so that a replay begins with the same memory."""
+
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from natsctl.core.recording.outside import remembered
+from natsctl.managed.creation.backoff import CreationBackoff
+from natsctl.managed.creation.creation import Creation
+from natsctl.managed.creation.links import Link, Links
+from natsctl.managed.creation.results import Results
+from natsctl.managed.objects import Managed
+from natsctl.model.store import Stored
+
+NAME = "external memory"
+
+
+class PendingResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A result of a creation that could not be stored; see `Results`."""
+
+    revision: int
+    value: Raw
+    annotations: dict[str, str]
+    withdrawn: bool
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The memory of one object.
+
+    Attributes:
+        link: the record of the link that was last seen.
+        link_revision: the revision of that record; None if none was seen.
+        confirmed: the observed creation within its grace period.
+        creation_waits: the revision and the seconds until a failed creation is repeated.
+        result: the result that could not be stored.
+    """
+
+    link: Link = Link()
+    link_revision: int | None = None
+    confirmed: Creation | None = None
+    creation_waits: tuple[int, float] | None = None
+    result: PendingResult | None = None
+
+
+class Makes(Protocol):
+    """Makes the managed object of a stored state."""
+
+    def __call__(self, stored: Stored) -> Managed[Any]:
+        """Return the object."""
+        ...
+
+
+class ReconcilerMemory:
+    """The memory of a reconciler, by object.
+
+    Args:
+        confirmed: the observed creations within their grace period, by key.
+        backoff: delays failed creations.
+        results: has the results that could not be stored.
+        links: the link records; None if the objects have none.
+        makes: makes the managed object of a stored state.
+    """
+
+    def __init__(
+        self,
+        confirmed: dict[str, Creation],
+        backoff: CreationBackoff,
+        results: Results,
+        links: Links | None,
+        makes: Makes,
+    ) -> None:
+        self._confirmed = confirmed
+        self._backoff = backoff
+        self._results = results
+        self._links = links
+        self._makes = makes
+
+    async def noted(self, key: str) -> None:
+        """Note the memory of the object on the tape of the sync, or restore the recorded one."""
+        await remembered(NAME, lambda: self._memory(key), lambda memory: self._restore(key, memory))
+
+    def _memory(self, key: str) -> Memory:
+        revision, link = (None, Link()) if self._links is None else self._links.last_seen(key)
+        pending = self._results.pending(key)
+        result = None
+        if pending is not None:
+            managed, withdrawn = pending
+            result = PendingResult(
+                revision=managed.stored.revision,
+                value=Raw(managed.stored.value),
+                annotations=managed.annotations,
+                withdrawn=withdrawn,
+            )
+        return Memory(
+            link=link,
+            link_revision=revision,
+            confirmed=self._confirmed.get(key),
+            creation_waits=self._backoff.wait_of(key),
+            result=result,
+        )
+
+    def _restore(self, key: str, memory: Memory) -> None:
+        if self._links is not None and memory.link_revision is not None:
+            self._links.see(key, memory.link_revision, memory.link)
+        if memory.confirmed is not None:
+            self._confirmed[key] = memory.confirmed
+        if memory.creation_waits is not None:
+            self._backoff.wait(key, *memory.creation_waits)
+        if memory.result is not None:
+            result = memory.result
+            managed = self._makes(Stored(key, result.revision, bytes(result.value)))
+            managed.annotations = dict(result.annotations)
+            managed.keep()
+            self._results.expect(managed, withdrawn=result.withdrawn)

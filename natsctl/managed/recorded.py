@@ -1,0 +1,160 @@
+"""Notes the external calls of a reconciliation, or replays them.
+
+In a replay, a call of the client is answered as recorded. Only a call that used `blocking` is made,
+because its results are recorded. A write of the external system that was not recorded counts as
+successful.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from natsctl.core.objects.read_your_writes import current_sync, current_tape
+from natsctl.core.objects.tape import Playback, StoreCall
+from natsctl.core.recording.outside import EXTERNAL, outside
+from natsctl.core.sync.calls import awaitable
+from natsctl.managed.external import (
+    ExternalClient,
+    ExternalConnectDisconnecter,
+    Observation,
+    observed,
+)
+from natsctl.managed.objects import Managed
+from natsctl.managed.planned import planned_client
+
+T = TypeVar("T")
+
+
+class ExternalAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an external call: the observation, and the object as the client left it."""
+
+    observation: Observation = Observation()
+    annotations: dict[str, str]
+    spec: dict[str, Any]
+    status: dict[str, Any]
+    conditions: list[str]
+
+    @classmethod
+    def of(cls, managed: Managed[Any], observation: Observation) -> "ExternalAnswer":
+        """Return the answer after a call."""
+        return cls(
+            observation=observation,
+            annotations=managed.annotations,
+            spec=managed.spec,
+            status=managed.status,
+            conditions=sorted(managed.set_types),
+        )
+
+    def apply(self, managed: Managed[Any]) -> None:
+        """Leave the object as the client did."""
+        managed.annotations = dict(self.annotations)
+        managed.spec, managed.status = dict(self.spec), dict(self.status)
+        managed.set_types = set(self.conditions)
+
+
+class ExternalConnection(Generic[T]):
+    """The client of one reconciliation, whose calls are noted; an `ExternalClient`.
+
+    Args:
+        connecter: makes the client, and is disconnected at the end.
+    """
+
+    def __init__(self, connecter: ExternalConnectDisconnecter[T]) -> None:
+        self._connecter = connecter
+        self._client: ExternalClient[T] | None = None
+        self._assumed = ""  # the last write that a replay took as successful
+
+    async def connect(self, managed: Managed[T]) -> None:
+        """Make the client."""
+
+        async def connect() -> None:
+            client = await awaitable(self._connecter.connect, managed)
+            self._client = planned_client(client)
+
+        await outside(f"{EXTERNAL} connect", connect)
+
+    async def disconnect(self) -> None:
+        """Release the client, if there is one."""
+        if self._client is not None or not _replays():
+            await awaitable(self._connecter.disconnect)
+
+    async def observe(self, managed: Managed[T]) -> Observation:
+        """See `ExternalClient.observe`."""
+
+        async def observe() -> Observation:
+            return await observed(await self._connected(managed), managed)
+
+        if self._assumed and not _has("observe"):
+            return Observation(exists=self._assumed != "delete", up_to_date=True)
+        return await self._noted("observe", managed, observe)
+
+    async def create(self, managed: Managed[T]) -> None:
+        """See `ExternalClient.create`."""
+        await self._write("create", managed, lambda client: client.create)
+        sync = current_sync.get()
+        if sync is not None:
+            sync.created += 1
+
+    async def update(self, managed: Managed[T]) -> None:
+        """See `ExternalClient.update`."""
+        await self._write("update", managed, lambda client: client.update)
+        sync = current_sync.get()
+        if sync is not None:
+            sync.updated += 1
+
+    async def delete(self, managed: Managed[T]) -> None:
+        """See `ExternalClient.delete`."""
+        await self._write("delete", managed, lambda client: client.delete)
+        sync = current_sync.get()
+        if sync is not None:
+            sync.deleted += 1
+
+    async def _write(
+        self,
+        verb: str,
+        managed: Managed[T],
+        method: Callable[[ExternalClient[T]], Callable[[Managed[T]], Awaitable[None]]],
+    ) -> None:
+        async def write() -> Observation:
+            await awaitable(method(await self._connected(managed)), managed)
+            return Observation()
+
+        tape = current_tape()
+        if isinstance(tape, Playback):
+            tape.append(StoreCall(EXTERNAL, verb, managed.key, b"", None, None, 0.0))
+            if not _has(verb):
+                self._assumed = verb
+                return
+        await self._noted(verb, managed, write)
+
+    async def _noted(
+        self, verb: str, managed: Managed[T], call: Callable[[], Awaitable[Observation]]
+    ) -> Observation:
+        if current_tape() is None:
+            return await call()
+
+        async def answered() -> ExternalAnswer:
+            return ExternalAnswer.of(managed, await call())
+
+        answer = await outside(f"{EXTERNAL} {verb}", answered)
+        if _replays():
+            answer.apply(managed)
+        return answer.observation
+
+    async def _connected(self, managed: Managed[T]) -> ExternalClient[T]:
+        """Return the client; a replay makes it only for a call that it makes."""
+        if self._client is None:
+            client = await awaitable(self._connecter.connect, managed)
+            self._client = planned_client(client)
+        return self._client
+
+
+def _replays() -> bool:
+    return isinstance(current_tape(), Playback)
+
+
+def _has(verb: str) -> bool:
+    """Return whether a further call is recorded; true outside of a replay."""
+    tape = current_tape()
+    return not isinstance(tape, Playback) or tape.has(f"{EXTERNAL} {verb}")
