@@ -36,7 +36,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.pause import Pause
 from natsctl.model.recorder import EventType
-from natsctl.model.store import Change, ManifestStores, Stores
+from natsctl.model.store import Change, ManifestStores, Stored, Stores
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 
@@ -234,12 +234,18 @@ class ManagedController(Hosted, Generic[T]):
             await stack.enter_async_context(watching)
             yield
 
-    async def sync(self, key: str) -> float | None:
+    async def complete(self) -> None:
+        """Wait until the cache is synced."""
+        await self._host.caches_synced()
+
+    async def sync(self, key: str, *, last: Stored | None = None) -> float | None:
         """Reconcile the object now, outside the loop; raises its failure.
 
-        Needs the store to be `opened`.
+        Needs a store that is `opened` and a cache that is `complete`. *last* is the last state of a
+        deleted object.
         """
-        await self._host.caches_synced()
+        if last is not None:
+            self._parts.primary.deleted_states[key] = last
         self._keys.reasons.add(key, Operation.MANUAL)
         return await self._sync(key)
 

@@ -187,12 +187,16 @@ class InformerController(Hosted):
             if deliveries.failure is not None:
                 raise deliveries.failure
 
+    async def complete(self) -> None:
+        """Wait until every cache is synced."""
+        await self._host.caches_synced()
+
     async def deliver(self, key: str, delivery: Delivery) -> None:
         """Call one watcher with one change now, outside of the loops; raises its failure.
 
-        Needs the stores to be `opened`. Raises `UsageError` if there is no such watcher.
+        Needs stores that are `opened` and caches that are `complete`. Raises `UsageError` if there
+        is no such watcher.
         """
-        await self._host.caches_synced()
         for deliveries, sources in self._resource_kinds.routes():
             if deliveries.resource_kind == delivery.resource_kind:
                 source = sources[0]

@@ -1,14 +1,17 @@
 """The result of a replay, and its comparison with the recorded sync."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
 from natsctl.core.objects.tape import StoreCall
-from natsctl.core.recording.document import Outcome, Recording, StoreStep
+from natsctl.core.recording.document import Outcome, OutsideStep, Recording, StoreStep
+from natsctl.core.recording.outside import EXTERNAL
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 
@@ -89,8 +92,7 @@ def writes_of(calls: Iterable[StoreCall]) -> tuple[str, ...]:
 
 def other_writes(recording: Recording, calls: Iterable[StoreCall]) -> tuple[str, ...]:
     """Return the differences between the writes of a replay and those of the recording."""
-    steps = [step for step in recording.steps if isinstance(step, StoreStep) and step.writes]
-    recorded = Counter((step.verb, step.place, step.key, _text(step.value)) for step in steps)
+    recorded = Counter(_recorded_writes(recording))
     replayed = Counter(
         (call.verb, call.place, call.key, _text(call.value))
         for call in calls
@@ -101,17 +103,37 @@ def other_writes(recording: Recording, calls: Iterable[StoreCall]) -> tuple[str,
     return (*lost, *new)
 
 
+def _recorded_writes(recording: Recording) -> Iterable[tuple[str, str, str, bytes]]:
+    """Yield the writes of stores and of external systems."""
+    for step in recording.steps:
+        match step:
+            case StoreStep(writes=True):
+                yield step.verb, step.place, step.key, _text(step.value)
+            case OutsideStep(name=name) if name.startswith(f"{EXTERNAL} "):
+                verb = name.removeprefix(f"{EXTERNAL} ")
+                if verb in _EXTERNAL_WRITES:
+                    yield verb, EXTERNAL, recording.key, b""
+
+
+_EXTERNAL_WRITES = {"create", "update", "delete"}
+_TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")  # RFC 3339
 _READS = {"get", "history", "managed"}
 
 
 def _text(value: bytes | msgspec.Raw) -> bytes:
-    """Return a value so that equal JSON values are equal texts."""
+    """Return a value so that equal JSON values are equal texts, but for times and its uid."""
     if not bytes(value):
         return b""
     try:
-        return exact_json.encode_sorted(exact_json.decode(value))
+        document = _without_uid(exact_json.decode(value))
+        return _TIME.sub(b"", exact_json.encode_sorted(document))
     except DECODE_ERRORS:
         return bytes(value)
+
+
+def _without_uid(document: Any) -> Any:
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    return {**document, "metadata": {**metadata, "uid": ""}} if metadata else document
 
 
 def _field(name: str, texts: Sequence[str]) -> Iterable[str]:

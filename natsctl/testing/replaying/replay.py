@@ -4,19 +4,12 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from natsctl.controller.controller import Controller
-from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.declare import only_primary
-from natsctl.controller.slots.owners import OwnerNames
-from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
-from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.tape import RecordedError
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.recording.document import Outcome, Recording, decode_recording
@@ -25,7 +18,6 @@ from natsctl.core.recording.writing import traceback_text
 from natsctl.core.sync.calls import current_key
 from natsctl.errors import UsageError
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
-from natsctl.testing.memory import MemoryStores
 from natsctl.testing.replaying.outcome import (
     ReplayedSync,
     Verdict,
@@ -34,7 +26,7 @@ from natsctl.testing.replaying.outcome import (
     writes_of,
 )
 from natsctl.testing.replaying.outside import finding
-from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
+from natsctl.testing.replaying.subjects import Subject, opened
 from natsctl.testing.replaying.tape import ReplayTape
 from natsctl.testing.replaying.world import World
 from natsctl.testing.reproducible import reproducible
@@ -49,12 +41,13 @@ class ReplayError(AssertionError):
         self.replayed = replayed
 
 
-def replay(path: str | Path, controller: type[Controller]) -> ReplayedSync:
+def replay(path: str | Path, controller: type[object]) -> ReplayedSync:
     """Replay the recording in a file, and return the replay if the sync succeeds.
 
-    The handler of a new *controller* runs in memory and in virtual time. It reads what the recorded
-    sync has read, and nothing else. Its clock begins at the time of the recorded sync, and its
-    randomness depends on the recording.
+    The *controller* is the class of a `Controller`, a `ManagedController` or an
+    `InformerController`. The handler of a new one runs in memory and in virtual time. It reads what
+    the recorded sync has read, and nothing else. Its clock begins at the time of the recorded sync,
+    and its randomness depends on the recording.
 
     Raises `ReplayError` if the handler fails, or makes a read that was not recorded. Raises
     `InvalidInputError` if the file has no recording, and `UsageError` if the recording is of
@@ -68,12 +61,10 @@ def replay(path: str | Path, controller: type[Controller]) -> ReplayedSync:
 
 def replay_recording(recorded: Recording, controller: type[object]) -> ReplayedSync:
     """Replay a recording, and return the replay; see `replay`."""
-    if not issubclass(controller, Controller):
-        raise UsageError(f"{controller.__name__} is no Controller: only their syncs are replayed")
     if not recorded.complete:
         raise UsageError(
             f"the recording of {recorded.key} has no reads: the sync read too much; "
-            "set controllers.recordings_bytes_max to a larger number"
+            "set controllers.recordings_max_bytes to a larger number"
         )
     module = sys.modules[controller.__module__]
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
@@ -88,7 +79,7 @@ class _Replay:
 
     successes = True
 
-    def __init__(self, recorded: Recording, controller: type[Controller]) -> None:
+    def __init__(self, recorded: Recording, controller: type[object]) -> None:
         self._recorded = recorded
         self._world = World(recorded)
         self._controller = controller
@@ -107,37 +98,18 @@ class _Replay:
 
     async def run(self) -> ReplayedSync:
         """Call the handler once, and compare the result with the recording."""
-        stores = MemoryStores()
-        runtime = ControllerRuntime(
-            self._controller(),
-            nats=ReplayStores(self._world, stores),
-            kube=ReplayCluster(self._world, stores.kube),
-            owner_names=_owner_names(self._recorded.settings),
-        )
-        await _install(stores, self._recorded.settings)
         with recording(self):
-            async with runtime.opened():
-                await runtime.complete()
-                await runtime.controller.start()
-                try:
-                    return await self._sync(runtime)
-                finally:
-                    await runtime.controller.clean()
+            async with opened(self._controller, self._recorded, self._world) as subject:
+                self._tape.begin(subject.informers)
+                return await self._sync(subject)
 
-    async def _sync(self, runtime: ControllerRuntime) -> ReplayedSync:
-        recorded, key = self._recorded, self._recorded.key
-        slot = only_primary(type(runtime.controller))
-        if slot.name not in recorded.slots:
-            raise UsageError(f"the recording of {recorded.controller} has no slot {slot.name}")
-        if self._world.last is not None:
-            primary: Primary[Any] = vars(runtime.controller)[slot.name]
-            primary.deleted_states[key] = self._world.last
-        self._tape.begin(runtime.informers)
+    async def _sync(self, subject: Subject) -> ReplayedSync:
+        recorded = self._recorded
         random.seed(recorded.seed)
         after_s, error = None, None
         with finding(self._world.found), _planning(recorded.planning):
             try:
-                after_s = await runtime.sync(key)
+                after_s = await subject.sync()
             except Exception as raised:  # noqa: BLE001 - any error of a handler is an outcome
                 error = raised
         return self._result(_outcome(after_s, error), error)
@@ -167,18 +139,6 @@ def _outcome(after_s: float | None, error: Exception | None) -> Outcome:
         error=msgspec.structs.replace(recorded, message=message),
         traceback=hidden(traceback_text(frames_of(error.__traceback__)), limit=TRACEBACK_MAX),
     )
-
-
-def _owner_names(settings: Mapping[str, Any]) -> OwnerNames:
-    return msgspec.convert(settings.get("owner_names", {}), OwnerNames)
-
-
-async def _install(stores: MemoryStores, settings: Mapping[str, Any]) -> None:
-    """Give the memory stores the installation of the recorded daemon."""
-    known = settings.get("installation")
-    if known:
-        store = await stores.open(INSTALLATION)
-        await store.create(KEY, msgspec.json.encode(msgspec.convert(known, Installation)))
 
 
 @contextmanager

@@ -53,16 +53,18 @@ class ReplayStore:
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
+        present = self._present(key, revision)
         return await self._call(
-            "update", key, lambda: self._base.update(key, value, revision=revision)
+            "update", key, lambda: self._base.update(key, value, revision=present)
         )
 
     async def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
     ) -> int:
         """See `Store.delete`."""
+        present = None if revision is None else self._present(key, revision)
         return await self._call(
-            "delete", key, lambda: self._base.delete(key, revision=revision, uid=uid, purge=purge)
+            "delete", key, lambda: self._base.delete(key, revision=present, uid=uid, purge=purge)
         )
 
     async def history(self, key: str) -> list[Stored | Deleted]:
@@ -87,10 +89,26 @@ class ReplayStore:
                     await asyncio.get_running_loop().create_future()
                 raise error_of(step.error)
             if not step.writes:
+                present = next((one for one in self._base.stored() if one.key == key), None)
+                if present is not None:
+                    self._note(step, present.revision)
                 return cast("T", self._answer(verb, step))
         elif verb in {"get", "managed"} and not self._knows(key):
             self._world.miss(f"{self._place} {key}")
-        return await call()
+        result = await call()
+        if step is not None and isinstance(result, Stored):
+            self._note(step, result.revision)
+        return result
+
+    def _note(self, step: StoreStep, revision: int) -> None:
+        """Note which revision in memory stands for the recorded one."""
+        recorded = self._world.state(step.state)
+        if recorded is not None:
+            self._world.revisions[self._place, step.key, recorded.revision] = revision
+
+    def _present(self, key: str, revision: int) -> int:
+        """Return the revision in memory that stands for one that the handler knows."""
+        return self._world.revisions.get((self._place, key, revision), revision)
 
     def _knows(self, key: str) -> bool:
         name = self._place, key
@@ -143,8 +161,9 @@ class ReplayManifestStore(ReplayStore):
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
         """See `ManifestStore.patch_status`."""
+        present = None if revision is None else self._present(key, revision)
         return await self._call(
-            "patch_status", key, lambda: self._base.patch_status(key, patch, revision=revision)
+            "patch_status", key, lambda: self._base.patch_status(key, patch, revision=present)
         )
 
 

@@ -1,7 +1,7 @@
 """Checks each read of a replayed sync against the recording, and notes its calls."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -65,12 +65,18 @@ class ReplayTape:
             case OutsideCall():
                 pass
 
-    async def answer(self, name: str) -> Any:
+    def has(self, name: str) -> bool:
+        """See `Playback.has`."""
+        return bool(self._world.outside.get(name))
+
+    async def answer(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         """See `Playback.answer`."""
         steps = self._world.outside.get(name)
         if not steps:
             self._world.miss(f"the result of {name}")
         step = steps.popleft()
+        if step.inner:
+            return await call()
         await asyncio.sleep(step.took_s)
         if step.error is not None:
             if step.error.type.endswith("CancelledError"):

@@ -35,6 +35,7 @@ class World:
         dependencies: the texts of the dependencies that were read.
         calls: the calls of stores by place, verb and key, in order.
         outside: the calls outside of the stores by name, in order.
+        revisions: the revisions in memory by place, key and recorded revision.
         began: whether the handler runs.
         missing: what the handler read that was not recorded.
         replayed: the objects that the handler wrote.
@@ -49,6 +50,7 @@ class World:
         self.dependencies: set[str] = set()
         self.calls: dict[tuple[str, str, str], deque[StoreStep]] = defaultdict(deque)
         self.outside: dict[str, deque[OutsideStep]] = defaultdict(deque)
+        self.revisions: dict[tuple[str, str, int], int] = {}
         self.began = False
         self.missing: list[str] = []
         self.replayed: set[Name] = set()
@@ -88,7 +90,10 @@ class World:
 
     def _read(self) -> None:
         recording = self.recording
-        if recording.primary is not None or recording.last is None:
+        if recording.delivery is not None:
+            after = self.state(recording.delivery.after)
+            self._know(recording.place, recording.key, after)
+        elif recording.primary is not None or recording.last is None:
             self._know(recording.place, recording.key, self.state(recording.primary))
         for step in recording.steps:
             self._step(step)

@@ -329,7 +329,7 @@ def test_a_stored_recording_of_version_1_is_replayed() -> None:
     [
         ("{}", "this is no recording"),
         ("nothing", "this is no recording"),
-        ('{"format": "natsctl.io/recording", "version": 2}', "update natsctl"),
+        ('{"format": "natsctl.io/recording", "version": 3}', "update natsctl"),
     ],
 )
 def test_another_file_is_refused(text: str, error: str) -> None:

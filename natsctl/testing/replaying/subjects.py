@@ -1,0 +1,158 @@
+"""Runs the controller of a recording over replaying stores, and calls its handler once."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import msgspec
+
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
+from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots.owners import OwnerNames
+from natsctl.core.cache.informer import Informer
+from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
+from natsctl.core.objects.primary import Primary
+from natsctl.core.recording.document import Recording
+from natsctl.core.recording.recordings import Delivery
+from natsctl.errors import UsageError
+from natsctl.managed.controller import ManagedController
+from natsctl.testing.memory import MemoryStores
+from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
+from natsctl.testing.replaying.world import World
+from natsctl.watchers.controller import InformerController
+
+CLASSES: Mapping[str, type[Any]] = {
+    "controller": Controller,
+    "managed": ManagedController,
+    "watchers": InformerController,
+}
+"""The class of the controllers of each surface that can be replayed."""
+
+
+class Subject(Protocol):
+    """A controller whose stores are open."""
+
+    @property
+    def informers(self) -> Mapping[str, Informer[Any]]:
+        """The informers by slot."""
+        ...
+
+    async def sync(self) -> float | None:
+        """Call the handler once, as in the recorded sync; return the delay, or raise its error."""
+        ...
+
+
+@asynccontextmanager
+async def opened(
+    controller: type[object], recorded: Recording, world: World
+) -> AsyncIterator[Subject]:
+    """Make the controller of a recording, open its stores, and call `start` and `clean`.
+
+    Raises `UsageError` if the controller is of another kind than the recorded one.
+    """
+    wanted = CLASSES.get(recorded.surface)
+    if wanted is None or not issubclass(controller, wanted):
+        raise UsageError(_other_kind(controller, recorded, wanted))
+    stores = MemoryStores()
+    nats, cluster = ReplayStores(world, stores), ReplayCluster(world, stores.kube)
+    await _install(stores, recorded.settings)
+    made = controller()
+    subject: _ControllerSubject | _ManagedSubject | _WatcherSubject
+    match made:
+        case Controller():
+            names = msgspec.convert(recorded.settings.get("owner_names", {}), OwnerNames)
+            runtime = ControllerRuntime(made, nats=nats, kube=cluster, owner_names=names)
+            subject = _ControllerSubject(runtime, recorded, world)
+            run, complete = runtime.opened, runtime.complete
+        case ManagedController():
+            made.use(nats=nats, kube=cluster)
+            subject = _ManagedSubject(made, recorded, world)
+            run, complete = made.opened, made.complete
+        case InformerController():
+            made.use(nats=nats, kube=cluster)
+            subject = _WatcherSubject(made, recorded, world)
+            run, complete = made.opened, made.complete
+        case _:  # `CLASSES` has no others
+            raise UsageError(_other_kind(controller, recorded, wanted))
+    async with run():
+        await complete()
+        await made.start()
+        try:
+            yield subject
+        finally:
+            await made.clean()
+
+
+class _ControllerSubject:
+    def __init__(self, runtime: ControllerRuntime, recorded: Recording, world: World) -> None:
+        self._runtime = runtime
+        self._recorded = recorded
+        self._world = world
+
+    @property
+    def informers(self) -> Mapping[str, Informer[Any]]:
+        return self._runtime.informers
+
+    async def sync(self) -> float | None:
+        recorded, controller = self._recorded, self._runtime.controller
+        slot = only_primary(type(controller))
+        if slot.name not in recorded.slots:
+            raise UsageError(f"the recording of {recorded.controller} has no slot {slot.name}")
+        if self._world.last is not None:
+            primary: Primary[Any] = vars(controller)[slot.name]
+            primary.deleted_states[recorded.key] = self._world.last
+        return await self._runtime.sync(recorded.key)
+
+
+class _ManagedSubject:
+    def __init__(
+        self, controller: ManagedController[Any], recorded: Recording, world: World
+    ) -> None:
+        self._controller = controller
+        self._recorded = recorded
+        self._world = world
+
+    @property
+    def informers(self) -> Mapping[str, Informer[Any]]:
+        return self._controller.informers
+
+    async def sync(self) -> float | None:
+        return await self._controller.sync(self._recorded.key, last=self._world.last)
+
+
+class _WatcherSubject:
+    def __init__(self, controller: InformerController, recorded: Recording, world: World) -> None:
+        self._controller = controller
+        self._recorded = recorded
+        self._world = world
+
+    @property
+    def informers(self) -> Mapping[str, Informer[Any]]:
+        return self._controller.informers
+
+    async def sync(self) -> float | None:
+        change = self._recorded.delivery
+        if change is None:
+            raise UsageError(f"the recording of {self._recorded.controller} has no change")
+        state = self._world.state
+        delivery = Delivery(
+            change.resource_kind, change.watcher, state(change.before), state(change.after)
+        )
+        await self._controller.deliver(self._recorded.key, delivery)
+        return None
+
+
+def _other_kind(controller: type[object], recorded: Recording, wanted: type[Any] | None) -> str:
+    name = controller.__name__
+    if wanted is None:
+        return f"the recording is of a {recorded.surface} controller, which cannot be replayed"
+    return f"the recording is of a {wanted.__name__}, and {name} is none: give the class of it"
+
+
+async def _install(stores: MemoryStores, settings: Mapping[str, Any]) -> None:
+    """Give the memory stores the installation of the recorded daemon."""
+    known = settings.get("installation")
+    if known:
+        store = await stores.open(INSTALLATION)
+        await store.create(KEY, msgspec.json.encode(msgspec.convert(known, Installation)))
