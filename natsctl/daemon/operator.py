@@ -25,7 +25,7 @@ from natsctl.telemetry.logger import bind_log_context, get_logger
 
 log = get_logger(__name__)
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+CONTROLLER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 CUT_S = 5.0  # how long a cancelled controller may take to end
 
@@ -140,7 +140,7 @@ class Operator:
 
         Raises `UsageError` as the constructor does.
         """
-        if not _NAME.fullmatch(controller.name):
+        if not CONTROLLER_NAME.fullmatch(controller.name):
             raise UsageError(
                 f"{controller.name!r} cannot name a controller, whose name is part of subjects and "
                 "keys: set a `name` of ASCII letters, digits, '-' and '_'"

@@ -91,6 +91,9 @@ async def make_plan(
         task = asyncio.create_task(runtime.run(), name=f"plan of {runtime.name}")
         try:
             return await _planned(runtime, stores, task, keys, progress)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
         finally:
             runtime.stop()
             await asyncio.wait((task,))

@@ -236,6 +236,7 @@ VERBS = (
     "status",
     "explain",
     "tree",
+    "plan",
     "resync",
     "record",
     "recording",

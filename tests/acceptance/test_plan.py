@@ -51,6 +51,23 @@ async def test_a_plan_shows_what_a_daemon_does_afterwards(natsctl: Natsctl, daem
     )
 
 
+async def test_a_daemon_plans_keys_that_are_sent_to_it_by_the_name_of_the_controller(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    await daemon(GREETINGS)
+    await eventually(lambda: _has(natsctl, "routes", "shop"))
+    await natsctl.done("pause", "--all", "-c", "greetings")
+    await natsctl.done("put", "greetings", "shop", "spec: {text: ho}")
+    planned = (await natsctl("plan", "-c", "greetings", "shop")).out
+    assert '  ~ Route.routes/shop\n      spec.payload: "hi!" -> "ho!"\n' in planned
+    refused = await natsctl("plan", "-c", "greetings", "shop", "-o", "diff")
+    assert refused.status == 2
+    assert "-o diff needs the controller's class" in refused.err
+    unselected = await natsctl("plan", "-c", "greetings")
+    assert "send 1 to 20 keys" in unselected.err
+
+
 async def _has(natsctl: Natsctl, bucket: str, key: str) -> bool:
     assert (await natsctl("get", bucket, key)).status == 0
     return True

@@ -26,6 +26,7 @@ from natsctl.core.coordination.vacancy import Vacancy
 from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.core.task_group import together
+from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.service import answering, this_process
 from natsctl.daemon.api.stand_in import status_stand_in
 from natsctl.daemon.cluster import cluster_for
@@ -232,6 +233,7 @@ async def _serve(
                 shards=operator.shards,
                 elections=operator.elections,
                 daemon=daemon,
+                planner=Planner(nats=nats, kube=kube, owner_names=settings.owner_names),
             ):
                 with vitals.watchdog.standing_in(status_stand_in(options, daemon, names)):
                     recordings = Recordings(

@@ -1,6 +1,7 @@
 """`natsctl plan`: shows what a controller would do, and changes nothing."""
 
 import logging
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -8,12 +9,16 @@ import typer
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.operate.find_daemon import find_daemons
 from natsctl.cli.output.plans import PlanOutput, exit_with_plan, planning_bar, write_plan
+from natsctl.cli.output.terminal import write_notice
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.planning.planned import planned
 from natsctl.core.sync.calls import current_key
 from natsctl.daemon.cluster import cluster_for
-from natsctl.daemon.plan import make_plan
+from natsctl.daemon.operator import CONTROLLER_NAME
+from natsctl.daemon.plan import MadePlan, make_plan
+from natsctl.errors import UsageError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import connect
 from natsctl.kubernetes.access.options import KubeOptions
@@ -27,6 +32,7 @@ app = App()
     "natsctl plan -c controllers.greetings:Greetings shop -o diff",
     "natsctl plan -c controllers.greetings:Greetings -o json | jq .summary",
     "natsctl plan -c fleet.sites:Sites --exit-code",
+    "natsctl plan -c greetings shop",
 )
 @connected
 @with_cluster
@@ -39,7 +45,10 @@ async def plan(
     controller: Annotated[
         str,
         typer.Option(
-            "--controller", "-c", metavar="M:C", help="Controller class as package.module:Name"
+            "--controller",
+            "-c",
+            metavar="M:C",
+            help="Controller class as package.module:Name, or the name of a running controller",
         ),
     ],
     keys: Annotated[
@@ -62,9 +71,44 @@ async def plan(
     and not in Kubernetes, whose server checks each write as a dry run. The signs are + for an
     object that is created, ~ for one that changes, - for one that is deleted, and ! for an error.
 
+    If --controller is a name as natsctl status shows it, a daemon that runs the controller makes
+    the plan, for a few keys and within a time limit. The command then needs neither the code nor
+    access to the stores.
+
     The exit status is 1 if a key fails.
     """
     selected = list(dict.fromkeys(check_key(key) for key in keys or ()))
+    if CONTROLLER_NAME.fullmatch(controller):
+        made = await _plan_in_daemon(options, controller, selected, output)
+    else:
+        made = await _plan_here(
+            options, cluster, owner_names, controller, selected, verbose=verbose
+        )
+    write_plan(made, output)
+    exit_with_plan(made.plan, exit_code=exit_code)
+
+
+async def _plan_in_daemon(
+    options: NatsOptions, controller: str, keys: Sequence[str], output: PlanOutput
+) -> MadePlan:
+    if output is PlanOutput.DIFF:
+        raise UsageError("-o diff needs the controller's class: give --controller M:C")
+    async with find_daemons(options) as daemons:
+        plan = await daemons.plan_keys(daemons.controller(controller), keys)
+    if plan.more:
+        write_notice(f"the plan of the daemon has {plan.more} more actions")
+    return MadePlan(plan, ())
+
+
+async def _plan_here(
+    options: NatsOptions,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames,
+    controller: str,
+    keys: Sequence[str],
+    *,
+    verbose: bool,
+) -> MadePlan:
     if not verbose:
         logging.getLogger("natsctl").setLevel(logging.CRITICAL)
     planned_controller = load_runnable_controller(controller)
@@ -73,12 +117,10 @@ async def plan(
         connect(options) as nats,
     ):
         with planning_bar() as progress:
-            made = await make_plan(
+            return await make_plan(
                 planned_controller,
                 stores=planned(nats=nats, kube=kube, key_of=current_key),
-                keys=selected,
+                keys=keys,
                 owner_names=owner_names,
                 progress=progress,
             )
-    write_plan(made, output)
-    exit_with_plan(made.plan, exit_code=exit_code)

@@ -11,6 +11,7 @@ from natsctl.daemon.api.messages import (
     ControllerPlan,
     ControllerStatus,
     KeyExplanation,
+    KeyPlans,
     Queuing,
     Recorded,
     RecordingPart,
@@ -133,6 +134,13 @@ class Daemons:
     async def tree(self, controller: str, key: str) -> Branch:
         """Return the primary with the objects that it owns."""
         return await self._ask_one(Verb.TREE, controller, key.encode(), Branch)
+
+    async def plan_keys(self, controller: str, keys: Sequence[str]) -> KeyPlans:
+        """Return what the controller would do for these keys, as one of the daemons plans it.
+
+        Raises the daemon's `UsageError` for a controller that it cannot plan.
+        """
+        return await self._ask_one(Verb.PLAN, controller, " ".join(keys).encode(), KeyPlans)
 
     async def resync(self, controller: str, keys: Sequence[str]) -> list[Queuing]:
         """Enqueue these keys, or all primaries if there are none, in each daemon that leads.

@@ -19,6 +19,7 @@ from natsctl.core.objects.primary import Primary, Tertiary
 from natsctl.core.sync.journal import RECORDS_MAX, SyncRecord
 from natsctl.daemon.api.activity import ActivityLog
 from natsctl.daemon.api.messages import (
+    ACTIONS_MAX,
     BRANCHES_MAX,
     ORPHANS_MAX,
     OWNED_MAX,
@@ -27,12 +28,14 @@ from natsctl.daemon.api.messages import (
     ControllerStatus,
     KeyEvent,
     KeyExplanation,
+    KeyPlans,
     Process,
     Queuing,
     fitting,
 )
 from natsctl.daemon.api.mode import configured_mode, current_mode, trouble_of
 from natsctl.daemon.api.peers import Peers, Presence
+from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.recorded import record_keys, recording_part
 from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
@@ -68,6 +71,7 @@ class ControllerEndpoints:
         leads: whether this process acts for a controller.
         shard: the membership of this process if the controller is sharded.
         election: the election of the controller's leader, if there is one.
+        planner: plans keys on request; None if this process does not.
         dry_run: whether the controller only plans. It then answers the verbs `status` and
             `explain`, and none that a daemon answers which works for the controller.
     """
@@ -81,6 +85,7 @@ class ControllerEndpoints:
         *,
         shard: Shard | None = None,
         election: Election | None = None,
+        planner: Planner | None = None,
         dry_run: bool = False,
     ) -> None:
         self._dry_run = dry_run
@@ -101,6 +106,12 @@ class ControllerEndpoints:
         self._leads = leads
         self._clock = asyncio.get_running_loop().time
         self._activity = ActivityLog(self._clock())
+        self._endpoints = {
+            verb: self._endpoint(verb, handler)
+            for verb, handler in self._handlers(runnable, planner).items()
+        }
+
+    def _handlers(self, runnable: Runnable, planner: Planner | None) -> dict[Verb, Handler]:
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
         if isinstance(runnable, Hosted):
             handlers |= {
@@ -108,6 +119,8 @@ class ControllerEndpoints:
                 Verb.TREE: partial(self._tree, runnable),
                 Verb.RESYNC: partial(self._resync, runnable),
             }
+        if isinstance(runnable, Hosted) and planner is not None:
+            handlers[Verb.PLAN] = partial(self._plan_keys, runnable, planner)
         if isinstance(runnable, ControllerRuntime):
             handlers |= {
                 Verb.RECORD: partial(self._record, runnable),
@@ -120,9 +133,7 @@ class ControllerEndpoints:
                 Verb.GC_APPLY: partial(self._apply, runnable),
                 Verb.GC_ACCEPT: partial(self._accept, runnable),
             }
-        self._endpoints = {
-            verb: self._endpoint(verb, handler) for verb, handler in handlers.items()
-        }
+        return handlers
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Return the endpoints that this process serves now."""
@@ -211,6 +222,12 @@ class ControllerEndpoints:
         top = await dated(self._connection, replace(whole, branches=whole.branches[:BRANCHES_MAX]))
         top = replace(top, branches=(*top.branches, *whole.branches[BRANCHES_MAX:]))
         return self._fitting(BRANCHES_MAX, top.limited)
+
+    async def _plan_keys(self, runtime: Hosted, planner: Planner, request: bytes) -> bytes:
+        keys = _keys(request)
+        self._check_running(runtime)
+        plan = KeyPlans.of(await planner.plan(runtime, keys), self._daemon)
+        return self._fitting(ACTIONS_MAX, plan.limited)
 
     async def _recording(self, runtime: Hosted, request: bytes, *, masked: bool) -> bytes:
         self._check_started(runtime)

@@ -4,18 +4,20 @@ from collections.abc import Callable, Mapping
 from heapq import nsmallest
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.daemon.api.activity import Activity
 from natsctl.model.garbage import GarbagePlan
-from natsctl.model.plans.plan import KeyPlan
+from natsctl.model.plans.plan import KeyPlan, Plan
 from natsctl.telemetry.hiding import shortened
 
 SHOWN_MAX = 100  # keys that a status names of each list; it counts all of them
 OWNED_MAX = 1_000  # owned objects that an explanation names of each kind
 BRANCHES_MAX = 5_000
 ORPHANS_MAX = 1_000
+ACTIONS_MAX = 1_000  # of each key in a plan
 TEXT_MAX = 500  # characters of the reason for one key among many
 
 
@@ -214,6 +216,31 @@ class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
         """Return the plan with its first *count* orphans; `more` counts the others."""
         more = self.more + len(self.orphans[count:])
         return replace(self, orphans=self.orphans[:count], more=more)
+
+
+class KeyPlans(Plan, frozen=True, kw_only=True):
+    """A plan of some keys by one daemon; `more` counts the actions that it leaves out."""
+
+    daemon: Process
+    more: int = 0
+
+    @classmethod
+    def of(cls, plan: Plan, daemon: Process) -> "KeyPlans":
+        """Return the plan as that daemon reports it."""
+        return cls(**asdict(plan), daemon=daemon)
+
+    def limited(self, count: int) -> "KeyPlans":
+        """Return the plan with at most *count* actions of each key, and *count* orphans."""
+        keys = {
+            key: replace(plan, error=cut(plan.error), actions=plan.actions[:count])
+            for key, plan in self.keys.items()
+        }
+        more = sum(len(plan.actions[count:]) for plan in self.keys.values())
+        garbage = self.garbage
+        if garbage is not UNSET:
+            orphans_more = garbage.more + len(garbage.orphans[count:])
+            garbage = replace(garbage, orphans=garbage.orphans[:count], more=orphans_more)
+        return replace(self, keys=keys, more=self.more + more, garbage=garbage)
 
 
 def fitting(limit: int, count: int, answer: Callable[[int], msgspec.Struct]) -> bytes:

@@ -19,6 +19,7 @@ from natsctl.core.coordination.sharding import Shard
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints, Leads
 from natsctl.daemon.api.messages import Process
+from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.verbs import NAME
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import Connection
@@ -61,6 +62,7 @@ async def answering(
     shards: Mapping[str, Shard] = NO_SHARDS,
     elections: Mapping[str, Election] = NO_ELECTIONS,
     daemon: Process | None = None,
+    planner: Planner | None = None,
     dry_run: bool = False,
 ) -> AsyncIterator[None]:
     """Serve these controllers over NATS while the context lasts.
@@ -74,6 +76,7 @@ async def answering(
         shards: the membership of this process in each sharded controller, by name.
         elections: the election of the leader of each controller that has one, by name.
         daemon: this process; by default `this_process()`.
+        planner: plans keys on request; without it, the daemon does not answer such requests.
         dry_run: whether the controllers only plan.
     """
     daemon = this_process() if daemon is None else daemon
@@ -85,6 +88,7 @@ async def answering(
             leads,
             shard=shards.get(runtime.name),
             election=elections.get(runtime.name),
+            planner=planner,
             dry_run=dry_run,
         )
         for runtime in runtimes

@@ -16,6 +16,7 @@ class Verb(StrEnum):
     STATUS = "status"
     EXPLAIN = "explain"
     TREE = "tree"
+    PLAN = "plan"
     RESYNC = "resync"
     RECORD = "record"
     RECORDING = "recording"
@@ -43,6 +44,6 @@ class Verb(StrEnum):
 
         If the controller is *shared* among daemons, each of them acts for its own keys.
         """
-        by_one_daemon = {Verb.TREE, Verb.GC_PLAN}
+        by_one_daemon = {Verb.TREE, Verb.PLAN, Verb.GC_PLAN}
         by_leader = {Verb.GC_APPLY, Verb.GC_ACCEPT}
         return NAME if self in by_one_daemon or (self in by_leader and not shared) else ""

@@ -1,0 +1,261 @@
+"""A daemon plans a few keys on request, with a new instance of the controller that it runs."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from natsctl.controller.controller import Controller
+from natsctl.controller.slots.declare import primary, secondary
+from natsctl.core.objects.primary import Primary
+from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.planning.record import planning
+from natsctl.core.recording.recordings import Recordings, recording
+from natsctl.daemon.api.endpoints import ControllerEndpoints
+from natsctl.daemon.api.messages import KeyPlans, Process, fitting
+from natsctl.daemon.api.planner import KEYS_MAX, LIMIT_S, Planner
+from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.operator import Runnable
+from natsctl.errors import NatsctlError, PermanentError, UsageError
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.managed import Managed, ManagedController, ManagedReconciler
+from natsctl.model.garbage import GarbageLimits
+from natsctl.model.kinds import kv
+from natsctl.model.objects import Object
+from natsctl.model.plans.plan import Action, KeyPlan, Plan, PlanSummary
+from natsctl.testing.harness import Harness, running
+from natsctl.testing.memory import MemoryStores
+from natsctl.watchers import InformerController
+from tests.support.controllers import recording_watcher as watchers
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
+
+PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+SHOPS, SIGNS = "shops", "signs"
+
+
+class Shop(Object, frozen=True):
+    spec: str = ""
+
+
+class Shops(Controller):
+    garbage = GarbageLimits(interval_s=1e6)
+    resync_s = 1e6
+    shops = primary(kv(Shop, bucket=SHOPS))
+    signs = secondary(kv(Shop, bucket=SIGNS))
+
+    async def sync_handler(self, key: str) -> None:
+        shop = self.shops.get(key)
+        match None if shop is None else shop.spec:
+            case None:
+                return
+            case "fail":
+                raise ValueError("no luck")
+            case "new" if not planning():
+                raise PermanentError("the sign is not made yet")
+            case "sleep" if planning():
+                await asyncio.sleep(1e6)
+        await self.signs.apply(key, Shop(spec="open"))
+
+
+class Named(Shops):
+    def __init__(self, name: str = "others") -> None:
+        self.name = name
+
+
+class Needing(Shops):
+    def __init__(self, needed: str) -> None:
+        self.name = needed
+
+
+class Client:
+    """Sends plan requests to the endpoints of one controller."""
+
+    def __init__(self, runnable: Runnable, stores: MemoryStores) -> None:
+        endpoints = ControllerEndpoints(
+            runnable,
+            PROCESS,
+            Connection(NatsOptions()),
+            lambda _: True,
+            planner=Planner(nats=stores),
+        ).endpoints()
+        handlers = {endpoint.metadata["verb"]: endpoint.handler for endpoint in endpoints}
+        self._plan = handlers[Verb.PLAN]
+
+    async def __call__(self, *keys: str) -> KeyPlans:
+        return msgspec.json.decode(await self._plan(" ".join(keys).encode()), type=KeyPlans)
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    async with running(Shops()) as harness:
+        yield harness
+
+
+def client(harness: Harness) -> Client:
+    return Client(harness.runtime, harness.stores)
+
+
+async def test_a_plan_has_the_writes_that_a_sync_would_make_and_makes_none(
+    harness: Harness,
+) -> None:
+    shops, signs = (harness.stores.store(slot.kind) for slot in (Shops.shops, Shops.signs))
+    await shops.create("corner", b'{"spec": "new"}')
+    await asyncio.sleep(1)
+    plan = await client(harness)("corner")
+    assert [(action.action, action.key) for action in plan.keys["corner"].actions] == [
+        ("create", "corner")
+    ]
+    assert (plan.summary.create, plan.daemon, plan.controller) == (1, PROCESS, "shops")
+    assert (signs.keys(), shops.writes) == ([], 1)
+
+
+async def test_a_plan_of_a_converged_key_changes_nothing(harness: Harness) -> None:
+    await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "old"}')
+    await harness.run_until_idle()
+    plan = await client(harness)("corner")
+    assert (plan.summary, plan.keys) == (PlanSummary(unchanged=1), {})
+
+
+async def test_a_plan_has_the_error_of_a_key_that_fails(harness: Harness) -> None:
+    await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "fail"}')
+    await asyncio.sleep(1)
+    plan = await client(harness)("corner")
+    assert "ValueError: no luck" in plan.keys["corner"].error
+
+
+async def test_a_plan_leaves_the_syncs_of_the_daemon_alone(harness: Harness) -> None:
+    await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "fail"}')
+    await asyncio.sleep(1)
+    before = harness.runtime.status().syncs
+    await client(harness)("corner")
+    after = harness.runtime.explain("corner")
+    assert harness.runtime.status().syncs - before <= 1  # a retry of the daemon itself
+    assert after.failures > 0
+
+
+async def test_a_plan_neither_records_its_syncs_nor_notes_held_keys(tmp_path: Path) -> None:
+    recordings = Recordings(1_000_000)
+    state_directory.set(tmp_path)
+    with recording(recordings):
+        async with running(Shops()) as harness:
+            await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "sleep"}')
+            await harness.run_until_idle()
+            request = asyncio.create_task(client(harness)("corner"))
+            await asyncio.sleep(1)
+            held = os.listdir(tmp_path)  # noqa: PTH208 - the loop runs in virtual time
+            with pytest.raises(NatsctlError, match="longer than"):
+                await request
+    assert len(held) == 1  # the file of the daemon
+    assert recordings.of("shops", "corner") == []
+
+
+async def test_a_plan_that_takes_too_long_ends(harness: Harness) -> None:
+    await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "sleep"}')
+    await harness.run_until_idle()
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+    with pytest.raises(NatsctlError, match=r"longer than 20 s: run natsctl plan -c .*:Shops"):
+        await client(harness)("corner")
+    assert clock() - begun < LIMIT_S + 1
+    assert "plan" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
+async def test_one_plan_is_made_at_a_time(harness: Harness) -> None:
+    await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "sleep"}')
+    await harness.run_until_idle()
+    plan = client(harness)
+    first = asyncio.create_task(plan("corner"))
+    await asyncio.sleep(1)
+    with pytest.raises(NatsctlError, match="the daemon is making another plan: try again"):
+        await plan("corner")
+    with pytest.raises(NatsctlError, match="longer than"):
+        await first
+
+
+@pytest.mark.parametrize("keys", [[], [f"k{number}" for number in range(KEYS_MAX + 1)]])
+async def test_a_plan_is_for_a_few_keys(harness: Harness, keys: list[str]) -> None:
+    with pytest.raises(UsageError, match="send 1 to 20 keys, separated by spaces"):
+        await client(harness)(*keys)
+
+
+async def test_a_controller_with_too_many_objects_is_planned_by_a_command(
+    harness: Harness,
+) -> None:
+    for key in ("corner", "odd"):
+        await harness.stores.store(Shops.shops.kind).create(key, b"5")
+    await harness.run_until_idle()
+    planner = Planner(nats=harness.stores, objects_max=1)
+    with pytest.raises(UsageError, match=r"at most 1: run natsctl plan -c .*:Shops, which"):
+        await planner.plan(harness.runtime, ["corner"])
+
+
+async def test_a_controller_that_needs_arguments_cannot_be_planned() -> None:
+    async with running(Needing("needing")) as harness:
+        with pytest.raises(UsageError, match=r"needing cannot be planned in its daemon: .*needed"):
+            await client(harness)("a")
+
+
+async def test_a_controller_that_its_class_makes_with_another_name_cannot_be_planned() -> None:
+    async with running(Named("mine")) as harness:
+        with pytest.raises(UsageError, match="alone makes another controller, others"):
+            await client(harness)("a")
+
+
+def test_a_plan_that_does_not_fit_counts_the_actions_that_it_leaves_out() -> None:
+    actions = tuple(Action(action="create", kind="K", key=str(number)) for number in range(100))
+    plan = Plan(controller="c", summary=PlanSummary(), keys={"a": KeyPlan(actions=actions)})
+    answer = fitting(1000, len(actions), KeyPlans.of(plan, PROCESS).limited)
+    limited = msgspec.json.decode(answer, type=KeyPlans)
+    assert len(limited.keys["a"].actions) + limited.more == len(actions)
+    assert limited.more > 0
+
+
+class Sites(InformerController):
+    name = "sites"
+    watcher = watchers.RecordingWatcher()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_informer(watchers.SITES)
+        self.add_watcher(self.watcher, watchers.SITES)
+
+
+async def test_watchers_are_planned_by_a_new_instance_of_their_class() -> None:
+    stores, controller = MemoryStores(), Sites()
+    async with watchers.running(controller, stores):
+        await watchers.put(stores.store(watchers.SITES), "athens", watchers.site("one"))
+        await asyncio.sleep(1)
+        Sites.watcher.failures = 1
+        plan = await Client(controller, stores)("athens")
+    assert plan.keys["athens"].error == "ValueError: on purpose"
+
+
+class Disks(ManagedController[Disk]):
+    kind = DISKS
+    cloud = Cloud()
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
+
+    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+        return CloudClient(self.cloud)
+
+
+async def test_a_plan_of_a_managed_object_has_the_external_call() -> None:
+    stores, controller = MemoryStores(), Disks()
+    controller.use(nats=stores)
+    task = asyncio.create_task(controller.run())
+    await controller.synced.wait()
+    await stores.store(DISKS).create("data", b'{"spec": {"size": 5}}')
+    await asyncio.sleep(30)
+    Disks.cloud.disks.clear()
+    plan = await Client(controller, stores)("data")
+    controller.stop()
+    await task
+    calls = [action.call for action in plan.keys["data"].actions if action.action == "external"]
+    assert calls == ["create"]
+    assert Disks.cloud.disks == {}
