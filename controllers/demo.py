@@ -6,6 +6,7 @@ The tour runs `natsctl` commands and prints each one with its output.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ def main() -> None:
         _heal()
         _delete()
         _collect()
+        _offer_console()
     _what_next()
 
 
@@ -69,6 +71,20 @@ def _collect() -> None:
     _run("list", "routes")
 
 
+def _offer_console() -> None:
+    """Serve the console on the data of the tour, if a person at a terminal wants it."""
+    if not sys.stdin.isatty():
+        return
+    _print("5. Look at the controller and its objects in a browser.")
+    try:
+        answer = input("   Open the console? [y/N] ")
+    except (EOFError, KeyboardInterrupt):
+        return
+    if answer.strip().lower() in {"y", "yes"}:
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C ends the console, not the tour
+        _run("console", "--port", "0", "--open")
+
+
 def _what_next() -> None:
     _print("The tour is over. Try this next:")
     activate = os.path.relpath(Path(sys.executable).parent / "activate")
@@ -85,6 +101,10 @@ and in another terminal:
     natsctl explain shop
     natsctl history greetings shop
     natsctl watch routes
+
+Look at all of it in a browser:
+
+    natsctl console
 
 To restart the controller after each change of its source, run this instead of the first command:
 
