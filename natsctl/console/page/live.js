@@ -39,6 +39,8 @@ export class Live {
     this._stateMs = Date.now();
     this._heard = false;
     this._tick = setInterval(() => this._check(), TICK_MS);
+    this._show = () => this._showed();
+    document.addEventListener("visibilitychange", this._show);
     this._open();
     this.refresh();
   }
@@ -54,6 +56,7 @@ export class Live {
   close() {
     this._abort.abort();
     clearInterval(this._tick);
+    document.removeEventListener("visibilitychange", this._show);
     this._stream?.close();
   }
 
@@ -88,6 +91,17 @@ export class Live {
     stream.addEventListener("error", () => this._lost(stream));
   }
 
+  /** A hidden page has no stream: browsers limit the connections to a server. */
+  _showed() {
+    if (document.hidden) {
+      this._stream.close();
+      this._heard = false; // the first notice after that loads the view again
+    } else {
+      this._heardMs = Date.now();
+      this._open();
+    }
+  }
+
   _hear(then) {
     if (!this._heard) this.refresh(); // there may have been changes without a notice
     this._heardMs = Date.now();
@@ -114,6 +128,7 @@ export class Live {
   }
 
   _check() {
+    if (document.hidden) return;
     if (Date.now() - Math.max(this._heardMs, this._openedMs) > SILENCE_MS) this._open();
     this._report(this._present(Date.now() - this._heardMs));
   }
