@@ -109,6 +109,20 @@ def view(wanted: Any, stored: Any) -> Any:
     return stored
 
 
+def agrees(wanted: Any, stored: Any) -> bool:
+    """Return whether *stored* has every field of *wanted* with the same value, see `view`."""
+    if wanted == stored:
+        return True
+    if isinstance(wanted, dict) and isinstance(stored, dict):
+        for name, value in wanted.items():
+            if name not in stored or not agrees(value, stored[name]):
+                return False
+        return True
+    if isinstance(wanted, list) and isinstance(stored, list):
+        return len(wanted) == len(stored) and all(map(agrees, wanted, stored))
+    return False
+
+
 def merge_patch(document: Document, patch: Document) -> Document:
     """Apply a JSON merge patch (RFC 7396): a null in *patch* removes the field."""
     result = dict(document)

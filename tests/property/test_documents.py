@@ -221,3 +221,13 @@ def test_every_difference_can_be_written_as_a_merge_patch(one: Document, two: Do
 
     old, new = without_null(one), without_null(two)
     assert documents.merge_patch(old, patch(old, new)) == new
+
+
+@given(wanted=VALUES, stored=VALUES, more=st.dictionaries(st.sampled_from("abcxyz"), VALUES))
+def test_a_document_agrees_if_its_view_is_the_wanted_one(
+    wanted: Any, stored: Any, more: dict[str, Any]
+) -> None:
+    pairs = [(wanted, stored), ({"a": wanted}, {**more, "a": stored}), ({"a": wanted}, more)]
+    pairs += [(wanted, wanted), ({"a": wanted}, {**more, "a": wanted})]
+    for one, other in pairs:
+        assert documents.agrees(one, other) == (documents.view(one, other) == one)

@@ -48,18 +48,21 @@ class LastApplied:
         digest, document = self.digest(manifest), documents.parse(stored.value)
         if digest != self.digest(document):
             return False
-        seen = stored.revision if self._partly else documents.view(manifest, document)
-        return seen == manifest or self._results.get(stored.key) == (digest, seen)
+        if not self._partly and documents.agrees(manifest, document):
+            return True
+        return self._results.get(stored.key) == (digest, self._form(manifest, stored, document))
 
     def applied(self, manifest: Document, stored: Stored) -> None:
         """Remember the stored form after an apply of the sealed *manifest*, if it differs."""
-        seen: object = stored.revision
-        if not self._partly:
-            seen = documents.view(manifest, documents.parse(stored.value))
-        if seen == manifest:
+        document = documents.parse(stored.value)
+        if not self._partly and documents.agrees(manifest, document):
             self._results.pop(stored.key, None)
         else:
-            self._results[stored.key] = self.digest(manifest), seen
+            form = self._form(manifest, stored, document)
+            self._results[stored.key] = self.digest(manifest), form
+
+    def _form(self, manifest: Document, stored: Stored, document: Document) -> object:
+        return stored.revision if self._partly else documents.view(manifest, document)
 
     def deleted(self, key: str) -> None:
         """Forget the object."""

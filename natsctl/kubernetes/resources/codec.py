@@ -1,6 +1,7 @@
 """Decodes the JSON of objects in a cluster into stored objects.
 
-Only the fields of the object and of its metadata are decoded; their values are copied as bytes.
+The bytes of an object are kept, apart from its type and its `managedFields`. An object that is
+not written as a kube-apiserver writes it is encoded again.
 """
 
 from typing import Any
@@ -17,8 +18,24 @@ PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,applic
 _Fields = dict[str, msgspec.Raw]
 
 _fields = msgspec.json.Decoder(_Fields)
-_text = msgspec.json.Decoder(str)
-_NOTHING = msgspec.Raw(b'""')
+_METADATA = b'{"metadata":'  # the start of an object without a type, as in a list
+_MANAGED = b'"managedFields":'
+
+
+class _Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    name: str
+    resource_version: str
+    namespace: str = ""
+    managed_fields: msgspec.Raw = msgspec.Raw()
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    metadata: _Metadata
+    api_version: msgspec.Raw = msgspec.Raw()
+    kind: msgspec.Raw = msgspec.Raw()
+
+
+_head = msgspec.json.Decoder(_Head)
 
 
 class ObjectDecoder:
@@ -28,10 +45,10 @@ class ObjectDecoder:
         self._name = kind.name
         self._metadata_only = kind.metadata_only
         self._managed_fields = kind.managed_fields
-        self._type = {
-            "apiVersion": msgspec.Raw(msgspec.json.encode(kind.api_version)),
-            "kind": msgspec.Raw(msgspec.json.encode(kind.kind)),
-        }
+        version, name = msgspec.json.encode(kind.api_version), msgspec.json.encode(kind.kind)
+        self._type = {"apiVersion": msgspec.Raw(version), "kind": msgspec.Raw(name)}
+        self._start = b'{"apiVersion":%s,"kind":%s,' % (version, name)
+        self._served_start = b'{"kind":%s,"apiVersion":%s,"metadata":' % (name, version)
 
     @property
     def accept(self) -> str:
@@ -46,18 +63,48 @@ class ObjectDecoder:
     def stored(self, document: bytes | msgspec.Raw) -> Stored:
         """Return the object in *document*; raises `StoreError` if it is invalid."""
         try:
-            fields = _fields.decode(document)
-            metadata = _fields.decode(fields["metadata"])
-            if not self._managed_fields:
-                metadata.pop("managedFields", None)
-            namespace = _text.decode(metadata.get("namespace", _NOTHING))
-            key = joined(namespace, _text.decode(metadata["name"]))
-            revision = int(_text.decode(metadata["resourceVersion"]))
-        except (KeyError, ValueError, *DECODE_ERRORS) as error:
+            head = _head.decode(document)
+            metadata = head.metadata
+            key, revision = (
+                joined(metadata.namespace, metadata.name),
+                int(metadata.resource_version),
+            )
+            value = self._cut(bytes(document), head) or self._encoded(document)
+        except (ValueError, *DECODE_ERRORS) as error:
             raise StoreError(f"the server sent an invalid {self._name}: {error!r}") from error
-        return Stored(key, revision, self._encode(fields, metadata))
+        return Stored(key, revision, value)
 
-    def _encode(self, fields: _Fields, metadata: _Fields) -> bytes:
+    def _cut(self, document: bytes, head: _Head) -> bytes:
+        """Return the document with our type and without `managedFields`.
+
+        Returns no bytes if the document does not have the form in which a server writes objects.
+        """
+        if self._metadata_only:
+            return b""
+        if document.startswith(self._served_start):
+            start = len(self._served_start) - len(_METADATA) + 1
+        elif document.startswith(_METADATA) and not head.kind and not head.api_version:
+            start = 1
+        else:
+            return b""
+        document = document.rstrip()
+        managed = bytes(head.metadata.managed_fields)
+        if self._managed_fields or not managed:
+            return self._start + document[start:]
+        field = _MANAGED + managed
+        if document.count(field) != 1:
+            return b""
+        end = document.index(field) + len(field)
+        if document[end - len(field) - 1 : end - len(field)] != b",":
+            return b""
+        return self._start + document[start : end - len(field) - 1] + document[end:]
+
+    def _encoded(self, document: bytes | msgspec.Raw) -> bytes:
+        """Encode the fields of the document again, and copy their values as bytes."""
+        fields = _fields.decode(document)
+        metadata = _fields.decode(fields["metadata"])
+        if not self._managed_fields:
+            metadata.pop("managedFields", None)
         rest: dict[str, object] = {} if self._metadata_only else dict(fields)
         for name in self._type:
             rest.pop(name, None)

@@ -31,8 +31,7 @@ class Paths(msgspec.Struct, frozen=True):
 
     def one(self, key: str, subresource: str = "") -> str:
         """Return the path of the object with this key, or of a subresource such as `status`."""
-        namespace, name = self.parts(key)
-        path = f"{self.all(namespace)}/{_quoted(name)}"
+        path = _object_path(self, key)
         return f"{path}/{subresource}" if subresource else path
 
     def parts(self, key: str) -> tuple[str, str]:
@@ -48,9 +47,21 @@ class Paths(msgspec.Struct, frozen=True):
         return namespace, name
 
 
+@lru_cache(maxsize=1024)  # an apply asks for the path of its object twice
+def _object_path(paths: Paths, key: str) -> str:
+    namespace, name = paths.parts(key)
+    return f"{paths.all(namespace)}/{_quoted(name)}"
+
+
 @lru_cache(maxsize=1024)
 def _quoted(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else quote(name, safe="")
+
+
+@lru_cache(maxsize=256)
+def _paths(api_version: str, plural: str, *, namespaced: bool) -> Paths:
+    prefix = "apis" if "/" in api_version else "api"
+    return Paths(f"/{prefix}/{api_version}", plural, namespaced)
 
 
 def paths_of(resource: ApiResource, kind: KubeKind[object]) -> Paths:
@@ -62,5 +73,4 @@ def paths_of(resource: ApiResource, kind: KubeKind[object]) -> Paths:
         raise UsageError(
             f"{kind.name} is cluster-scoped: declare it without namespace {kind.namespace!r}"
         )
-    prefix = "apis" if "/" in resource.api_version else "api"
-    return Paths(f"/{prefix}/{resource.api_version}", resource.plural, resource.namespaced)
+    return _paths(resource.api_version, resource.plural, namespaced=resource.namespaced)

@@ -1,0 +1,87 @@
+"""The decoding of objects in a cluster: our type first, no `managedFields`, all other bytes."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from natsctl import kube
+from natsctl.errors import StoreError
+from natsctl.kubernetes.resources.codec import ObjectDecoder
+
+MANAGED: list[Any] = [{"manager": "x", "fieldsV1": {"f:data": {}}}]
+METADATA: dict[str, Any] = {"name": "web", "namespace": "shop", "resourceVersion": "17"}
+DATA = {"text": 'a "managedFields":[] in a text', "é": "ü"}
+TYPE = {"kind": "ConfigMap", "apiVersion": "v1"}
+KIND = kube("v1", "ConfigMap")
+
+encode = msgspec.json.encode
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        encode({**TYPE, "metadata": METADATA, "data": DATA}),
+        encode({**TYPE, "metadata": {**METADATA, "managedFields": MANAGED}, "data": DATA}),
+        encode({**TYPE, "metadata": {**METADATA, "managedFields": MANAGED}, "data": DATA}) + b"\n",
+        encode({**TYPE, "metadata": {"managedFields": MANAGED, **METADATA}, "data": DATA}),
+        encode({**TYPE, "metadata": {**METADATA, "managedFields": None}, "data": DATA}),
+        encode({"metadata": {**METADATA, "managedFields": MANAGED}, "data": DATA}),
+        encode({"metadata": METADATA, "data": DATA}),
+        encode({"metadata": METADATA, "data": DATA, "kind": "", "apiVersion": ""}),
+        encode({"metadata": METADATA, "data": DATA, **TYPE}),
+        encode({"data": DATA, "metadata": {**METADATA, "managedFields": MANAGED}, **TYPE}),
+        encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": METADATA, "data": DATA}),
+        msgspec.json.format(
+            encode({**TYPE, "metadata": {**METADATA, "managedFields": MANAGED}, "data": DATA})
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", [bytes, msgspec.Raw])
+def test_each_form_of_an_object_is_decoded_to_the_same_object(document: bytes, form: Any) -> None:
+    stored = ObjectDecoder(KIND).stored(form(document))
+    assert (stored.key, stored.revision) == ("shop/web", 17)
+    assert msgspec.json.decode(stored.value) == {**TYPE, "metadata": METADATA, "data": DATA}
+    assert stored.value.startswith(b'{"apiVersion":"v1","kind":"ConfigMap",')
+
+
+def test_a_copy_of_the_managed_fields_elsewhere_in_the_object_is_kept() -> None:
+    template = {"metadata": {"name": "x", "managedFields": MANAGED}}
+    metadata = {**METADATA, "managedFields": MANAGED}
+    document = encode({**TYPE, "metadata": metadata, "spec": {"template": template}})
+    stored = ObjectDecoder(KIND).stored(document)
+    assert msgspec.json.decode(stored.value) == {
+        **TYPE,
+        "metadata": METADATA,
+        "spec": {"template": template},
+    }
+
+
+def test_a_kind_with_managed_fields_keeps_them() -> None:
+    metadata = {**METADATA, "managedFields": MANAGED}
+    document = encode({**TYPE, "metadata": metadata})
+    stored = ObjectDecoder(kube("v1", "ConfigMap", managed_fields=True)).stored(document)
+    assert msgspec.json.decode(stored.value) == {**TYPE, "metadata": metadata}
+
+
+def test_a_kind_of_which_only_metadata_is_watched_keeps_no_other_field() -> None:
+    document = encode({**TYPE, "metadata": {**METADATA, "managedFields": MANAGED}, "data": DATA})
+    stored = ObjectDecoder(kube("v1", "ConfigMap", metadata_only=True)).stored(document)
+    assert msgspec.json.decode(stored.value) == {**TYPE, "metadata": METADATA}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"[]",
+        b'{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"web","resourceVersion":"1"}',
+        encode({**TYPE, "metadata": {"name": "web"}}),
+        encode({**TYPE, "metadata": {"name": "web", "resourceVersion": "x"}}),
+        encode({**TYPE, "metadata": {"resourceVersion": "1"}}),
+        encode(TYPE),
+    ],
+)
+def test_an_invalid_object_is_an_error_of_the_store(document: bytes) -> None:
+    with pytest.raises(StoreError, match="invalid ConfigMap"):
+        ObjectDecoder(KIND).stored(document)
