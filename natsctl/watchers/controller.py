@@ -27,7 +27,6 @@ from natsctl.core.recording.stores import noted
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
-from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Store, Stores
 from natsctl.watchers.deliveries import Deliveries
@@ -191,21 +190,23 @@ class InformerController(Hosted):
         """Wait until every cache is synced."""
         await self._host.caches_synced()
 
+    def check_watcher(self, delivery: Delivery) -> None:
+        """Raise `UsageError` if the delivery's watcher or resource kind does not exist."""
+        self._resource_kinds.registration(delivery.resource_kind, delivery.watcher)
+
     async def deliver(self, key: str, delivery: Delivery) -> None:
         """Call one watcher with one change now, outside of the loops; raises its failure.
 
-        Needs stores that are `opened` and caches that are `complete`. Raises `UsageError` if there
-        is no such watcher.
+        Needs stores that are `opened` and caches that are `complete`. Raises the errors of
+        `check_watcher`.
         """
-        for deliveries, sources in self._resource_kinds.routes():
-            if deliveries.resource_kind == delivery.resource_kind:
-                source = sources[0]
-                change = ObjectChange(
-                    key, source.kind, source.informer.store, delivery.before, delivery.after
-                )
-                await deliveries.deliver(self.name, delivery.watcher, change)
-                return
-        raise UsageError(f"{self.name} has no resource kind {delivery.resource_kind}")
+        kind, name = delivery.resource_kind, delivery.watcher
+        registration = self._resource_kinds.registration(kind, name)
+        source = self._resource_kinds.sources[kind][0]
+        store, before, after = source.informer.store, delivery.before, delivery.after
+        change = ObjectChange(key, source.kind, store, before, after)
+        deliveries = self._resource_kinds.deliveries_of(kind)
+        await deliveries.deliver(self.name, registration, change)
 
     def hold_only(self, keys: Collection[str]) -> None:
         """See `Hosted.hold_only`."""

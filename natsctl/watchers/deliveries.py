@@ -20,10 +20,10 @@ from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.retry import Stop
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.recording.recordings import Delivery
-from natsctl.core.sync.calls import Calls, awaitable
+from natsctl.core.sync.calls import Calls
 from natsctl.core.sync.history import SyncHistory, SyncRun
 from natsctl.core.sync.loop import SyncLoop
-from natsctl.errors import StoppedError, StoreError, UsageError
+from natsctl.errors import StoppedError, StoreError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import retain
@@ -32,8 +32,8 @@ from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
 from natsctl.watchers.failed_calls import FailedCalls, Policies, Registration
-from natsctl.watchers.merged_changes import ObjectChange, merged
-from natsctl.watchers.watcher import RecallingWatcher, ResourceWatcher
+from natsctl.watchers.merged_changes import ObjectChange, merged, notify
+from natsctl.watchers.watcher import ResourceWatcher
 
 CHANGES_MAX = 100_000
 EARLY_S = 0.001  # a timer may fire this much too early
@@ -329,7 +329,7 @@ class Deliveries:
         with sync_span(self.resource_kind, partial(_span_facts, change, watcher)) as span:
             try:
                 with run:
-                    await self._calls.call(change.key, _notify, watcher, change)
+                    await self._calls.call(change.key, notify, watcher, change)
             except asyncio.CancelledError as error:
                 self._history.failed(run, error, _now(), failures=failures)
                 raise
@@ -364,18 +364,13 @@ class Deliveries:
         past = await self._history.past_failures(change.key, error, registration.name)
         return past if past and self._failed_calls.retries(error, past + 1) else 0
 
-    async def deliver(self, controller: str, watcher: str, change: ObjectChange) -> None:
-        """Call one watcher with the change now, outside of the loop; raises its failure.
-
-        Raises `UsageError` if there is no such watcher.
-        """
-        named = (one for one in self.registrations if one.name == watcher)
-        registration = next(named, None)
-        if registration is None:
-            raise UsageError(f"{controller} has no watcher {watcher} of {self.resource_kind}")
+    async def deliver(
+        self, controller: str, registration: Registration, change: ObjectChange
+    ) -> None:
+        """Call one watcher with the change now, outside of the loop; raises its failure."""
         with self._begin(registration, change):
             calls = Calls(controller, "the watcher")
-            await calls.call(change.key, _notify, registration.watcher, change)
+            await calls.call(change.key, notify, registration.watcher, change)
 
 
 def _span_facts(change: ObjectChange, watcher: ResourceWatcher) -> Mapping[str, object]:
@@ -385,19 +380,6 @@ def _span_facts(change: ObjectChange, watcher: ResourceWatcher) -> Mapping[str, 
         "operation": change.action.value.lower(),
         "watcher": type(watcher).__name__,
     }
-
-
-async def _notify(watcher: ResourceWatcher, change: ObjectChange) -> None:
-    match change.old, change.new:
-        case None, None:
-            if isinstance(watcher, RecallingWatcher):
-                await awaitable(watcher.missed, change.key, change.store)
-        case None, new if new is not None:
-            await awaitable(watcher.add, new)
-        case old, None if old is not None:
-            await awaitable(watcher.delete, old)
-        case old, new if old is not None and new is not None:
-            await awaitable(watcher.update, old, new)
 
 
 def _give_up(_error: Exception, _failures: int) -> Stop:

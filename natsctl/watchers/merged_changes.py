@@ -1,12 +1,13 @@
-"""Merges several changes of an object that a watcher has not processed."""
+"""A change of an object: the call of a watcher, and the merging of changes that wait for one."""
 
 from typing import Any
 
 import msgspec
 
+from natsctl.core.sync.calls import awaitable
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Store, Stored
-from natsctl.watchers.watcher import ResourceAction, Snapshot
+from natsctl.watchers.watcher import RecallingWatcher, ResourceAction, ResourceWatcher, Snapshot
 
 
 class ObjectChange(msgspec.Struct, frozen=True):
@@ -49,6 +50,20 @@ class ObjectChange(msgspec.Struct, frozen=True):
         if this_state is None or other_state is None:
             return this_state is not other_state
         return self.kind.differs(other_state.value, this_state.value)
+
+
+async def notify(watcher: ResourceWatcher, change: ObjectChange) -> None:
+    """Call the function of the watcher for the change."""
+    match change.old, change.new:
+        case None, None:
+            if isinstance(watcher, RecallingWatcher):
+                await awaitable(watcher.missed, change.key, change.store)
+        case None, new if new is not None:
+            await awaitable(watcher.add, new)
+        case old, None if old is not None:
+            await awaitable(watcher.delete, old)
+        case old, new if old is not None and new is not None:
+            await awaitable(watcher.update, old, new)
 
 
 def merged(pending: tuple[ObjectChange, ...], change: ObjectChange) -> tuple[ObjectChange, ...]:

@@ -117,6 +117,14 @@ class ResourceKinds:
             )
         return self.deliveries[name]
 
+    def registration(self, resource_kind: str, watcher: str) -> Registration:
+        """Return the watcher of that name; raises `UsageError` if there is none."""
+        deliveries = self.deliveries.get(resource_kind)
+        for registration in deliveries.registrations if deliveries and self.opened else ():
+            if registration.name == watcher:
+                return registration
+        raise UsageError(f"{self._name} has no watcher {watcher} of {resource_kind}")
+
     def sources_of(self, deliveries: Deliveries) -> Sequence[Source]:
         """Return the sources of the deliveries."""
         return self.sources.get(deliveries.resource_kind, ())

@@ -128,7 +128,7 @@ def _text(value: bytes | msgspec.Raw) -> bytes:
         document = _without_uid(exact_json.decode(value))
         return _TIME.sub(b"", exact_json.encode_sorted(document))
     except DECODE_ERRORS:
-        return bytes(value)
+        return b""  # a recording has no other values
 
 
 def _without_uid(document: Any) -> Any:

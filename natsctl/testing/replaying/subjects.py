@@ -38,6 +38,10 @@ class Subject(Protocol):
         """The informers by slot."""
         ...
 
+    def check(self) -> None:
+        """Raise `UsageError` if the controller has no such handler."""
+        ...
+
     async def sync(self) -> float | None:
         """Call the handler once, as in the recorded sync; return the delay, or raise its error."""
         ...
@@ -77,6 +81,7 @@ async def opened(
             raise UsageError(_other_kind(controller, recorded, wanted))
     async with run():
         await complete()
+        subject.check()
         await made.start()
         try:
             yield subject
@@ -94,13 +99,19 @@ class _ControllerSubject:
     def informers(self) -> Mapping[str, Informer[Any]]:
         return self._runtime.informers
 
+    @property
+    def _slot(self) -> str:
+        return only_primary(type(self._runtime.controller)).name
+
+    def check(self) -> None:
+        if self._slot not in self._recorded.slots:
+            name = self._recorded.controller
+            raise UsageError(f"the recording of {name} has no slot {self._slot}")
+
     async def sync(self) -> float | None:
         recorded, controller = self._recorded, self._runtime.controller
-        slot = only_primary(type(controller))
-        if slot.name not in recorded.slots:
-            raise UsageError(f"the recording of {recorded.controller} has no slot {slot.name}")
         if self._world.last is not None:
-            primary: Primary[Any] = vars(controller)[slot.name]
+            primary: Primary[Any] = vars(controller)[self._slot]
             primary.deleted_states[recorded.key] = self._world.last
         return await self._runtime.sync(recorded.key)
 
@@ -117,6 +128,9 @@ class _ManagedSubject:
     def informers(self) -> Mapping[str, Informer[Any]]:
         return self._controller.informers
 
+    def check(self) -> None:
+        """The controller has one handler."""
+
     async def sync(self) -> float | None:
         return await self._controller.sync(self._recorded.key, last=self._world.last)
 
@@ -131,23 +145,28 @@ class _WatcherSubject:
     def informers(self) -> Mapping[str, Informer[Any]]:
         return self._controller.informers
 
+    def check(self) -> None:
+        self._controller.check_watcher(self._delivery)
+
     async def sync(self) -> float | None:
-        change = self._recorded.delivery
+        await self._controller.deliver(self._recorded.key, self._delivery)
+        return None
+
+    @property
+    def _delivery(self) -> Delivery:
+        change, state = self._recorded.delivery, self._world.state
         if change is None:
             raise UsageError(f"the recording of {self._recorded.controller} has no change")
-        state = self._world.state
-        delivery = Delivery(
+        return Delivery(
             change.resource_kind, change.watcher, state(change.before), state(change.after)
         )
-        await self._controller.deliver(self._recorded.key, delivery)
-        return None
 
 
 def _other_kind(controller: type[object], recorded: Recording, wanted: type[Any] | None) -> str:
     name = controller.__name__
     if wanted is None:
         return f"the recording is of a {recorded.surface} controller, which cannot be replayed"
-    return f"the recording is of a {wanted.__name__}, and {name} is none: give the class of it"
+    return f"{name} is no {wanted.__name__}, and the recording of {recorded.controller} is of one"
 
 
 async def _install(stores: MemoryStores, settings: Mapping[str, Any]) -> None:

@@ -270,5 +270,5 @@ def test_an_observation_that_was_not_recorded_is_listed() -> None:
 
 
 def test_a_class_of_another_kind_is_refused() -> None:
-    with pytest.raises(UsageError, match="the recording is of a ManagedController"):
+    with pytest.raises(UsageError, match="InformerController is no ManagedController"):
         replayed(first(Disks), InformerController)
