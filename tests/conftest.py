@@ -35,7 +35,7 @@ for profile, examples in {"short": 50, "long": 200}.items():
 settings.load_profile("short")
 
 VIRTUAL = ("unit", "property", "scenarios")
-WITHOUT_SERVERS = (*VIRTUAL, "architecture", "typing")
+WITHOUT_SERVERS = (*VIRTUAL, "simulation", "architecture", "typing")
 SERVERS = {"nats", "kube"}  # as parameters of the contract suite name them
 
 

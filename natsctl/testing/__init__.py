@@ -9,10 +9,10 @@ from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
 from natsctl.testing.recorder import MemoryRecorder, RecordedEvent
 from natsctl.testing.replaying.outcome import ReplayedSync
 from natsctl.testing.replaying.replay import ReplayError, replay
-from natsctl.testing.simulation.external import ExternalError, SimulatedExternal
 from natsctl.testing.simulation.finding import Finding, Report
 from natsctl.testing.simulation.objects import StoredObjects, load
 from natsctl.testing.simulation.simulate import SimulationError, simulate
+from natsctl.testing.simulation.world.external import ExternalError, SimulatedExternal
 from natsctl.testing.time import VirtualTimeLoop, in_virtual_time
 
 __all__ = [

@@ -130,12 +130,12 @@ class MemoryManifestStore:
         """See `Store.watch`."""
         await self._pass()
         queue: Watch = asyncio.Queue()
-        self._objects.watches.add(queue)
+        self._objects.watches[queue] = None
         try:
             async with aclosing(self._events(queue, list(self._listing()))) as events:
                 yield events
         finally:
-            self._objects.watches.discard(queue)
+            del self._objects.watches[queue]
 
     async def locate(self, manifest: Document) -> str:
         """See `ManifestStore.locate`."""

@@ -242,7 +242,7 @@ class _Bucket:
         self.fallbacks = 0
         self.writes = 0
         self.failure: StoreError | None = None
-        self.watches: set[_Watch] = set()
+        self.watches: dict[_Watch, None] = {}  # in the order in which they were opened
         self._history = (declared and declared.history) or HISTORY
 
     def last(self, key: str) -> Stored | Deleted | None:
@@ -281,11 +281,11 @@ class _Bucket:
     @contextmanager
     def queue(self) -> Iterator[_Watch]:
         watch = _Watch()
-        self.watches.add(watch)
+        self.watches[watch] = None
         try:
             yield watch
         finally:
-            self.watches.discard(watch)
+            del self.watches[watch]
 
 
 class MemoryStores:

@@ -23,7 +23,7 @@ class ClusterObjects:
     def __init__(self) -> None:
         self.at: dict[str, Document] = {}
         self.managers: dict[str, dict[str, set[Path]]] = {}  # fields, by key and manager
-        self.watches: set[Watch] = set()
+        self.watches: dict[Watch, None] = {}  # in the order in which they were opened
         self.failure: StoreError | None = None
         self.mutation: Callable[[Document], Document] | None = None
         self.revision = 0
@@ -35,7 +35,7 @@ class ClusterObjects:
         copied = copy.copy(self)
         copied.at = dict(self.at)
         copied.managers = copy.deepcopy(self.managers)
-        copied.watches = set()
+        copied.watches = {}
         return copied
 
     def put(self, key: str, document: Document) -> Document:

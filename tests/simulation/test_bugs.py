@@ -15,12 +15,13 @@ from tests.support.controllers import faulty
 RUNS_MAX = 500
 STEPS_MAX = 10
 FAULTS_MAX = 3
-LINES_MAX = 40  # a screen
+LINES_MAX, COLUMNS = 40, 100  # a screen
 
 
 class Case(msgspec.Struct, frozen=True):
     controller: ControllerClass
     property: str = ""
+    hint: str = ""
     always: Callable[[StoredObjects], None] | None = None
     objects: tuple[dict[str, Any], ...] = faulty.DOCUMENTS
     ignore: tuple[str, ...] = ()
@@ -42,22 +43,29 @@ class Case(msgspec.Struct, frozen=True):
 
 
 BUGS = [
-    Case(faulty.CountedNames, "same result"),
-    Case(faulty.RandomNames, "same result"),
-    Case(faulty.TimeInSpec, "quiet"),
-    Case(faulty.ExistsIsRight, "same result"),
-    Case(faulty.RemembersInMemory, "same result"),
-    Case(faulty.SwallowsErrors, "same result"),
-    Case(faulty.RestlessStatus, "quiet"),
-    Case(faulty.DoneBeforeDoing, "same result"),
-    Case(faulty.LeavesRenamed, "same result"),
-    Case(faulty.DeletesAllFirst, "quiet"),
-    Case(faulty.SamePort, "always", always=faulty.ports_are_unique),
-    Case(faulty.StaleQuota, "always", always=faulty.quota_holds),
-    Case(faulty.ReadsConfigAtStart, "same result", objects=faulty.WITH_CONFIG),
-    Case(faulty.ReliesOnOrder, "same result"),
-    Case(faulty.CreatesUnnamed, "same result"),
-    Case(faulty.ReleasesFirst, "same result"),
+    Case(faulty.CountedNames, "same result", "a counter in memory"),
+    Case(faulty.RandomNames, "same result", "randomness"),
+    Case(faulty.TimeInSpec, "quiet", "a time"),
+    Case(faulty.ExistsIsRight, "same result", "is taken for a right one"),
+    Case(faulty.RemembersInMemory, "same result", "the memory states that it was made"),
+    Case(faulty.SwallowsErrors, "same result", "an error was swallowed"),
+    Case(faulty.RestlessStatus, "quiet", "compare before you write"),
+    Case(faulty.DoneBeforeDoing, "same result", "a status"),
+    Case(faulty.LeavesRenamed, "same result", "no longer wanted stays"),
+    Case(faulty.DeletesAllFirst, "quiet", "deletes and creates again"),
+    Case(
+        faulty.SamePort,
+        "always",
+        "two keys are synced at the same time",
+        always=faulty.ports_are_unique,
+    ),
+    Case(faulty.StaleQuota, "always", "lacks another key's write", always=faulty.quota_holds),
+    Case(
+        faulty.ReadsConfigAtStart, "same result", "read it in each sync", objects=faulty.WITH_CONFIG
+    ),
+    Case(faulty.ReliesOnOrder, "same result", "the order in which keys are synced"),
+    Case(faulty.CreatesUnnamed, "same result", "choose a fixed name"),
+    Case(faulty.ReleasesFirst, "same result", "clean up before the finalizer is removed"),
 ]
 CORRECT = [
     Case(faulty.FixedNames),
@@ -81,9 +89,10 @@ def _name(case: Case) -> str:
 def test_a_bug_is_found_and_its_finding_is_small_and_shown_again(case: Case) -> None:
     finding = case.finding()
     assert finding.property == case.property
+    assert case.hint in finding.hint
     assert len(finding.script) <= STEPS_MAX
     assert len(finding.faults) <= FAULTS_MAX
-    assert len(str(finding).splitlines()) <= LINES_MAX
+    assert sum(-(-len(line) // COLUMNS) for line in str(finding).splitlines()) <= LINES_MAX
     assert case.finding(1, finding.seed) == finding
 
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from natsctl.testing.simulation.faults import Call, Fault, FaultType
 from natsctl.testing.simulation.objects import Desired
 from natsctl.testing.simulation.run import Checks, Schedule
 from natsctl.testing.simulation.script import Pause, Put, Remove, Step, Wait
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import subject_of
+from natsctl.testing.simulation.world.faults import Call, Fault, FaultType
 from tests.support.controllers.faulty import DOCUMENTS, SHOPS, DoneAfterDoing
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from natsctl.testing.simulation.bench import Bench
-from natsctl.testing.simulation.stores import SimulatedStores
+from natsctl.testing.simulation.world.stores import SimulatedStores
 from tests.support.controllers.simulated_promises import (
     GROUPS,
     BrokenPromiseError,

@@ -1,22 +1,39 @@
-"""The same seed gives the same run in every process."""
+"""The same seed gives the same run, in every process and however many runs came before."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from natsctl.testing.simulation.run import Checks, Ran, Schedule
+from natsctl.testing.simulation.simulate import Simulation
+from natsctl.testing.simulation.subject import ControllerClass, subject_of
+from tests.support.controllers.faulty import DOCUMENTS, ManagedShops, RandomNames, ReservedPort
 
 PROGRAM = """
 import json
-from natsctl.testing.simulation.choices import Choices
-from natsctl.testing.simulation.run import Checks
-from natsctl.testing.simulation.simulate import Simulation
-from natsctl.testing.simulation.subject import subject_of
-from tests.support.controllers.faulty import DOCUMENTS, RandomNames
+from tests.simulation.test_reproducible import RandomNames, runs_of, shown
 
-with Simulation(subject_of(RandomNames), DOCUMENTS, Checks()) as simulation:
-    runs = [simulation.run(simulation.schedule(seed)) for seed in range(12)]
-print(json.dumps([[ran.script, [*map(str, ran.faults)], [*map(str, ran.writes)]] for ran in runs]))
+print(json.dumps([shown(ran) for ran in runs_of(RandomNames, range(12))]))
 """
+
+
+def runs_of(controller: ControllerClass, seeds: Iterable[int]) -> list[Ran]:
+    """Run the seeds, each with a leader and a standby if its number is even."""
+    with Simulation(subject_of(controller), DOCUMENTS, Checks()) as simulation:
+        return [simulation.run(schedule(simulation, seed)) for seed in seeds]
+
+
+def schedule(simulation: Simulation, seed: int) -> Schedule:
+    return msgspec.structs.replace(simulation.schedule(seed), standby=seed % 2 == 0)
+
+
+def shown(ran: Ran) -> list[object]:
+    return [ran.script, [*map(str, ran.faults)], [*map(str, ran.writes)], str(ran.violation)]
 
 
 def runs_with(hash_seed: str) -> object:
@@ -28,3 +45,10 @@ def runs_with(hash_seed: str) -> object:
 
 def test_a_run_does_not_depend_on_hash_randomization() -> None:
     assert runs_with("1") == runs_with("2")
+
+
+@pytest.mark.parametrize("controller", [RandomNames, ReservedPort, ManagedShops])
+def test_a_run_does_not_depend_on_the_runs_before(controller: ControllerClass) -> None:
+    forward = runs_of(controller, range(16))
+    backward = runs_of(controller, reversed(range(16)))
+    assert [shown(ran) for ran in forward] == [shown(ran) for ran in reversed(backward)]

@@ -69,6 +69,13 @@ def simulate(
             "repeatable",
         ),
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="BUCKET",
+            help="Bucket whose objects stay when all primaries are deleted; repeatable",
+        ),
+    ] = None,
     output: Annotated[SimulateOutput, OUTPUT_OPTION] = SimulateOutput.TEXT,
 ) -> None:
     """Simulate a controller under faults, and find the bugs of a bad day.
@@ -81,7 +88,8 @@ def simulate(
     Exit codes: 0 if nothing was found, 1 if a property is violated.
     """
     documents = read_mappings(file)
-    make = functools.partial(_simulation, controller, documents, tuple(ignore or ()))
+    checks = Checks(ignored=tuple(ignore or ()), kept=tuple(keep or ()))
+    make = functools.partial(_simulation, controller, documents, checks)
     seeds, count = range(seed, seed + runs), _count(processes)
     with interruptible():
         report = _search(make, seeds, count)
@@ -95,9 +103,8 @@ def simulate(
         raise typer.Exit(INTERRUPTED)
 
 
-def _simulation(path: str, documents: Documents, ignored: tuple[str, ...]) -> Simulation:
-    subject = subject_of(type(load_runnable_controller(path)))  # type: ignore[arg-type]  # it is checked there
-    return Simulation(subject, documents, Checks(ignored=ignored))
+def _simulation(path: str, documents: Documents, checks: Checks) -> Simulation:
+    return Simulation(subject_of(type(load_runnable_controller(path))), documents, checks)
 
 
 def _search(make: "functools.partial[Simulation]", seeds: range, processes: int) -> Report:

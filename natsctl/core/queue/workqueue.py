@@ -6,8 +6,9 @@ workers have the same key, and one sync fulfils all requests that were made befo
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterator
+from contextvars import ContextVar
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from natsctl.core.queue.backlog import Backlog
 from natsctl.core.queue.place import Held, Place, Waiting
@@ -24,6 +25,9 @@ from natsctl.telemetry.histogram import Histogram
 __all__ = ["Held", "Place", "Priority", "QueueStats", "Ready", "Waiting", "Workqueue"]
 
 K = TypeVar("K", bound=Hashable)
+
+made_queues: ContextVar["list[Workqueue[Any]] | None"] = ContextVar("made_queues", default=None)
+"""The list to which each new queue of this task is added; None, the default, adds it to none."""
 
 
 class Workqueue(Generic[K]):
@@ -75,6 +79,8 @@ class Workqueue(Generic[K]):
         self._getters, self._joiners = Waiters(), Waiters()
         self._adds = self._retries = 0
         self._latency_s, self._work_s = Histogram(), Histogram()
+        if (queues := made_queues.get()) is not None:
+            queues.append(self)
 
     def __len__(self) -> int:
         """Return the number of ready keys."""

@@ -9,20 +9,38 @@ from types import ModuleType
 from typing import Any, Self, TypeVar
 
 from natsctl.testing.reproducible import reproducible
-from natsctl.testing.simulation.process import task_factory
+from natsctl.testing.simulation.world.process import TaskFactory
 from natsctl.testing.time import VirtualTimeLoop
 
 T = TypeVar("T")
 
 RUNS_PER_COLLECTION = 20
+TIES_MAX = 1024
+TIE_S = 2e-11  # between timers of the same time: all together are less than the clock's resolution
 
 
 class SimulationLoop(VirtualTimeLoop):
-    """An event loop for many runs, one after the other; each begins at time 0."""
+    """An event loop for many runs, one after the other; each begins at time 0.
+
+    Timers of the same time fire in the order in which they were set. In asyncio the order depends
+    on all timers before, also on those that were cancelled.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timers = 0
 
     def restart(self) -> None:
         """Set the clock to 0; every task must have ended."""
         self._now = 0.0
+        self._timers = 0
+
+    def call_at(  # type: ignore[override]  # typeshed's generic form is for callers
+        self, when: float, *args: Any, **options: Any
+    ) -> asyncio.TimerHandle:
+        """See `asyncio.loop.call_at`."""
+        self._timers += 1
+        return super().call_at(when + self._timers % TIES_MAX * TIE_S, *args, **options)
 
     def call_exception_handler(self, context: dict[str, object]) -> None:
         """Ignore errors of tasks that nobody awaits: their process has crashed."""
@@ -37,11 +55,12 @@ class Bench:
 
     def __init__(self, modules: Sequence[ModuleType] = ()) -> None:
         self._modules = modules
+        self._tasks = TaskFactory()
         self._runs = 0
 
     def __enter__(self) -> Self:
         self._loop = loop = SimulationLoop()
-        loop.set_task_factory(task_factory)  # type: ignore[arg-type]  # typeshed's is generic
+        loop.set_task_factory(self._tasks)  # type: ignore[arg-type]  # typeshed's is generic
         with ExitStack() as stack:
             self._runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
             stack.enter_context(reproducible(self._loop, self._modules))
@@ -56,6 +75,7 @@ class Bench:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine from virtual time 0, and return its result."""
         self._loop.restart()
+        self._tasks.restart()
         result = self._runner.run(work)
         self._runs += 1
         if self._runs % RUNS_PER_COLLECTION == 0:

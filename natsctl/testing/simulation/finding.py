@@ -4,8 +4,10 @@ from typing import Any
 
 import msgspec
 
+from natsctl.testing.simulation.hints import hint_of
 from natsctl.testing.simulation.properties import Property
 from natsctl.testing.simulation.run import Ran
+from natsctl.testing.simulation.subject import Subject
 
 WRITES_SHOWN = 8
 WIDTH = 110
@@ -23,6 +25,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         script: the steps of users, in order.
         faults: the faults.
         writes: the last writes.
+        standby: whether a second process stands by while the first one leads.
     """
 
     controller: str
@@ -33,6 +36,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     script: tuple[str, ...]
     faults: tuple[str, ...]
     writes: tuple[str, ...]
+    standby: bool = False
 
     def __str__(self) -> str:
         return "\n".join(_cut(line) for line in self._lines())
@@ -44,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             f"  {self.detail}",
             "script",
             *(f"  {number}. {step}" for number, step in enumerate(self.script, start=1)),
-            "faults",
+            "faults, with a leader and a standby" if self.standby else "faults",
             *(f"  {fault}" for fault in self.faults or ("none",)),
             "last writes",
             *(f"  {write}" for write in self.writes or ("none",)),
@@ -77,20 +81,21 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def finding_of(controller: str, seed: int, ran: Ran) -> Finding:
+def finding_of(subject: Subject, seed: int, ran: Ran) -> Finding:
     """Return the finding of a run that violates a property."""
     violation = ran.violation
     if violation is None:
         raise ValueError("the run violates no property")
     return Finding(
-        controller=controller,
+        controller=subject.name,
         seed=seed,
         property=violation.property.value,
         detail=violation.detail,
-        hint=violation.hint,
+        hint=hint_of(violation, ran, subject),
         script=ran.script,
         faults=tuple(map(str, ran.faults)),
         writes=tuple(str(write).strip() for write in ran.writes[-WRITES_SHOWN:]),
+        standby=ran.standby,
     )
 
 

@@ -68,10 +68,13 @@ def load(file: str | Path) -> list[Document]:
     return list(_flat(loaded))
 
 
-def desired_objects(objects: Objects, kinds: Sequence[Kind[Any]]) -> list[Desired]:
+def desired_objects(
+    objects: Objects, kinds: Sequence[Kind[Any]], *, primaries: int = 1
+) -> list[Desired]:
     """Return the objects, in order; a document without a bucket is of the first kind.
 
-    Raises `UsageError` that names the number of an invalid document.
+    The first kinds, as many as *primaries*, are those that are synced. Raises `UsageError` that
+    names the number of an invalid document.
     """
     given = load(objects) if isinstance(objects, str | Path) else objects
     desired = []
@@ -80,8 +83,10 @@ def desired_objects(objects: Objects, kinds: Sequence[Kind[Any]]) -> list[Desire
             desired.append(_desired(document, kinds))
         except (UsageError, InvalidObjectError) as error:
             raise UsageError(f"document {number}: {error}") from error
-    if not any(each.kind is kinds[0] for each in desired):
-        raise UsageError(f"there is no object of {kinds[0].name}, so nothing would be synced")
+    synced = kinds[:primaries]
+    if not any(each.kind in synced for each in desired):
+        names = " or ".join(kind.name for kind in synced)
+        raise UsageError(f"there is no object of {names}, so nothing would be synced")
     return desired
 
 

@@ -1,4 +1,4 @@
-"""Decides which property a run violates, and explains the likely cause in words."""
+"""Decides which property a run violates."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -9,8 +9,8 @@ import msgspec
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.testing.simulation.objects import StoredObjects
-from natsctl.testing.simulation.resources import ExternalState
-from natsctl.testing.simulation.stores import place_of
+from natsctl.testing.simulation.world.resources import ExternalState
+from natsctl.testing.simulation.world.stores import place_of
 
 Result: TypeAlias = Mapping[str, object]
 """The objects that a controller made, by bucket and key, without fields of servers."""
@@ -29,12 +29,23 @@ class Property(Enum):
     FINALLY = "finally"
 
 
+class Difference(Enum):
+    """The difference between the state and the promise."""
+
+    FAILS = "a key fails"
+    ENDED = "the controller ended"
+    NAMES = "other names"
+    EXTRA = "too many objects"
+    MISSING = "too few objects"
+    FIELD = "another field"
+
+
 class Violation(msgspec.Struct, frozen=True):
-    """A property that a run violates, with the observation and the likely cause."""
+    """A property that a run violates, with the observation."""
 
     property: Property
     detail: str
-    hint: str
+    difference: Difference | None = None
 
 
 def result_of(
@@ -82,65 +93,37 @@ def compare(result: Result, expected: Result) -> Violation | None:
             *(f"{name}: {_difference(result[name], expected[name])}" for name in differing[:2]),
         ]
     )
-    return Violation(Property.SAME_RESULT, detail, _hint_of_result(missing, extra, differing))
+    return Violation(Property.SAME_RESULT, detail, _kind_of_difference(missing, extra))
 
 
 def never_settles(failing: Mapping[str, str], failure: str) -> Violation:
     """Return the violation of a controller that does not become idle."""
     if failing:
         key, error = next(iter(failing.items()))
-        detail = f"{key} still fails: {error}"
-        hint = "the handler cannot continue from the state that the faults left behind"
-    elif failure:
+        return Violation(Property.SETTLES, f"{key} still fails: {error}", Difference.FAILS)
+    if failure:
         detail = f"the controller does not run: {failure}"
-        hint = "start() or the declaration fails after a restart"
-    else:
-        detail = "keys are synced again and again"
-        hint = "each sync enqueues its own key, or a handler waits for something that never happens"
-    return Violation(Property.SETTLES, detail, hint)
+        return Violation(Property.SETTLES, detail, Difference.ENDED)
+    return Violation(Property.SETTLES, "keys are synced again and again")
 
 
 def not_quiet(writes: Sequence[str]) -> Violation:
     """Return the violation of a controller whose resync writes."""
-    hint = (
-        "a sync writes something else each time, such as a time, a counter or a random value, or "
-        "deletes and creates again: compare before you write"
-    )
-    return Violation(Property.QUIET, f"one more resync wrote: {writes[0]}", hint)
+    return Violation(Property.QUIET, f"one more resync wrote: {writes[0]}")
 
 
 def not_clean(left: Sequence[str]) -> Violation:
     """Return the violation of a controller that leaves objects behind."""
     names = ", ".join(left[:3])
-    hint = (
-        "the cleanup can be lost: clean up before the finalizer is removed, and create only what a "
-        "later sync finds by its name or by its owner"
-    )
-    return Violation(Property.CLEAN, f"left after all primaries were deleted: {names}", hint)
+    return Violation(Property.CLEAN, f"left after all primaries were deleted: {names}")
 
 
-def _hint_of_result(missing: list[str], extra: list[str], differing: list[str]) -> str:
+def _kind_of_difference(missing: Sequence[str], extra: Sequence[str]) -> Difference:
     if missing and extra:
-        return (
-            "secondary names differ between runs: they depend on state in memory, on randomness or "
-            "on the order of keys"
-        )
+        return Difference.NAMES
     if extra:
-        return (
-            "an object that is no longer wanted stays: delete what owned() returns and the spec "
-            "does not name, and find by a fixed name what was created before"
-        )
-    if missing:
-        return (
-            "a sync ended as done without its object: an error was swallowed, or a status or the "
-            "memory states that the object was made, and the store is not asked"
-        )
-    if differing:
-        return (
-            "a field differs: it depends on the clock, on randomness, on the order of keys or on "
-            "an old read, or an existing object is taken for a right one"
-        )
-    return ""
+        return Difference.EXTRA
+    return Difference.MISSING if missing else Difference.FIELD
 
 
 def _difference(actual: object, expected: object, path: str = "") -> str:

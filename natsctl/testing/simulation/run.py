@@ -11,9 +11,6 @@ from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation import properties
-from natsctl.testing.simulation.choices import Choices
-from natsctl.testing.simulation.faults import Fault, drawn_faults, given_faults
-from natsctl.testing.simulation.network import Network, Write
 from natsctl.testing.simulation.objects import (
     Desired,
     StoredObjects,
@@ -21,7 +18,7 @@ from natsctl.testing.simulation.objects import (
     remove,
     store_of,
 )
-from natsctl.testing.simulation.process import Process
+from natsctl.testing.simulation.programs import HostedProgram
 from natsctl.testing.simulation.properties import Property, Result, Violation
 from natsctl.testing.simulation.script import (
     EditSecondary,
@@ -36,8 +33,13 @@ from natsctl.testing.simulation.script import (
     edited_fields,
     replaced,
 )
-from natsctl.testing.simulation.stores import place_of
-from natsctl.testing.simulation.subject import HostedProgram, Subject
+from natsctl.testing.simulation.subject import Subject
+from natsctl.testing.simulation.world.choices import Choices
+from natsctl.testing.simulation.world.faults import Fault, drawn_faults, given_faults
+from natsctl.testing.simulation.world.group import Group
+from natsctl.testing.simulation.world.lease import Lease
+from natsctl.testing.simulation.world.network import OWN_BUCKETS, Network, Write
+from natsctl.testing.simulation.world.stores import place_of
 
 SETTLE_S = 7200.0  # virtual time in which a controller must become idle
 PAUSE_S = 60.0  # for how long a step waits for an idle controller
@@ -52,20 +54,37 @@ Check = Callable[[StoredObjects], object]
 
 
 class Checks(msgspec.Struct, frozen=True):
-    """The user's own properties, and the fields that may differ between runs."""
+    """The user's own properties, and the objects that the others do not compare.
+
+    Attributes:
+        always: holds after each write.
+        finally_: holds at the end.
+        ignored: buckets and fields that may differ between runs.
+        kept: buckets whose objects stay when all primaries are deleted.
+    """
 
     always: Check | None = None
     finally_: Check | None = None
     ignored: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """All that decides a run: the seed, the script, and the faults (None: the seed draws them)."""
+    """All that decides a run.
+
+    Attributes:
+        seed: decides everything else, such as how long calls take.
+        script: the steps of users.
+        faults: the faults; None if the seed draws them.
+        hurried: whether calls take no time.
+        standby: whether a second process stands by.
+    """
 
     seed: int
     script: tuple[Step, ...]
     faults: tuple[Fault, ...] | None = None
     hurried: bool = False
+    standby: bool = False
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -76,6 +95,7 @@ class Ran(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     steps: tuple[tuple[Step, str], ...]
     writes: tuple[Write, ...]
+    standby: bool = False
 
     @property
     def script(self) -> tuple[str, ...]:
@@ -100,11 +120,15 @@ class Run:
         self._schedule = schedule
         choices = Choices(schedule.seed)
         given = schedule.faults
-        self._faults = drawn_faults(choices) if given is None else given_faults(given)
-        self._network = Network(choices, self._faults, hurried=schedule.hurried)
+        if given is None:
+            self._faults = drawn_faults(choices, standby=schedule.standby)
+        else:
+            self._faults = given_faults(given)
+        lease = Lease() if schedule.standby else None
+        self._network = Network(choices, self._faults, hurried=schedule.hurried, lease=lease)
         self._stores = MemoryStores()
         self._objects = StoredObjects(self._stores)
-        self._process = Process(
+        self._group = Group(
             subject.name, subject.make, self._network, self._stores, seed=schedule.seed
         )
         self._steps: list[tuple[Step, str]] = []  # each with its effect by hand
@@ -115,7 +139,7 @@ class Run:
 
     async def run(self, expected: Result | None) -> Ran:
         """Run the schedule; compare with the *expected* result, unless it is None."""
-        running = asyncio.get_running_loop().create_task(self._process.run())
+        running = asyncio.get_running_loop().create_task(self._group.run())
         violation = None
         result: dict[str, object] = {}
         try:
@@ -135,7 +159,7 @@ class Run:
             violation = error.violation
         finally:
             self._faults.over = True
-            self._process.stop()
+            self._group.stop()
             await running
         return Ran(
             violation,
@@ -143,6 +167,7 @@ class Run:
             tuple(self._faults.happened),
             tuple(self._steps),
             tuple(self._network.writes),
+            self._schedule.standby,
         )
 
     async def _take(self, step: Step) -> None:
@@ -165,11 +190,7 @@ class Run:
 
     async def _by_hand(self, number: int, *, edit: bool) -> str:
         """Delete or edit one secondary; return the action as text, empty if there was none."""
-        made = [
-            (kind, key)
-            for kind in self._subject.touched
-            for key in store_of(self._stores, kind).keys()  # noqa: SIM118 - a store is no dict
-        ]
+        made = [(kind, key) for kind in self._subject.touched for key in self._keys(kind)]
         if not made:
             return ""
         kind, key = made[number % len(made)]
@@ -240,22 +261,38 @@ class Run:
 
     @property
     def _idle(self) -> bool:
-        return not self._network.pending and self._process.idle and self._stores.delivered
+        return not self._network.pending and self._group.idle and self._stores.delivered
 
     def _resync(self) -> None:
-        program = self._process.program
+        """Sync every key again; a program that cannot do that starts again."""
+        program = self._group.program
         if isinstance(program, HostedProgram):
             program.resync()
+        else:
+            self._group.restart()
 
     def _requested_s(self) -> float:
-        program = self._process.program
-        keys = store_of(self._stores, self._subject.primary).keys()
-        return program.requested_s(keys) if isinstance(program, HostedProgram) else 0.0
+        program = self._group.program
+        if not isinstance(program, HostedProgram):
+            return 0.0
+        kinds = self._subject.primaries
+        return program.requested_s([key for kind in kinds for key in self._keys(kind)])
+
+    def _keys(self, kind: Kind[Any]) -> list[str]:
+        return store_of(self._stores, kind).keys()
 
     def _never_settles(self) -> Violation:
-        program = self._process.program
+        program = self._group.program
         failing = program.failing if isinstance(program, HostedProgram) else {}
-        return properties.never_settles(failing, self._process.failure)
+        return properties.never_settles(failing, self._group.failure)
+
+    @property
+    def _made(self) -> list[Kind[Any]]:
+        """The kinds of the objects that the controller makes."""
+        if self._subject.made is not None:
+            return list(self._subject.made)
+        places = {*map(place_of, self._subject.kinds), *OWN_BUCKETS}
+        return [kind for place, kind in sorted(self._network.opened.items()) if place not in places]
 
     async def _check_quiet(self) -> None:
         before = self._network.writes_count
@@ -266,9 +303,9 @@ class Run:
             raise ViolatedError(properties.not_quiet([_short(w) for w in self._last(count)]))
 
     async def _check_clean(self) -> None:
-        primary = self._subject.primary
-        for key in store_of(self._stores, primary).keys():  # noqa: SIM118 - a store is no dict
-            await remove(self._stores, primary, key)
+        for kind in self._subject.primaries:
+            for key in self._keys(kind):
+                await remove(self._stores, kind, key)
         if not self._subject.cleans:
             return
         clock = asyncio.get_running_loop().time
@@ -283,22 +320,20 @@ class Run:
             await asyncio.sleep(10)
 
     def _left(self) -> list[str]:
-        kinds = (self._subject.primary, *self._subject.made)
-        objects = (
-            f"{place_of(kind)}/{key}"
-            for kind in kinds
-            for key in store_of(self._stores, kind).keys()  # noqa: SIM118 - a store is no dict
-        )
+        kept = self._checks.kept
+        kinds = (*self._subject.primaries, *(k for k in self._made if place_of(k) not in kept))
+        objects = (f"{place_of(kind)}/{key}" for kind in kinds for key in self._keys(kind))
         externals = (
             f"{name}/{resource}"
             for name, state in self._network.externals.items()
             for resource in state.resources
+            if name not in kept
         )
         return [*objects, *externals, *self._streams()]
 
     def _result(self) -> dict[str, object]:
-        made, ignored = self._subject.made, self._checks.ignored
-        result = properties.result_of(self._objects, made, ignored)
+        ignored = self._checks.ignored
+        result = properties.result_of(self._objects, self._made, ignored)
         for name, state in self._network.externals.items():
             if name not in ignored:
                 result |= properties.result_of_external(name, state)
@@ -315,12 +350,12 @@ class Run:
         if self._broken is None and not self._edited:
             text = self._failed(self._checks.always)
             if text:
-                self._broken = Violation(Property.ALWAYS, text, _ALWAYS_HINT)
+                self._broken = Violation(Property.ALWAYS, text)
 
     def _check_finally(self) -> None:
         text = self._failed(self._checks.finally_)
         if text:
-            raise ViolatedError(Violation(Property.FINALLY, text, _FINALLY_HINT))
+            raise ViolatedError(Violation(Property.FINALLY, text))
 
     def _failed(self, check: Check | None) -> str:
         """Return why the user's check fails; empty if it holds."""
@@ -332,13 +367,6 @@ class Run:
         except AssertionError as error:
             return f"{name}: {error}" if str(error) else f"{name} failed"
         return f"{name} returned False" if holds is False else ""
-
-
-_ALWAYS_HINT = (
-    "two keys are synced at the same time, or a sync decides by a cache that lacks another key's "
-    "write: reserve by creating an object whose key is what must be unique"
-)
-_FINALLY_HINT = "the state is stable, and is not what finally_ demands"
 
 
 async def run(subject: Subject, checks: Checks, schedule: Schedule, expected: Result | None) -> Ran:

@@ -1,6 +1,6 @@
 """Decides what users do in a run: which objects they create, edit and delete, and when."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -8,9 +8,9 @@ import msgspec
 
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.testing.simulation.choices import Choices
 from natsctl.testing.simulation.objects import Desired, stored_form
-from natsctl.testing.simulation.stores import place_of
+from natsctl.testing.simulation.world.choices import Choices
+from natsctl.testing.simulation.world.stores import place_of
 
 STEPS_MAX = 5  # between the first objects and the last ones
 DELETED_SHARE = 0.15  # of the primaries, at the end
@@ -99,12 +99,14 @@ class Author:
 
     Args:
         objects: the objects of the file; several for one key are its versions, in order.
-        primary: the name of the kind whose keys are synced.
+        primaries: the names of the kinds whose keys are synced.
         hands: whether persons may change secondaries.
     """
 
-    def __init__(self, objects: Sequence[Desired], *, primary: str, hands: bool) -> None:
-        self._primary = primary
+    def __init__(
+        self, objects: Sequence[Desired], *, primaries: Collection[str], hands: bool
+    ) -> None:
+        self._primaries = primaries
         self._hands = hands
         self.versions: dict[Names, list[Desired]] = {}
         for desired in objects:
@@ -193,7 +195,7 @@ class Author:
             yield msgspec.structs.replace(step, pause=pause)
 
     def _is_primary(self, name: Names) -> bool:
-        return name[0] == self._primary
+        return name[0] in self._primaries
 
     def _note(self, name: Names, number: int) -> str:
         return f"version {number + 1}" if len(self.versions[name]) > 1 else ""

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 import msgspec
 
-from natsctl.testing.simulation.faults import Fault
 from natsctl.testing.simulation.run import Ran, Schedule
 from natsctl.testing.simulation.script import Pause, Step
+from natsctl.testing.simulation.world.faults import Fault
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ class Shrinker:
         before = None
         while before != self.schedule and self._tries < TRIES_MAX:
             before = self.schedule
-            self._try(msgspec.structs.replace(before, hurried=True))
+            self._try(msgspec.structs.replace(self.schedule, standby=False))
+            self._try(msgspec.structs.replace(self.schedule, hurried=True))
             self._without(self.schedule.faults or (), self._with_faults)
             self._without(self.schedule.script, self._with_script)
             self._calm()

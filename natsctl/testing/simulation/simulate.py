@@ -11,15 +11,16 @@ from typing import Self
 
 from natsctl.errors import UsageError
 from natsctl.testing.simulation.bench import Bench
-from natsctl.testing.simulation.choices import Choices
 from natsctl.testing.simulation.finding import Finding, Report, finding_of
 from natsctl.testing.simulation.objects import Objects, desired_objects
 from natsctl.testing.simulation.run import Check, Checks, Ran, Schedule, known_state, run
 from natsctl.testing.simulation.script import Author, final_state
 from natsctl.testing.simulation.shrinking import Shrinker
 from natsctl.testing.simulation.subject import ControllerClass, Subject, subject_of
+from natsctl.testing.simulation.world.choices import Choices
 
 REFERENCE_SEED = -1
+STANDBY_SHARE = 0.2  # of the runs, in which a second process stands by
 REFERENCES_MAX = 256  # results of runs without faults that are kept
 
 Progress = Callable[[int], None]
@@ -45,11 +46,13 @@ def simulate(
     always: Check | None = None,
     finally_: Check | None = None,
     ignore: Sequence[str] = (),
+    keep: Sequence[str] = (),
 ) -> Report:
     """Run a controller through many schedules with faults, and check properties of each run.
 
     Args:
-        controller: a subclass of `Controller` or `ManagedController`.
+        controller: the class of a controller: a `Controller`, a `ManagedController`, an
+            `InformerController`, or another class that `natsctl run` runs.
         objects: a YAML or JSON file, or documents as `natsctl apply` reads them. Several documents
             for one key are its versions.
         runs: the number of runs.
@@ -58,13 +61,14 @@ def simulate(
             `AssertionError` or returns False if a property of yours is violated.
         finally_: is called like *always*, when the controller is idle at the end.
         ignore: buckets, and fields such as `services.spec.port`, that may differ between runs.
+        keep: buckets whose objects stay when all primaries are deleted.
 
     Returns a report if every property holds. Raises `SimulationError` with the shortest schedule
     that violates a property, and `UsageError` if an object is invalid, or if an event loop runs.
     """
     if _loop_runs():
         raise UsageError("simulate has its own event loops: call it in a plain function")
-    checks = Checks(always, finally_, tuple(ignore))
+    checks = Checks(always, finally_, tuple(ignore), tuple(keep))
     with Simulation(subject_of(controller), objects, checks) as simulation:
         report = simulation.search(range(seed, seed + runs))
     if report.finding is not None:
@@ -78,9 +82,9 @@ class Simulation:
     def __init__(self, subject: Subject, objects: Objects, checks: Checks) -> None:
         self.subject = subject
         self._checks = checks
-        desired = desired_objects(objects, subject.kinds)
-        hands = bool(subject.touched)
-        self._author = Author(desired, primary=subject.primary.name, hands=hands)
+        desired = desired_objects(objects, subject.kinds, primaries=len(subject.primaries))
+        primaries = {kind.name for kind in subject.primaries}
+        self._author = Author(desired, primaries=primaries, hands=bool(subject.touched))
         self._references: dict[object, Ran] = {}
         self._bench = Bench((subject.module,))
 
@@ -115,11 +119,13 @@ class Simulation:
         shrinker = Shrinker(self.run, schedule, ran)
         with suppress(KeyboardInterrupt):  # the finding is then longer than necessary
             shrinker.shrink()
-        return finding_of(self.subject.name, seed, shrinker.ran)
+        return finding_of(self.subject, seed, shrinker.ran)
 
     def schedule(self, seed: int) -> Schedule:
         """Return the schedule of a seed."""
-        return Schedule(seed, self._author.write(Choices(seed)))
+        choices = Choices(seed)
+        standby = self.subject.elects and choices.share("standby") < STANDBY_SHARE
+        return Schedule(seed, self._author.write(choices), standby=standby)
 
     def run(self, schedule: Schedule) -> Ran:
         """Run a schedule, and compare its result with that of a run without faults."""
@@ -129,7 +135,7 @@ class Simulation:
         return self._run(schedule, reference.result)
 
     def _reference(self, schedule: Schedule) -> Ran:
-        final = list(final_state(schedule.script).values())
+        final = [desired for _, desired in sorted(final_state(schedule.script).items())]
         state = known_state(final)
         known = self._references.get(state)
         if known is None:

@@ -1,4 +1,4 @@
-"""Describes the controller of a simulation, and runs it as the program of a process."""
+"""Describes the class that a simulation runs: the kinds that it reads and those that it makes."""
 
 import sys
 from collections.abc import Sequence
@@ -11,17 +11,22 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary, slots
 from natsctl.controller.slots.owned import Owned
-from natsctl.core.insight.hosted import Hosted
+from natsctl.daemon.loader import make
+from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.managed.controller import ManagedController
 from natsctl.model.kinds import Kind
-from natsctl.testing.simulation.process import MakeProgram
-from natsctl.testing.simulation.stores import SimulatedCluster, SimulatedStores
+from natsctl.testing.simulation.programs import GuestProgram, HostedProgram
+from natsctl.testing.simulation.world.process import MakeProgram
+from natsctl.testing.simulation.world.stores import SimulatedCluster, SimulatedStores
+from natsctl.watchers.controller import InformerController
 
 NEVER_S = 1e9  # the script decides when keys are synced again
 ORPHANS_MAX = 1_000_000
+METHODS = ("use", "run", "stop")  # of a `Guest`
+FIELDS = ("name", "kinds", "synced")
 
-ControllerClass: TypeAlias = type[Controller] | type[ManagedController[Any]]
+ControllerClass: TypeAlias = type[Controller] | type[Guest]
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,84 +35,81 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the controller's name.
         make: makes a new instance over the stores of a process.
-        primary: the kind whose keys are synced.
-        kinds: all kinds that the controller declares, with the primary first.
-        made: the kinds of the objects that the controller makes.
+        primaries: the kinds whose objects are synced; documents without a bucket are of the first.
+        kinds: all kinds that the controller declares, with the primaries first.
+        made: the kinds of the objects that the controller makes; None if it declares none, and
+            makes objects of the other kinds that it opens.
         touched: those that persons may change by hand, since each change enqueues the owner.
         cleans: whether the objects of a deleted primary are removed.
+        elects: whether a standby may run beside the leader.
         module: the module of the controller.
     """
 
     name: str
     make: MakeProgram
-    primary: Kind[Any]
+    primaries: Sequence[Kind[Any]]
     kinds: Sequence[Kind[Any]]
-    made: Sequence[Kind[Any]] = ()
+    made: Sequence[Kind[Any]] | None = ()
     touched: Sequence[Kind[Any]] = ()
     cleans: bool = True
+    elects: bool = True
     module: ModuleType
 
 
-class HostedProgram:
-    """A controller in a host, as the program of a process."""
-
-    def __init__(self, hosted: ControllerRuntime | ManagedController[Any]) -> None:
-        self.hosted: Hosted = hosted
-        self.run = hosted.run
-        self.stop = hosted.stop
-
-    @property
-    def idle(self) -> bool:
-        """See `Program.idle`."""
-        return self.hosted.idle and self.hosted.failure is None
-
-    def resync(self) -> None:
-        """Sync every key again, if the controller has begun to work."""
-        if self.hosted.synced.is_set() and not self.hosted.stopping:
-            self.hosted.resync()
-
-    def requested_s(self, keys: Sequence[str]) -> float:
-        """Return the seconds until the last time that a sync of these keys asked for; 0 if none."""
-        if not self.hosted.prepared:
-            return 0.0
-        places = (self.hosted.explain(key).queued for key in keys)
-        return max((place.s for place in places if place and place.place == "waiting"), default=0.0)
-
-    @property
-    def failing(self) -> dict[str, str]:
-        """The error of each key whose last sync failed."""
-        return self.hosted.status().failing if self.hosted.prepared else {}
-
-
 def subject_of(controller: ControllerClass) -> Subject:
-    """Return the subject for a controller class; raises `UsageError` for another class."""
-    module = sys.modules[controller.__module__]
+    """Return the subject for the class of a controller on any surface.
+
+    Raises `UsageError` for another object, and for a class that cannot be created.
+    """
+    if not isinstance(controller, type):
+        raise UsageError(f"{controller!r} is not a class: give the class of a controller")
     if issubclass(controller, Controller):
-        return _subject_of_controller(controller, module)
-    if issubclass(controller, ManagedController):
-        return Subject(
-            name=controller.name,
-            make=lambda nats, kube: _managed(controller, nats, kube),
-            primary=controller.kind,
-            kinds=(controller.kind,),
-            module=module,
+        return _subject_of_controller(controller)
+    _check_members(controller, METHODS)
+    guest = make(controller, controller.__name__)
+    _check_members(guest, FIELDS)
+    return _subject_of_guest(controller, guest)
+
+
+def _check_members(owner: object, names: Sequence[str]) -> None:
+    missing = [name for name in names if not hasattr(owner, name)]
+    if missing:
+        cls = owner if isinstance(owner, type) else type(owner)
+        raise UsageError(
+            f"{cls.__name__} cannot be simulated, since it has no {', '.join(missing)}: give a "
+            "Controller, a ManagedController, an InformerController, or a class around a Resource "
+            f"or a DynamicWatcher with {', '.join((*FIELDS, *METHODS))}"
         )
-    raise UsageError(f"{controller!r} is neither a Controller nor a ManagedController")
 
 
-def _subject_of_controller(controller: type[Controller], module: ModuleType) -> Subject:
+def _subject_of_controller(controller: type[Controller]) -> Subject:
     primary = only_primary(controller).kind
     declared = list(slots(controller))
     made = [slot for slot in declared if issubclass(slot.role, Owned)]
     return Subject(
         name=controller.name,
         make=lambda nats, kube: _controller(controller, nats, kube),
-        primary=primary,
+        primaries=(primary,),
         kinds=(primary, *(slot.kind for slot in declared if slot.kind is not primary)),
         made=tuple(slot.kind for slot in made),
         touched=tuple(slot.kind for slot in made if slot.predicate is None),
         cleans=controller.deletion_policy == "delete",
-        module=module,
+        module=sys.modules[controller.__module__],
+    )
+
+
+def _subject_of_guest(controller: type[Guest], guest: Guest) -> Subject:
+    if not guest.kinds:
+        raise UsageError(f"{controller.__name__} declares no kinds, so nothing would be synced")
+    managed = isinstance(guest, ManagedController)
+    return Subject(
+        name=guest.name,
+        make=lambda nats, kube: _guest(controller, nats, kube),
+        primaries=tuple(guest.kinds),
+        kinds=tuple(guest.kinds),
+        made=() if managed else None,
+        elects=isinstance(guest, ManagedController | InformerController),
+        module=sys.modules[controller.__module__],
     )
 
 
@@ -122,9 +124,11 @@ def _controller(
     return HostedProgram(ControllerRuntime(controller, nats=nats, kube=kube))
 
 
-def _managed(
-    cls: type[ManagedController[Any]], nats: SimulatedStores, kube: SimulatedCluster
-) -> HostedProgram:
-    controller = cls()
-    controller.use(nats=nats, kube=kube)
-    return HostedProgram(controller)
+def _guest(
+    cls: type[Guest], nats: SimulatedStores, kube: SimulatedCluster
+) -> HostedProgram | GuestProgram:
+    guest = cls()
+    guest.use(nats=nats, kube=kube)
+    if isinstance(guest, ManagedController | InformerController):
+        return HostedProgram(guest)
+    return GuestProgram(guest)

@@ -23,8 +23,8 @@ from natsctl import (
     secondary,
     tertiary,
 )
-from natsctl.testing.simulation.external import ExternalError, SimulatedExternal
 from natsctl.testing.simulation.objects import StoredObjects
+from natsctl.testing.simulation.world.external import ExternalError, SimulatedExternal
 
 
 class ShopSpec(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ DOCUMENTS: tuple[dict[str, Any], ...] = (
 WITH_CONFIG = (*DOCUMENTS, {"bucket": "configs", "key": "all", "spec": {"registry": "one"}})
 
 
-class _Shops(Controller):
+class MakesParts(Controller):
     shops = primary(SHOPS)
     parts = secondary(PARTS)
 
@@ -87,7 +87,7 @@ def part(shop: Shop, **fields: Any) -> Part:
     return Part(spec=PartSpec(image=shop.spec.image, **fields))
 
 
-class CountedNames(_Shops):
+class CountedNames(MakesParts):
     """Names its objects by a counter in memory."""
 
     def __init__(self) -> None:
@@ -98,14 +98,14 @@ class CountedNames(_Shops):
         await self.parts.apply(name, part(shop), adopt=True)
 
 
-class FixedNames(_Shops):
+class FixedNames(MakesParts):
     """Names its objects by its key."""
 
     async def make(self, key: str, shop: Shop) -> None:
         await self.parts.apply(f"part-{key}", part(shop))
 
 
-class RandomNames(_Shops):
+class RandomNames(MakesParts):
     """Names its objects at random."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -113,14 +113,14 @@ class RandomNames(_Shops):
             await self.parts.apply(f"{key}-{uuid.uuid4().hex[:8]}", part(shop))
 
 
-class TimeInSpec(_Shops):
+class TimeInSpec(MakesParts):
     """Writes the time into a spec."""
 
     async def make(self, key: str, shop: Shop) -> None:
         await self.parts.apply(key, part(shop, note=datetime.now(UTC).isoformat()))
 
 
-class TimeOfCreation(_Shops):
+class TimeOfCreation(MakesParts):
     """Keeps the time of its creation, which is no field of the spec."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -129,7 +129,7 @@ class TimeOfCreation(_Shops):
             await self.shops.update_status(key, {"since": datetime.now(UTC).isoformat()})
 
 
-class ExistsIsRight(_Shops):
+class ExistsIsRight(MakesParts):
     """Takes an object that exists for a right one."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -137,7 +137,7 @@ class ExistsIsRight(_Shops):
             await self.parts.apply(key, part(shop))
 
 
-class RemembersInMemory(_Shops):
+class RemembersInMemory(MakesParts):
     """Remembers in memory which objects it has made."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class RemembersInMemory(_Shops):
             await self.parts.apply(key, part(shop))
 
 
-class SwallowsErrors(_Shops):
+class SwallowsErrors(MakesParts):
     """Swallows the errors of stores."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -159,7 +159,7 @@ class SwallowsErrors(_Shops):
             return
 
 
-class ReportsErrors(_Shops):
+class ReportsErrors(MakesParts):
     """Reports the error of a store, and raises it."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -171,7 +171,7 @@ class ReportsErrors(_Shops):
         await self.shops.update_status(key, {"error": None})
 
 
-class RestlessStatus(_Shops):
+class RestlessStatus(MakesParts):
     """Counts its syncs in the status."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -180,7 +180,7 @@ class RestlessStatus(_Shops):
         await self.shops.update_status(key, {"syncs": int(str(syncs)) + 1})
 
 
-class DoneBeforeDoing(_Shops):
+class DoneBeforeDoing(MakesParts):
     """Stores that it is done before it does anything."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -189,7 +189,7 @@ class DoneBeforeDoing(_Shops):
             await self.parts.apply(key, part(shop))
 
 
-class DoneAfterDoing(_Shops):
+class DoneAfterDoing(MakesParts):
     """Stores that it is done after it did everything."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -197,14 +197,14 @@ class DoneAfterDoing(_Shops):
         await self.shops.update_status(key, {"done": shop.spec.image})
 
 
-class LeavesRenamed(_Shops):
+class LeavesRenamed(MakesParts):
     """Leaves an object behind that was renamed."""
 
     async def make(self, key: str, shop: Shop) -> None:
         await self.parts.apply(f"{key}.{shop.spec.name or 'main'}", part(shop))
 
 
-class DeletesRenamed(_Shops):
+class DeletesRenamed(MakesParts):
     """Deletes the owned objects that are no longer wanted."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -215,7 +215,7 @@ class DeletesRenamed(_Shops):
                 await self.parts.delete(name)
 
 
-class DeletesAllFirst(_Shops):
+class DeletesAllFirst(MakesParts):
     """Deletes everything, and creates it again."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -225,7 +225,7 @@ class DeletesAllFirst(_Shops):
             await self.parts.apply(f"{key}.{number}", part(shop))
 
 
-class SamePort(_Shops):
+class SamePort(MakesParts):
     """Allocates the first port that the cache shows as free."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -238,7 +238,7 @@ class SamePort(_Shops):
         return next(port for port in range(8000, 9000) if port not in taken)
 
 
-class ReservedPort(_Shops):
+class ReservedPort(MakesParts):
     """Reserves a port by an object whose key is the port."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -255,7 +255,7 @@ class ReservedPort(_Shops):
         raise PermanentError("no port is free")
 
 
-class StaleQuota(_Shops):
+class StaleQuota(MakesParts):
     """Grants from a quota by a cache that lacks the writes of other keys."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -264,7 +264,7 @@ class StaleQuota(_Shops):
             await self.parts.apply(key, part(shop, port=2))
 
 
-class ReadsConfigAtStart(_Shops):
+class ReadsConfigAtStart(MakesParts):
     """Reads a tertiary once, at its start."""
 
     configs = tertiary(CONFIGS)
@@ -277,7 +277,7 @@ class ReadsConfigAtStart(_Shops):
         await self.parts.apply(key, part(shop, note=self.registry))
 
 
-class ReadsConfig(_Shops):
+class ReadsConfig(MakesParts):
     """Reads a tertiary in each sync."""
 
     configs = tertiary(CONFIGS)
@@ -287,7 +287,7 @@ class ReadsConfig(_Shops):
         await self.parts.apply(key, part(shop, note=config.spec.registry if config else ""))
 
 
-class ReliesOnOrder(_Shops):
+class ReliesOnOrder(MakesParts):
     """Relies on the order in which keys are synced."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -301,7 +301,7 @@ CLOUD = SimulatedExternal("cloud")
 HOLD = "faulty/cloud"
 
 
-class CreatesUnnamed(_Shops):
+class CreatesUnnamed(MakesParts):
     """Creates a resource, and lets the cloud choose the name."""
 
     async def make(self, key: str, shop: Shop) -> None:
@@ -312,12 +312,15 @@ class CreatesUnnamed(_Shops):
             await self.shops.remove_finalizer(key, HOLD)
             return
         await self.shops.add_finalizer(key, HOLD)
+        await self.provide(key, shop)
+
+    async def provide(self, key: str, shop: Shop) -> None:
         if "id" not in shop.status:
             name = await CLOUD.create({"owner": key})
             await self.shops.update_status(key, {"id": name})
 
 
-class _Named(_Shops):
+class _Named(MakesParts):
     async def ensure(self, key: str, shop: Shop) -> None:
         await self.shops.add_finalizer(key, HOLD)
         fields = {"image": shop.spec.image}

@@ -29,12 +29,12 @@ from natsctl.core.coordination.sharding import shards
 from natsctl.daemon.operator import Operator
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.simulation.choices import Choices
-from natsctl.testing.simulation.faults import Faults, drawn_faults
-from natsctl.testing.simulation.network import Network
 from natsctl.testing.simulation.objects import Desired, put, remove
-from natsctl.testing.simulation.process import Process, current_life
-from natsctl.testing.simulation.stores import SimulatedCluster, SimulatedStores
+from natsctl.testing.simulation.world.choices import Choices
+from natsctl.testing.simulation.world.faults import Faults, drawn_faults
+from natsctl.testing.simulation.world.network import Network
+from natsctl.testing.simulation.world.process import Process, current_life
+from natsctl.testing.simulation.world.stores import SimulatedCluster, SimulatedStores
 from tests.support.stores.sample_objects import THINGS, Thing
 
 KEYS = ("a", "b", "c")

@@ -5,7 +5,7 @@ from enum import Enum
 
 import msgspec
 
-from natsctl.testing.simulation.choices import Choices
+from natsctl.testing.simulation.world.choices import Choices
 
 FAULTS_MAX = 8  # of one run
 CRASHES_MAX = 3
@@ -28,6 +28,8 @@ class FaultType(Enum):
     LAG = "cache lags"
     SLOW = "slow"
     OLD = "old read"
+    LEADER = "leader changes"
+    LATE = "late write"
 
 
 READ_FAULTS = (
@@ -36,13 +38,16 @@ READ_FAULTS = (
     FaultType.TIMEOUT,
     FaultType.AWAY,
     FaultType.JUMP,
+    FaultType.LEADER,
 )
-WRITE_FAULTS = (*READ_FAULTS, FaultType.LOST_ANSWER)
+REQUEST_FAULTS = (*READ_FAULTS, FaultType.LOST_ANSWER)  # of writes without compare-and-set
+WRITE_FAULTS = (*REQUEST_FAULTS, FaultType.LATE)
 REPLACE_FAULTS = (*WRITE_FAULTS, FaultType.CONFLICT)
 EXTERNAL_READ_FAULTS = (*READ_FAULTS, FaultType.SLOW, FaultType.OLD)
-EXTERNAL_WRITE_FAULTS = (*WRITE_FAULTS, FaultType.SLOW)
+EXTERNAL_WRITE_FAULTS = (*REQUEST_FAULTS, FaultType.SLOW)
 EVENT_FAULTS = (FaultType.BREAK, FaultType.LAG)
 _CRASHES = (FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER)
+_OF_ELECTIONS = {FaultType.LEADER, FaultType.LATE}
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -80,6 +85,8 @@ _TEXTS = {
     FaultType.LAG: "a cache lags by {seconds:g} s at {call}",
     FaultType.SLOW: "{call} takes {seconds:g} s",
     FaultType.OLD: "{call} returns the state of {seconds:g} s ago",
+    FaultType.LEADER: "another process leads from {call}",
+    FaultType.LATE: "another process leads before {call} arrives, which takes {seconds:g} s",
 }
 
 
@@ -121,23 +128,27 @@ def given_faults(faults: Iterable[Fault]) -> Faults:
     return Faults(fault_at)
 
 
-def drawn_faults(choices: Choices) -> Faults:
+def drawn_faults(choices: Choices, *, standby: bool = False) -> Faults:
     """Return faults that the seed chooses.
 
     Each run has its own rate and its own types of faults, so that some runs have many faults of
-    one type.
+    one type. Without a *standby*, no leader changes.
     """
     rate = choices.pick("faults/rate", RATES)
     allowed = {kind for kind in FaultType if choices.share(f"faults/{kind.value}") < 0.5}  # noqa: PLR2004 - half of the types
+    allowed = (allowed | {FaultType.LEADER}) if standby else allowed - _OF_ELECTIONS
+    usable: dict[tuple[FaultType, ...], tuple[FaultType, ...]] = {}
 
     def fault_at(call: Call, types: tuple[FaultType, ...]) -> Fault | None:
-        usable = tuple(fault_type for fault_type in types if fault_type in allowed)
-        if not usable or len(faults.happened) >= FAULTS_MAX:
+        if types not in usable:
+            usable[types] = tuple(filter(allowed.__contains__, types))
+        drawable = usable[types]
+        if not rate or not drawable or len(faults.happened) >= FAULTS_MAX:
             return None
         drawn = choices.draw(f"fault/{call.operation}/{call.target}/{call.number}")
         if drawn.share() >= rate:
             return None
-        fault_type = usable[int(drawn.share() * len(usable))]
+        fault_type = drawable[int(drawn.share() * len(drawable))]
         crashes = sum(fault.fault in _CRASHES for fault in faults.happened)
         if fault_type in _CRASHES and crashes >= CRASHES_MAX:
             return None

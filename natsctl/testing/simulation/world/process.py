@@ -11,12 +11,14 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from natsctl.errors import NatsctlError
+from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.coordination.term_guard import TermGuard
+from natsctl.core.queue.workqueue import Workqueue, made_queues
 from natsctl.telemetry.hiding import error_text
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.simulation.network import Network
-from natsctl.testing.simulation.stores import Connection, SimulatedCluster, SimulatedStores
+from natsctl.testing.simulation.world.network import Network
+from natsctl.testing.simulation.world.stores import Connection, SimulatedCluster, SimulatedStores
 
 KILL_ROUNDS = 50  # in which tasks of a crashed process may end
 RESTART_S = 1.0  # after a start that failed
@@ -48,6 +50,14 @@ current_life: contextvars.ContextVar["ProcessLife | None"] = contextvars.Context
 """The life of the process to which the current task belongs."""
 
 
+def life_of_task() -> "ProcessLife":
+    """Return the life of the process to which the current task belongs."""
+    life = current_life.get()
+    if life is None:
+        raise LookupError("this task belongs to no process of a simulation")
+    return life
+
+
 class ProcessLife:
     """One life of a process, from its start to a crash or its end."""
 
@@ -58,6 +68,8 @@ class ProcessLife:
         self.program: Program | None = None
         self.restart_s = 0.0
         self.over = asyncio.Event()
+        self.leadership: Leadership | None = None  # of a process that takes part in an election
+        self.queues: list[Workqueue[Any]] = []  # all that the program has made
         self._tasks: list[asyncio.Task[Any]] = []
 
     def crash(self, restart_s: float) -> None:
@@ -72,8 +84,17 @@ class ProcessLife:
 
     async def run(self, make: MakeProgram, nats: MemoryStores, kube: MemoryCluster) -> None:
         """Run a new program; raises the error that ends it."""
+        made_queues.set(self.queues)
         connection = Connection(self.network, self, self.name)
-        self.program = make(SimulatedStores(nats, connection), SimulatedCluster(kube, connection))
+        stores, cluster = SimulatedStores(nats, connection), SimulatedCluster(kube, connection)
+        if (lease := self.network.lease) is not None:
+            loop = asyncio.get_running_loop()
+            self.leadership = leadership = Leadership(self.name, loop.time)
+            current_leadership.set(leadership)
+            self._election = loop.create_task(lease.take_part(leadership), name="lease")
+            guard = TermGuard(leadership)
+            stores, cluster = stores.guarded(guard), cluster.guarded(guard)
+        self.program = make(stores, cluster)
         await self.program.run()
 
     async def kill(self) -> None:
@@ -147,17 +168,42 @@ class Process:
 
     def _ended(self, main: "asyncio.Task[None]") -> None:
         error = None if main.cancelled() else main.exception()
-        if error is not None and not isinstance(error, NatsctlError | ExceptionGroup):
+        if error is not None and not isinstance(error, Exception):
             raise error
         self.failure = "it ended" if error is None else error_text(error)
 
 
-def task_factory(
-    loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
-) -> "asyncio.Task[Any]":
-    """Make a task, and add it to the process of the task that creates it."""
-    task = asyncio.Task(coro, loop=loop, **options)
-    life = current_life.get()
-    if life is not None:
-        life.joined(task)
-    return task
+class NumberedTask(asyncio.Task[Any]):
+    """A task whose hash is its number, so that a set of tasks has the same order in each run."""
+
+    def __init__(self, number: int, *args: Any, **options: Any) -> None:
+        self._number = number
+        super().__init__(*args, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class TaskFactory:
+    """Makes numbered tasks, and adds each to the process of the task that creates it."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def restart(self) -> None:
+        """Begin with the first number again."""
+        self._count = 0
+
+    def __call__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any],
+        **options: Any,
+    ) -> "asyncio.Task[Any]":
+        """Make a task."""
+        self._count += 1
+        task = NumberedTask(self._count, coro, loop=loop, **options)
+        life = current_life.get()
+        if life is not None:
+            life.joined(task)
+        return task

@@ -1,6 +1,6 @@
 """The stores as one process of a world sees them: through the network."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,14 +14,21 @@ from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
 from natsctl.model.store import Deleted, Stored, WatchEvent
-from natsctl.model.write_guard import WriteGuard
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.kinds import MemoryResource
 from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.simulation.faults import READ_FAULTS, REPLACE_FAULTS, WRITE_FAULTS
-from natsctl.testing.simulation.network import Life, Network
+from natsctl.testing.simulation.world.faults import (
+    READ_FAULTS,
+    REPLACE_FAULTS,
+    REQUEST_FAULTS,
+    WRITE_FAULTS,
+    FaultType,
+)
+from natsctl.testing.simulation.world.network import Life, Network
 
+T = TypeVar("T")
 S = TypeVar("S", bound=MemoryStore | MemoryManifestStore)
 
 
@@ -36,9 +43,10 @@ class Connection(msgspec.Struct, frozen=True):
 class SimulatedStore(Generic[S]):
     """A store behind a connection; a `Store`."""
 
-    def __init__(self, base: S, connection: Connection) -> None:
+    def __init__(self, base: S, connection: Connection, guard: WriteGuard = UNGUARDED) -> None:
         self._base = base
         self._at = connection
+        self._guard = guard
         self.place = place_of(base.kind)
 
     @property
@@ -48,10 +56,7 @@ class SimulatedStore(Generic[S]):
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`."""
-        network, life = self._at.network, self._at.life
-        return await network.call(
-            life, "get", self.place, key, lambda: self._base.get(key), types=READ_FAULTS
-        )
+        return await self._read("get", key, lambda: self._base.get(key))
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`."""
@@ -61,8 +66,7 @@ class SimulatedStore(Generic[S]):
             self._wrote("create", key, value)
             return stored
 
-        network, life = self._at.network, self._at.life
-        return await network.call(life, "create", self.place, key, create, types=WRITE_FAULTS)
+        return await self._write("create", key, create, WRITE_FAULTS)
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
         """See `Store.update`."""
@@ -72,8 +76,7 @@ class SimulatedStore(Generic[S]):
             self._wrote("update", key, value)
             return stored
 
-        network, life = self._at.network, self._at.life
-        return await network.call(life, "update", self.place, key, update, types=REPLACE_FAULTS)
+        return await self._write("update", key, update, REPLACE_FAULTS)
 
     async def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
@@ -85,20 +88,35 @@ class SimulatedStore(Generic[S]):
             self._wrote("delete", key)
             return deleted
 
-        network, life = self._at.network, self._at.life
         types = WRITE_FAULTS if revision is None else REPLACE_FAULTS
-        return await network.call(life, "delete", self.place, key, delete, types=types)
+        return await self._write("delete", key, delete, types)
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`."""
-        network, life = self._at.network, self._at.life
-        return await network.call(
-            life, "history", self.place, key, lambda: self._base.history(key), types=READ_FAULTS
-        )
+        return await self._read("history", key, lambda: self._base.history(key))
 
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
         return self._at.network.watch(self._at.life, self.place, self._base.watch)
+
+    def _read(self, operation: str, key: str, action: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        network, life = self._at.network, self._at.life
+        return network.call(life, operation, self.place, key, action, types=READ_FAULTS)
+
+    def _write(
+        self,
+        operation: str,
+        key: str,
+        action: Callable[[], Awaitable[T]],
+        types: tuple[FaultType, ...],
+    ) -> Awaitable[T]:
+        network, life = self._at.network, self._at.life
+        return network.call(
+            life, operation, self.place, key, action, types=types, may_send=self._may_send
+        )
+
+    def _may_send(self) -> None:
+        self._guard.check(self.kind)
 
     def _wrote(self, operation: str, key: str, value: bytes = b"") -> None:
         self._at.network.wrote(self._at.process, operation, self.place, key, value)
@@ -109,10 +127,7 @@ class SimulatedBucket(SimulatedStore[MemoryStore]):
 
     async def newest_revision(self) -> int:
         """See `Sequenced.newest_revision`."""
-        network, life = self._at.network, self._at.life
-        return await network.call(
-            life, "read", self.place, "", self._base.newest_revision, types=READ_FAULTS
-        )
+        return await self._read("read", "", self._base.newest_revision)
 
 
 class SimulatedManifests(SimulatedStore[MemoryManifestStore]):
@@ -140,15 +155,11 @@ class SimulatedManifests(SimulatedStore[MemoryManifestStore]):
                 self._wrote("apply", key, documents.render(manifest))
             return stored
 
-        network, life = self._at.network, self._at.life
-        return await network.call(life, "apply", self.place, key, apply, types=REPLACE_FAULTS)
+        return await self._write("apply", key, apply, REPLACE_FAULTS)
 
     async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`."""
-        network, life = self._at.network, self._at.life
-        return await network.call(
-            life, "read", self.place, key, lambda: self._base.managed(key), types=READ_FAULTS
-        )
+        return await self._read("read", key, lambda: self._base.managed(key))
 
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
@@ -162,17 +173,19 @@ class SimulatedManifests(SimulatedStore[MemoryManifestStore]):
                 self._wrote("patch status of", key, documents.render(patch))
             return stored
 
-        network, life = self._at.network, self._at.life
         types = WRITE_FAULTS if revision is None else REPLACE_FAULTS
-        return await network.call(life, "patch", self.place, key, patch_status, types=types)
+        return await self._write("patch", key, patch_status, types)
 
 
 class SimulatedStores:
     """The buckets behind a connection; a `Stores` with a JetStream API."""
 
-    def __init__(self, base: MemoryStores, connection: Connection) -> None:
+    def __init__(
+        self, base: MemoryStores, connection: Connection, guard: WriteGuard = UNGUARDED
+    ) -> None:
         self._base = base
         self._at = connection
+        self._guard = guard
 
     async def open(self, kind: Kind[Any]) -> SimulatedBucket:
         """See `Stores.open`."""
@@ -180,11 +193,12 @@ class SimulatedStores:
 
     def store(self, kind: Kind[Any]) -> SimulatedBucket:
         """Return the kind's store."""
-        return SimulatedBucket(self._base.store(kind), self._at)
+        self._at.network.opened[place_of(kind)] = kind
+        return SimulatedBucket(self._base.store(kind), self._at, self._guard)
 
     def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`."""
-        return type(self)(self._base.guarded(guard), self._at)
+        """See `Stores.guarded`; the guard is asked before a write is sent."""
+        return type(self)(self._base, self._at, guard)
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """See `JetStream.api`."""
@@ -196,32 +210,42 @@ class SimulatedStores:
                 network.wrote(self._at.process, "request", "jetstream", endpoint)
             return response
 
-        types = WRITE_FAULTS if changes else READ_FAULTS
-        return await network.call(life, "request", "jetstream", endpoint, api, types=types)
+        def may_send() -> None:
+            if changes:
+                self._guard.check(None)
+
+        types = REQUEST_FAULTS if changes else READ_FAULTS
+        return await network.call(
+            life, "request", "jetstream", endpoint, api, types=types, may_send=may_send
+        )
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[Recorder]:
         """See `Stores.recorder`."""
-        async with self._base.recorder(controller) as recorder:
+        async with self._base.guarded(self._guard).recorder(controller) as recorder:
             yield recorder
 
 
 class SimulatedCluster:
     """The kinds of a cluster behind a connection; a `ManifestStores`."""
 
-    def __init__(self, base: MemoryCluster, connection: Connection) -> None:
+    def __init__(
+        self, base: MemoryCluster, connection: Connection, guard: WriteGuard = UNGUARDED
+    ) -> None:
         self._base = base
         self._at = connection
+        self._guard = guard
 
     async def open(self, kind: Kind[Any]) -> SimulatedManifests:
         """See `ManifestStores.open`."""
         if not isinstance(kind, KubeKind):
             raise UsageError(f"{kind.name} is not a Kubernetes kind")
-        return SimulatedManifests(self._base.store(kind), self._at)
+        self._at.network.opened[place_of(kind)] = kind
+        return SimulatedManifests(self._base.store(kind), self._at, self._guard)
 
     def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`."""
-        return type(self)(self._base.guarded(guard), self._at)
+        """See `Stores.guarded`; the guard is asked before a write is sent."""
+        return type(self)(self._base, self._at, guard)
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
         """See `Discovers.resource`."""
@@ -230,7 +254,7 @@ class SimulatedCluster:
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[Recorder]:
         """See `Stores.recorder`."""
-        async with self._base.recorder(controller) as recorder:
+        async with self._base.guarded(self._guard).recorder(controller) as recorder:
             yield recorder
 
 

@@ -5,19 +5,22 @@ way takes a time that the seed chooses, so calls of several keys arrive in any o
 """
 
 import asyncio
+import contextvars
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from natsctl.errors import ConflictError, StoreTimeoutError, WatchBrokenError
+from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted, WatchEvent
 from natsctl.telemetry.hiding import hidden
-from natsctl.testing.simulation.choices import Choices, Drawn
-from natsctl.testing.simulation.faults import EVENT_FAULTS, Call, Fault, Faults, FaultType
-from natsctl.testing.simulation.resources import ExternalState
+from natsctl.testing.simulation.world.choices import Choices, Drawn
+from natsctl.testing.simulation.world.faults import EVENT_FAULTS, Call, Fault, Faults, FaultType
+from natsctl.testing.simulation.world.lease import Lease
+from natsctl.testing.simulation.world.resources import ExternalState
 
 T = TypeVar("T")
 
@@ -26,6 +29,10 @@ TIMEOUT_S = 5.0  # until a call without an answer fails
 WRITES_KEPT = 12
 OWN_BUCKETS = ("natsctl", "natsctl_leases")  # which have natsctl's own records
 VALUE_SHOWN_MAX = 100  # characters of a value in the list of writes
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""
 
 
 class Life(Protocol):
@@ -60,11 +67,22 @@ class Network:
         choices: the choices of the run.
         faults: the faults of the run.
         hurried: whether calls take no time, so that the run is as simple as possible.
+        lease: decides which process leads; None if there is one process.
     """
 
-    def __init__(self, choices: Choices, faults: Faults, *, hurried: bool = False) -> None:
+    def __init__(
+        self,
+        choices: Choices,
+        faults: Faults,
+        *,
+        hurried: bool = False,
+        lease: Lease | None = None,
+    ) -> None:
         self.faults = faults
+        self.lease = lease
         self.calls = 0
+        self.late_writes = 0
+        self.active_at = 0.0  # when something last passed
         self.pending = 0  # calls and events that are under way
         self.writes: list[Write] = []
         self.writes_count = 0
@@ -73,6 +91,7 @@ class Network:
         self._hurried = hurried or choices.share("network/hurried") < 0.2  # noqa: PLR2004 - a fifth of the runs
         self._numbers: dict[tuple[str, str], int] = defaultdict(int)
         self.externals: dict[str, ExternalState] = {}  # by the name of the external system
+        self.opened: dict[str, Kind[Any]] = {}  # the kinds that processes have opened, by place
         self._late: dict[str, float] = {}  # how old the next read of an external system is
         self._away: dict[tuple[str, str], float] = {}  # until when a store answers no process
 
@@ -85,30 +104,44 @@ class Network:
         action: Callable[[], Awaitable[T]],
         *,
         types: tuple[FaultType, ...],
+        may_send: Callable[[], None] = _nothing,
     ) -> T:
-        """Carry a call to a store and the answer back; a fault raises a `StoreError`."""
+        """Carry a call to a store and the answer back; a fault raises a `StoreError`.
+
+        Raises what *may_send* raises before the call is sent.
+        """
         if life.crashed:
             await _forever()
         self.calls += 1
         self.pending += 1
         try:
             call = self._numbered(operation, f"{place}/{name}" if name else place)
+            fault = self.faults.at(call, types)
+            if fault is not None and fault.fault is FaultType.LEADER:
+                self._move_lease()
+            may_send()
             drawn = self._choices.draw(f"latency/{operation}/{call.target}/{call.number}")
             await self._travel(drawn)
-            fault = self.faults.at(call, types)
             if fault is not None:
                 await self._before(life, fault, place)
             if (life.name, place) in self._away:
                 await self._check_away(life, place)
+            if fault is not None and fault.fault is FaultType.LATE:
+                return await self._arrive_late(fault.seconds, action)
             result = await action()
             if fault is not None:
-                await self._after(life, fault)
+                await self._answer(life, fault)
             await self._travel(drawn)
             if life.crashed:
                 await _forever()
             return result
         finally:
             self.pending -= 1
+            self.active_at = asyncio.get_running_loop().time()
+
+    def quiet_s(self) -> float:
+        """Return the seconds since a call or an event last passed."""
+        return asyncio.get_running_loop().time() - self.active_at
 
     def late_s(self, place: str) -> float:
         """Return how old the state is that this read of an external system returns."""
@@ -143,6 +176,7 @@ class Network:
         self, life: Life, place: str, events: AsyncIterator[WatchEvent]
     ) -> AsyncGenerator[WatchEvent, None]:
         async for event in events:
+            self.active_at = asyncio.get_running_loop().time()
             if isinstance(event, Applied | Deleted) and not self.faults.over:
                 key = event.key if isinstance(event, Deleted) else event.stored.key
                 fault = self.faults.at(self._numbered("event", f"{place}/{key}"), EVENT_FAULTS)
@@ -152,6 +186,7 @@ class Network:
                 await _forever()
             if (life.name, place) in self._away:
                 raise WatchBrokenError(f"the connection to {place} is lost")
+            self.active_at = asyncio.get_running_loop().time()
             yield event
 
     async def _delay(self, fault: Fault) -> None:
@@ -190,7 +225,7 @@ class Network:
             case _:
                 pass
 
-    async def _after(self, life: Life, fault: Fault) -> None:
+    async def _answer(self, life: Life, fault: Fault) -> None:
         match fault.fault:
             case FaultType.CRASH_AFTER:
                 life.crash(fault.seconds)
@@ -200,6 +235,26 @@ class Network:
                 raise StoreTimeoutError(f"no answer within {TIMEOUT_S:g} s")
             case _:
                 pass
+
+    def _move_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.move()
+
+    async def _arrive_late(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
+        """Let another process lead, and then the write arrive, whatever becomes of its sender."""
+        self._move_lease()
+        self.late_writes += 1
+        loop = asyncio.get_running_loop()
+        arrival = loop.create_task(self._after(seconds, action), context=contextvars.Context())
+        return await asyncio.shield(arrival)
+
+    async def _after(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
+        self.pending += 1
+        try:
+            await asyncio.sleep(seconds)
+            return await action()
+        finally:
+            self.pending -= 1
 
     async def _check_away(self, life: Life, place: str) -> None:
         loop = asyncio.get_running_loop()
@@ -218,10 +273,6 @@ class Network:
 def _jump(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     loop.jump(seconds)  # type: ignore[attr-defined]  # runs are in virtual time
-
-
-def _nothing(_write: Write) -> None:
-    """Do nothing after a write."""
 
 
 async def _no_wait() -> None:

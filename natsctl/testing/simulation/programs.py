@@ -1,0 +1,70 @@
+"""Runs a controller of any surface as the program of a process, and knows when it is idle."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from natsctl.controller.runtime import ControllerRuntime
+from natsctl.core.insight.hosted import Hosted
+from natsctl.daemon.operator import Guest
+from natsctl.managed.controller import ManagedController
+from natsctl.testing.simulation.world.process import life_of_task
+from natsctl.watchers.controller import InformerController
+
+QUIET_S = 20.0  # without a call or an event, after which broken watches are open again
+
+
+class HostedProgram:
+    """A controller in a host, as the program of a process."""
+
+    def __init__(
+        self, hosted: ControllerRuntime | ManagedController[Any] | InformerController
+    ) -> None:
+        self.hosted: Hosted = hosted
+        self.run = hosted.run
+        self.stop = hosted.stop
+
+    @property
+    def idle(self) -> bool:
+        """See `Program.idle`."""
+        return self.hosted.idle and self.hosted.failure is None
+
+    def resync(self) -> None:
+        """Sync every key again, if the controller has begun to work."""
+        if self.hosted.synced.is_set() and not self.hosted.stopping:
+            self.hosted.resync()
+
+    def requested_s(self, keys: Sequence[str]) -> float:
+        """Return the seconds until the last time that a sync of these keys asked for; 0 if none."""
+        if not self.hosted.prepared:
+            return 0.0
+        places = (self.hosted.explain(key).queued for key in keys)
+        return max((place.s for place in places if place and place.place == "waiting"), default=0.0)
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """The error of each key whose last sync failed."""
+        return self.hosted.status().failing if self.hosted.prepared else {}
+
+
+class GuestProgram:
+    """A class of a user with a `Resource` or a `DynamicWatcher`, as the program of a process."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.run = guest.run
+        self.stop = guest.stop
+        self._synced = guest.synced
+        self._life = life_of_task()
+
+    @property
+    def idle(self) -> bool:
+        """See `Program.idle`; also, nothing has passed the network for a while."""
+        return (
+            self._synced.is_set()
+            and all(queue.settled for queue in self._life.queues)
+            and self._life.network.quiet_s() > QUIET_S
+        )
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """The error of each key whose last sync failed: not known."""
+        return {}

@@ -1,0 +1,100 @@
+"""Each type of fault shows a bug that the same schedule without the fault does not show."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from natsctl.testing.simulation.objects import Desired, StoredObjects
+from natsctl.testing.simulation.run import Checks, Ran, Schedule
+from natsctl.testing.simulation.script import Pause, Put, Remove, Step
+from natsctl.testing.simulation.simulate import Simulation
+from natsctl.testing.simulation.subject import ControllerClass, subject_of
+from natsctl.testing.simulation.world.choices import Choices
+from natsctl.testing.simulation.world.faults import Call, Fault, FaultType, drawn_faults
+from tests.support.controllers import faulty, fragile
+from tests.support.controllers.faulty import DOCUMENTS, SHOPS
+
+
+def put(key: str, image: str, pause: Pause = Pause.IDLE) -> Put:
+    return Put(Desired(SHOPS, key, {"spec": {"image": image}}), pause=pause)
+
+
+ONE_SHOP = (put("a", "one"),)
+TWO_VERSIONS = (put("a", "one"), put("a", "two"))
+THERE_AND_BACK = (*TWO_VERSIONS, put("a", "one"))
+REPLACED = (put("a", "one"), Remove(SHOPS, "a", Pause.IDLE), put("a", "two", Pause.NONE))
+
+
+class Case(msgspec.Struct, frozen=True):
+    controller: ControllerClass
+    fault: FaultType
+    operation: str
+    target: str
+    script: tuple[Step, ...] = ONE_SHOP
+    seconds: float = 3.0
+    numbers: tuple[int, ...] = (1,)
+    always: Callable[[StoredObjects], None] | None = None
+
+    def run(self, *faults: Fault) -> Ran:
+        elects = self.fault in (FaultType.LEADER, FaultType.LATE)
+        schedule = Schedule(0, self.script, faults, hurried=True, standby=elects)
+        checks = Checks(always=self.always)
+        with Simulation(subject_of(self.controller), DOCUMENTS, checks) as simulation:
+            return simulation.run(schedule)
+
+
+CASES = [
+    Case(faulty.DoneBeforeDoing, FaultType.CRASH_BEFORE, "create", "parts/a"),
+    Case(faulty.CreatesUnnamed, FaultType.CRASH_AFTER, "create", "cloud"),
+    Case(faulty.CreatesUnnamed, FaultType.LOST_ANSWER, "create", "cloud"),
+    Case(faulty.SwallowsErrors, FaultType.TIMEOUT, "create", "parts/a"),
+    Case(fragile.IgnoresConflicts, FaultType.CONFLICT, "update", "signs/a", TWO_VERSIONS),
+    Case(fragile.TriesTwice, FaultType.AWAY, "create", "parts/a", seconds=20.0),
+    Case(fragile.GivesUpAfterAMinute, FaultType.JUMP, "read", "cloud", seconds=600.0),
+    Case(fragile.IgnoresUpdates, FaultType.BREAK, "event", "shops/a", REPLACED, numbers=(2,)),
+    Case(
+        fragile.OneAfterTheOther,
+        FaultType.LAG,
+        "event",
+        "parts/a",
+        (put("a", "one"), put("b", "one", Pause.SHORT)),
+        always=faulty.ports_are_unique,
+    ),
+    Case(fragile.GivesUpSlowCalls, FaultType.SLOW, "read", "cloud", seconds=20.0),
+    Case(fragile.CreatesUnlessListed, FaultType.OLD, "read", "cloud", TWO_VERSIONS, numbers=(2,)),
+    Case(
+        fragile.RemembersWrites,
+        FaultType.LEADER,
+        "update",
+        "parts/a",
+        THERE_AND_BACK,
+        numbers=(1, 3),
+    ),
+    Case(fragile.ReplacesSigns, FaultType.LATE, "delete", "signs/a", TWO_VERSIONS),
+]
+
+
+def _name(case: Case) -> str:
+    return case.fault.value
+
+
+def test_every_type_of_fault_has_a_case() -> None:
+    assert {case.fault for case in CASES} == set(FaultType)
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_a_fault_shows_a_bug_that_needs_it(case: Case) -> None:
+    calls = [Call(case.operation, case.target, number) for number in case.numbers]
+    faults = tuple(Fault(case.fault, call, case.seconds) for call in calls)
+    ran = case.run(*faults)
+    assert ran.faults == faults
+    assert ran.violation is not None
+    assert case.run().violation is None
+
+
+@pytest.mark.parametrize("fault", FaultType, ids=lambda fault: fault.value)
+def test_seeds_draw_every_type_of_fault(fault: FaultType) -> None:
+    call = Call("update", "shops/a", 1)
+    drawn = (drawn_faults(Choices(seed), standby=True).at(call, (fault,)) for seed in range(200))
+    assert any(drawn)

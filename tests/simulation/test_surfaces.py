@@ -1,0 +1,83 @@
+"""Simulation runs the controllers of every surface, and rejects other classes."""
+
+import msgspec
+import pytest
+
+from natsctl import DynamicWatcher, InformerController, Resource, UsageError
+from natsctl.testing.simulation.finding import Finding
+from natsctl.testing.simulation.simulate import SimulationError, simulate
+from natsctl.testing.simulation.subject import ControllerClass
+from tests.support.controllers import simulated_surfaces as surfaces
+from tests.support.controllers.faulty import DOCUMENTS
+
+
+class Case(msgspec.Struct, frozen=True):
+    controller: ControllerClass
+    detail: str = ""
+
+    def finding(self) -> Finding:
+        with pytest.raises(SimulationError) as caught:
+            simulate(self.controller, objects=DOCUMENTS)
+        return caught.value.finding
+
+
+CORRECT = [surfaces.SignsOfShops, surfaces.StreamedSigns, surfaces.WatchedSigns]
+BUGS = [
+    Case(surfaces.MissesDeletions, "should not exist"),
+    Case(surfaces.StreamedWithoutSweep, "should not exist"),
+    Case(surfaces.WatchedWithoutRetry, "signs/all"),
+]
+
+
+@pytest.mark.parametrize("controller", CORRECT)
+def test_a_correct_class_passes(controller: ControllerClass) -> None:
+    simulate(controller, objects=DOCUMENTS, runs=60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("controller", CORRECT)
+def test_a_correct_class_passes_ten_thousand_runs(controller: ControllerClass) -> None:
+    simulate(controller, objects=DOCUMENTS, runs=10_000)
+
+
+@pytest.mark.parametrize("case", BUGS, ids=lambda case: case.controller.__name__)
+def test_a_bug_of_a_class_is_found(case: Case) -> None:
+    finding = case.finding()
+    assert finding.property == "same result"
+    assert case.detail in finding.detail
+
+
+def test_objects_that_stay_are_not_clean_unless_their_bucket_is_kept() -> None:
+    with pytest.raises(SimulationError, match="property `clean`"):
+        simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=20)
+    simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=20, ignore=["signs"], keep=["signs"])
+
+
+class NoKinds(InformerController):
+    """Watches nothing."""
+
+
+class NeedsArgument(surfaces.StreamedSigns):
+    """Cannot be created by natsctl."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+
+@pytest.mark.parametrize(
+    ("controller", "error"),
+    [
+        (Resource, "Resource cannot be simulated, since it has no"),
+        (DynamicWatcher, "a class around a Resource or a DynamicWatcher"),
+        (NoKinds, "NoKinds declares no kinds"),
+        (NeedsArgument, "needs constructor arguments"),
+        (NoKinds(), "is not a class"),
+    ],
+)
+def test_another_class_is_an_error_that_names_the_reason(
+    controller: ControllerClass, error: str
+) -> None:
+    with pytest.raises(UsageError, match=error):
+        simulate(controller, objects=DOCUMENTS)
