@@ -1,25 +1,38 @@
 """Answers the questions of the page, by name."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
 
 from natsctl.console.access import Access
+from natsctl.console.actions import Actions, MakePlan, Report
 from natsctl.console.answers import Answer
-from natsctl.console.home import home, members
+from natsctl.console.buckets import Buckets, buckets
+from natsctl.console.garbage import Garbage, garbage
+from natsctl.console.home import Overview
+from natsctl.console.identity import Identity, identity_on
+from natsctl.console.key import Comparison, KeyView, KeyViews
 from natsctl.console.keys import Keys
-from natsctl.console.listings import Listings
+from natsctl.console.listings import Listing, Listings
+from natsctl.console.live import Feed, Notice, follow
 from natsctl.console.roster import Roster
 from natsctl.console.table import Query, Table
-from natsctl.errors import NotFoundError, UsageError
+from natsctl.console.verbs import check_offered
+from natsctl.daemon.api.verbs import Verb
+from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
+from natsctl.model.keys import check_key
+
+FEEDS_MAX = 32  # views that are open at a time
+READ_S: Mapping[str, float] = {"garbage": 10.0, "buckets": 5.0}
+"""Seconds between two reads of a view that is open; a second for the others."""
 
 Parameters = Mapping[str, str]
 
 
 class Session(Answer, frozen=True, kw_only=True):
-    """The state of the console and of its connection."""
+    """The state of the console and of its connection; `plans` names controllers with code."""
 
     csrf: str
     version: str
@@ -27,52 +40,128 @@ class Session(Answer, frozen=True, kw_only=True):
     server: str
     since_s: float
     error: str
+    os_user: str
+    nats_user: str
+    plans: list[str]
 
 
 class Console:
-    """The answers of one console, over one connection."""
+    """The answers of one console, over one connection; made by `opened`."""
 
-    def __init__(self, connection: Connection, access: Access, *, version: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        access: Access,
+        *,
+        version: str,
+        planners: Mapping[str, MakePlan],
+    ) -> None:
         self.access = access
         self._connection = connection
         self._version = version
-        self._roster = Roster(connection)
-        self._listings = Listings(connection)
-        self._keys = Keys(connection, self._roster, self._listings)
-        self._stopping = asyncio.Event()
-        self._answers: dict[str, Callable[[Parameters], Awaitable[msgspec.Struct]]] = {
+        self._plans = sorted(planners)
+        self.roster = Roster(connection)
+        self.listings = Listings(connection)
+        self.overview = Overview(self.roster)
+        self._keys = Keys(connection, self.roster, self.listings)
+        self._key_views = KeyViews(connection, self.roster, self._keys)
+        self._actions = Actions(connection, self.roster, self._keys, planners)
+        self._identity: Identity | None = None
+        self._feeds: set[Feed] = set()
+        self._answers: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
             "session": self._session,
-            "home": lambda _: home(self._roster),
-            "members": lambda _: members(self._roster),
+            "home": lambda _: self.overview.home(),
+            "members": lambda _: self.overview.members(),
             "keys": self._table,
             "objects": self._table,
+            "key": self._key,
+            "diff": self._comparison,
+            "garbage": self._garbage,
+            "buckets": lambda _: self._buckets(),
         }
 
-    async def answer(self, name: str, parameters: Parameters) -> msgspec.Struct:
+    async def answer(self, name: str, parameters: Parameters) -> Answer:
         """Return an answer; raises `NotFoundError` if there is no such question."""
         question = self._answers.get(name)
         if question is None:
             raise NotFoundError(f"the console has no answer {name}")
         return await question(parameters)
 
+    async def act(self, name: str, body: bytes) -> Report:
+        """Carry out an action; see `Actions.act`."""
+        return await self._actions.act(name, body)
+
+    async def recording(self, parameters: Parameters) -> tuple[str, bytes]:
+        """Return the file name and the masked text of the newest recording of a key."""
+        daemons = await self.roster.daemons()
+        name = daemons.controller(_required(parameters, "controller"))
+        key = check_key(_required(parameters, "key"))
+        await check_offered(daemons, Verb.RECORDING, name)
+        text = await daemons.recording(name, key)
+        return f"{name}-{key.replace('/', '-')}.json", msgspec.json.format(text, indent=1) + b"\n"
+
+    @asynccontextmanager
+    async def feed(self, parameters: Parameters) -> AsyncIterator[Feed]:
+        """Open the feed of a view; raises `NatsctlError` if too many are open."""
+        if parameters.get("view", "home") not in self._answers:
+            raise NotFoundError(f"the console has no view {parameters['view']}")
+        if len(self._feeds) >= FEEDS_MAX:
+            raise NatsctlError(f"{FEEDS_MAX} pages of the console are open: close some")
+        feed = Feed()
+        self._feeds.add(feed)
+        try:
+            yield feed
+        finally:
+            self._feeds.remove(feed)
+
+    async def follow(
+        self, feed: Feed, parameters: Parameters, send: Callable[[Notice], Awaitable[None]]
+    ) -> None:
+        """Send the notices of a view until the feed is closed; see `follow`."""
+        view = parameters.get("view", "home")
+        rows = view in ("keys", "objects")
+
+        async def read() -> Answer:
+            return await (self.overview.home() if rows else self.answer(view, parameters))
+
+        async def listing() -> Listing | None:
+            controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
+            return await self._keys.listing(controller, bucket)
+
+        await follow(
+            feed,
+            self._connection,
+            send,
+            read=None if rows and not parameters.get("controller") else read,
+            read_s=READ_S.get(view, 1.0),
+            listing=listing if rows else None,
+        )
+
     def stop(self) -> None:
-        """End the streams of changes."""
-        self._stopping.set()
+        """End all feeds."""
+        for feed in self._feeds:
+            feed.close()
 
     async def close(self) -> None:
-        """End all watches and searches."""
-        await self._listings.close()
-        await self._roster.close()
+        """End all watches and reads."""
+        await self.listings.close()
+        await self.overview.close()
+        await self.roster.close()
 
     async def _session(self, _: Parameters) -> Session:
         state = self._connection.state()
+        if self._identity is None and state.connected:
+            self._identity = await identity_on(self._connection)
         return Session(
             csrf=self.access.csrf,
             version=self._version,
             connected=state.connected,
             server=state.server,
             since_s=state.since_s,
-            error=state.last_error or "",
+            error="" if state.connected else state.last_error or "",
+            os_user="" if self._identity is None else self._identity.local,
+            nats_user="" if self._identity is None else self._identity.nats,
+            plans=self._plans,
         )
 
     async def _table(self, parameters: Parameters) -> Table:
@@ -80,9 +169,49 @@ class Console:
         controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
         if controller:
             return await self._keys.of_controller(controller, query, bucket)
-        if bucket:
-            return await self._keys.of_bucket(bucket, query)
-        raise UsageError("name a controller or a bucket")
+        return await self._keys.of_bucket(_required(parameters, "bucket"), query)
+
+    async def _key(self, parameters: Parameters) -> KeyView:
+        key, bucket = _required(parameters, "key"), parameters.get("bucket", "")
+        controller = parameters.get("controller", "")
+        if controller:
+            return await self._key_views.of_controller(controller, key, bucket)
+        return await self._key_views.of_bucket(_required(parameters, "bucket"), key)
+
+    async def _comparison(self, parameters: Parameters) -> Comparison:
+        controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
+        if not controller and not bucket:
+            raise UsageError("name a controller or a bucket")
+        revisions = [_revision(parameters, name) for name in ("from", "to")]
+        key = _required(parameters, "key")
+        return await self._key_views.comparison(controller, bucket, key, revisions)
+
+    async def _garbage(self, parameters: Parameters) -> Garbage:
+        return await garbage(await self.roster.daemons(), _required(parameters, "controller"))
+
+    async def _buckets(self) -> Buckets:
+        return await buckets(self._connection, await self._controllers_by_bucket())
+
+    async def _controllers_by_bucket(self) -> dict[str, list[str]]:
+        """Return the controllers of each bucket; none if the user may not look for daemons."""
+        try:
+            return await self.overview.controllers_by_bucket()
+        except (NatsctlError, TimeoutError):
+            return {}
+
+
+def _required(parameters: Parameters, name: str) -> str:
+    text = parameters.get(name, "")
+    if not text:
+        raise UsageError(f"name a {name}")
+    return text
+
+
+def _revision(parameters: Parameters, name: str) -> int | None:
+    text = parameters.get(name, "")
+    if not (text.isascii() and text.isdecimal()) and text:
+        raise UsageError(f"{name} is not a revision: {text}")
+    return int(text) if text else None
 
 
 def _query(parameters: Parameters) -> Query:

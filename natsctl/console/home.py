@@ -12,6 +12,7 @@ from natsctl.errors import NoDaemonError
 
 GROUPS_MAX = 50  # of failing keys
 KEYS_MAX = 20  # of a group
+SHARED_S = 0.25
 
 
 class FailingKey(msgspec.Struct, frozen=True):
@@ -53,27 +54,56 @@ class Members(Answer, frozen=True, kw_only=True):
     no_daemon: bool = False
 
 
-async def home(roster: Roster) -> Home:
-    """Return the state of all controllers; without a daemon there is none."""
-    reports = await reports_of_all(roster)
-    return Home(
-        controllers=[report.row for report in reports],
-        failing=_failures(reports),
-        no_daemon=not reports,
-        partial=_partial(report.row for report in reports),
-    )
+class Overview:
+    """The reports about all controllers; requests within `SHARED_S` share them."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._reading: asyncio.Task[Sequence[Reports]] | None = None
+        self._read_at = 0.0
+
+    async def reports(self) -> Sequence[Reports]:
+        """Return the reports; raises as `Roster.daemons` does, except for `NoDaemonError`."""
+        now = asyncio.get_running_loop().time()
+        if self._reading is None or (self._reading.done() and now - self._read_at > SHARED_S):
+            self._reading = asyncio.create_task(_reports(self._roster), name="statuses")
+            self._read_at = now
+        return await asyncio.shield(self._reading)
+
+    async def home(self) -> Home:
+        """Return the state of all controllers; without a daemon there is none."""
+        reports = await self.reports()
+        return Home(
+            controllers=[report.row for report in reports],
+            failing=_failures(reports),
+            no_daemon=not reports,
+            partial=_partial(report.row for report in reports),
+        )
+
+    async def members(self) -> Members:
+        """Return who leads each controller, or which member has how many keys."""
+        rows = [report.row for report in await self.reports()]
+        controllers = [
+            Membership(row.name, row.mode, _leader(row.daemons), row.daemons) for row in rows
+        ]
+        return Members(controllers=controllers, no_daemon=not rows, partial=_partial(rows))
+
+    async def controllers_by_bucket(self) -> dict[str, list[str]]:
+        """Return the controllers whose primaries are in each bucket."""
+        controllers: dict[str, list[str]] = {}
+        for report in await self.reports():
+            for source in report.row.sources:
+                controllers.setdefault(source.bucket, []).append(report.row.name)
+        return controllers
+
+    async def close(self) -> None:
+        """End a read that is under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait((self._reading,))
 
 
-async def members(roster: Roster) -> Members:
-    """Return who leads each controller, or which member has how many keys."""
-    rows = [report.row for report in await reports_of_all(roster)]
-    controllers = [
-        Membership(row.name, row.mode, _leader(row.daemons), row.daemons) for row in rows
-    ]
-    return Members(controllers=controllers, no_daemon=not rows, partial=_partial(rows))
-
-
-async def reports_of_all(roster: Roster) -> Sequence[Reports]:
+async def _reports(roster: Roster) -> Sequence[Reports]:
     """Return the reports about each controller that a daemon runs."""
     try:
         daemons = await roster.daemons()

@@ -58,6 +58,10 @@ class Keys:
         source = await self.source_of(await self._reports(controller), bucket)
         return await self._listings.open(source.bucket, source.keys) if source.bucket else None
 
+    async def bucket_of(self, controller: str, bucket: str = "") -> str:
+        """Return the bucket of a controller's primaries; empty for a cluster."""
+        return (await self.source_of(await self._reports(controller), bucket)).bucket
+
     async def source_of(self, reports: Reports, bucket: str = "") -> Source:
         """Return where the primaries of a controller are; raises as `of_controller` does."""
         sources = reports.row.sources or await self._published(reports.row.name)

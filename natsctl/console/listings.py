@@ -8,7 +8,7 @@ from typing import Any
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import keeps_all
-from natsctl.errors import StoreMissingError
+from natsctl.errors import StoreError, StoreMissingError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
 from natsctl.jetstream.connection.connection import Connection
@@ -67,6 +67,8 @@ class Listing:
             )
         finally:
             synced.cancel()
+        if self._task.cancelled():
+            raise StoreError(f"{self.bucket.name} is not watched any more: too many buckets are")
         if self._task.done():
             self._task.result()
         if not self.complete and self._informer.failure is not None:
@@ -100,6 +102,10 @@ class Listing:
             yield
         finally:
             self._listeners.remove(on_key)
+
+    async def until_ended(self, timeout_s: float) -> None:
+        """Wait until the bucket is not watched any more, for *timeout_s* at most."""
+        await asyncio.wait((self._task,), timeout=timeout_s)
 
     async def close(self) -> None:
         """End the watch."""

@@ -14,6 +14,7 @@ from natsctl.console.access import POLICY, Access
 from natsctl.console.answers import STATUS, Problem, encoded, problem_of
 from natsctl.console.api import Console
 from natsctl.console.files import content_of
+from natsctl.console.live import Changed, ConnectionNotice, Notice, Ping
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.telemetry.logger import get_logger
@@ -29,6 +30,9 @@ SIGNED_OUT = (
     "If the console was started again, its URL is a new one: natsctl console --open opens it."
 )
 
+EVENTS = {Changed: b"changed", ConnectionNotice: b"state", Ping: b"ping"}
+"""The names of the server-sent events."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -41,7 +45,10 @@ async def serving(console: Console, host: str, port: int | None) -> AsyncIterato
     """
     access = console.access
     app = web.Application(middlewares=[_checked(access)], client_max_size=BODY_MAX)
+    app.router.add_get("/api/live", _live(console))
+    app.router.add_get("/api/recording", _recording(console))
     app.router.add_get("/api/{name}", _answered(console))
+    app.router.add_post("/api/actions/{name}", _acted(console))
     app.router.add_get("/{path:.*}", _page)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=STOP_S, access_log=None)
     await runner.setup()
@@ -121,6 +128,49 @@ def _answered(console: Console) -> Handler:
         return await _json(console.answer(request.match_info["name"], request.query))
 
     return answer
+
+
+def _acted(console: Console) -> Handler:
+    async def act(request: web.Request) -> web.Response:
+        return await _json(console.act(request.match_info["name"], await request.read()))
+
+    return act
+
+
+def _recording(console: Console) -> Handler:
+    async def download(request: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                name, text = await console.recording(request.query)
+        except (NatsctlError, TimeoutError) as error:
+            return _problem(problem_of(error))
+        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return web.Response(
+            body=text, content_type="application/json", headers={**POLICY, **disposition}
+        )
+
+    return download
+
+
+def _live(console: Console) -> Handler:
+    async def live(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**POLICY, "Content-Type": "text/event-stream"})
+
+        async def send(notice: Notice) -> None:
+            event = EVENTS[type(notice)]
+            await response.write(b"event: %b\ndata: %b\n\n" % (event, encoded(notice)))
+
+        try:
+            async with console.feed(request.query) as feed:
+                await response.prepare(request)
+                await console.follow(feed, request.query, send)
+        except NatsctlError as error:
+            return _problem(problem_of(error))
+        except ConnectionError:
+            pass  # the page was closed
+        return response
+
+    return live
 
 
 async def _json(work: Awaitable[msgspec.Struct]) -> web.Response:

@@ -7,6 +7,8 @@ import msgspec
 
 from natsctl.console.answers import Partial, Problem, missing, problem_of
 from natsctl.core.insight.explain import Source
+from natsctl.core.insight.lanes import LANE_MAX, Lanes
+from natsctl.daemon.api.activity import Activity
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerStatus
 from natsctl.daemon.api.mode import Mode
@@ -41,6 +43,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         state: the state of the daemon that works.
         paused_whole: the pause of the whole controller.
         queued: the number of keys that are ready.
+        oldest_unanswered_s: seconds since the oldest change that waits for a successful sync.
+        lanes: the keys that are held or ready the longest, and those that are due next.
+        activity: the syncs and failed syncs of the last 15 minutes.
         partial: which daemons did not answer; None if all did.
         error: why no daemon answered.
     """
@@ -62,6 +67,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     queued: int | None = None
     held: int | None = None
     waiting: int | None = None
+    oldest_unanswered_s: float | None = None
+    lanes: Lanes | None = None
+    activity: Activity | None = None
     garbage_held: str = ""
     problems: list[str] = []
     partial: Partial | None = None
@@ -118,6 +126,12 @@ def _row(
         queued=sum(queue.depth for queue in queues) if queues else None,
         held=sum(queue.held for queue in queues) if queues else None,
         waiting=sum(queue.waiting for queue in queues) if queues else None,
+        oldest_unanswered_s=max(
+            (status.oldest_unanswered_s or 0.0 for status in working if status.unanswered),
+            default=None,
+        ),
+        lanes=_lanes([status.lanes for status in working if status.lanes is not None]),
+        activity=_activity([status.activity for status in working if status.activity is not None]),
         garbage_held=next((status.garbage_held for status in working if status.garbage_held), ""),
         problems=list(dict.fromkeys(texts)),
     )
@@ -146,6 +160,36 @@ def _mode(statuses: Sequence[ControllerStatus], working: Sequence[ControllerStat
     if working[0].mode == Mode.ALONE and alone > 1:
         return f"{Mode.ALONE} \N{MULTIPLICATION SIGN}{alone}"
     return working[0].mode
+
+
+def _lanes(lanes: Sequence[Lanes]) -> Lanes | None:
+    """Return the lanes of several daemons together, in the order of one."""
+    if not lanes:
+        return None
+    held, ready, waiting = (
+        [key for lane in lanes for key in getattr(lane, place)]
+        for place in ("held", "ready", "waiting")
+    )
+    return Lanes(
+        held=sorted(held, key=lambda key: -key.s)[:LANE_MAX],
+        ready=sorted(ready, key=lambda key: -key.s)[:LANE_MAX],
+        waiting=sorted(waiting, key=lambda key: key.s)[:LANE_MAX],
+    )
+
+
+def _activity(activities: Sequence[Activity]) -> Activity | None:
+    """Return the sums of several daemons by interval; the last intervals are the same time."""
+    if not activities:
+        return None
+    length = max(len(activity.syncs) for activity in activities)
+    syncs, failures = [0] * length, [0] * length
+    for activity in activities:
+        for number, (done, failed) in enumerate(
+            zip(reversed(activity.syncs), reversed(activity.failures), strict=False), 1
+        ):
+            syncs[-number] += done
+            failures[-number] += failed
+    return Activity(syncs, failures, activities[0].interval_s)
 
 
 def _sum(

@@ -1,6 +1,7 @@
 """Pauses and resumes objects and controllers with a user's own permissions, without a daemon."""
 
 import getpass
+import re
 import socket
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,9 @@ from natsctl.model.objects import PAUSED
 from natsctl.model.pause import NO_PAUSE, Pause, active_pause
 from natsctl.model.store import Stored
 
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(?:\d+[dhms])+")
+
 
 class Resumption(msgspec.Struct, frozen=True):
     """The pause that `resume_object` ended, if any, and whether the object exists."""
@@ -31,7 +35,28 @@ def new_pause(*, reason: str = "", duration: timedelta | None = None) -> Pause:
     """Return a pause from now on, by the user of this process."""
     now = datetime.now(UTC).replace(microsecond=0)
     until = "" if duration is None else _text(now + duration)
-    return Pause(reason=" ".join(reason.split()), since=_text(now), until=until, by=_user())
+    return Pause(reason=" ".join(reason.split()), since=_text(now), until=until, by=local_user())
+
+
+def duration_in(text: str) -> timedelta:
+    """Return a duration such as 90s, 30m, 2h or 1d12h; raises `UsageError`."""
+    if not _DURATION.fullmatch(text):
+        raise UsageError(f"{text!r} is no duration: write 90s, 30m, 2h or 1d12h")
+    parts = re.findall(r"(\d+)([dhms])", text)
+    try:
+        return timedelta(seconds=sum(int(number) * _UNITS_S[unit] for number, unit in parts))
+    except OverflowError:
+        raise UsageError(f"{text!r} is too long") from None
+
+
+def in_cluster(kind: str, key: str) -> UsageError:
+    """Return the error for an object in a cluster, whose annotation kubectl writes."""
+    namespace, _, name = key.rpartition("/")
+    where = f" -n {namespace}" if namespace else ""
+    return UsageError(
+        f"{key} is a {kind} in a cluster: pause it with kubectl annotate {kind.lower()} {name}"
+        f"{where} natsctl.io/paused=true, and resume it with natsctl.io/paused-"
+    )
 
 
 async def pause_object(connection: Connection, bucket: str, key: str, pause: Pause) -> None:
@@ -169,7 +194,8 @@ def _text(time: datetime) -> str:
     return time.isoformat().replace("+00:00", "Z")
 
 
-def _user() -> str:
+def local_user() -> str:
+    """Return the user of this process and its machine, such as `ann@desk`."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

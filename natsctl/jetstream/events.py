@@ -50,7 +50,7 @@ class StreamRecorder:
         self, connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
     ) -> None:
         self.outbox = Outbox(
-            self._send, repeat_s=REPEAT_S, pause_s=PAUSE_S, gather_s=GATHER_S, quiet_s=QUIET_S
+            self.send, repeat_s=REPEAT_S, pause_s=PAUSE_S, gather_s=GATHER_S, quiet_s=QUIET_S
         )
         self._connection = connection
         self._controller = controller
@@ -96,7 +96,8 @@ class StreamRecorder:
         syncs = [note for note in notes if note is not msgspec.UNSET and note.handler == handler]
         return max(syncs, key=lambda sync: sync.started).failures if syncs else 0
 
-    async def _send(self, event: KvEvent) -> KvEvent:
+    async def send(self, event: KvEvent) -> KvEvent:
+        """Send one event now, and return it; raises the errors of `Connection.request`."""
         if not self._ready:
             await self._ensure_stream()
             self._ready = True
@@ -130,6 +131,15 @@ async def recording(
     recorder = StreamRecorder(connection, controller, guard)
     async with sending(recorder.outbox):
         yield recorder
+
+
+async def record_event(
+    connection: Connection, controller: str, key: str, reason: str, message: str
+) -> None:
+    """Record one normal event now; raises the errors of `Connection.request`."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    event = KvEvent(controller, key, EventType.NORMAL.value, reason, hidden(message), now, now)
+    await StreamRecorder(connection, controller).send(event)
 
 
 async def events_of(connection: Connection, controller: str, key: str) -> list[KvEvent]:

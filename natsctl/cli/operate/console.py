@@ -55,7 +55,7 @@ async def console(
 
 async def _serve(options: NatsOptions, port: int | None, bind: str, *, opened: bool) -> None:
     async with connect(options) as connection:
-        console = Console(connection, Access(bind), version=installed("natsctl"))
+        console = Console(connection, Access(bind), version=installed("natsctl"), planners={})
         try:
             async with serving(console, bind, port) as url:
                 if not is_loopback(bind):

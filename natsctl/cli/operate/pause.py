@@ -13,11 +13,10 @@ from natsctl.cli.operate.paused_objects import (
     KeysArgument,
     check_selection,
     controller_of,
-    duration,
     target_of,
 )
 from natsctl.cli.output.terminal import write_line, write_notice
-from natsctl.daemon.pauses import new_pause, pause_controller, pause_object
+from natsctl.daemon.pauses import duration_in, new_pause, pause_controller, pause_object
 from natsctl.errors import NatsctlError, NoDaemonError
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
@@ -53,7 +52,7 @@ async def pause(
     restarts: it is the annotation natsctl.io/paused of the object, or a record of the controller.
     """
     selected = check_selection(keys, whole=everything)
-    new = new_pause(reason=reason, duration=None if lasts is None else duration(lasts))
+    new = new_pause(reason=reason, duration=None if lasts is None else duration_in(lasts))
     end = f" until {new.until}" if new.until else ""
     async with connect(options) as connection:
         if everything:

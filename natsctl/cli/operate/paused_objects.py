@@ -1,8 +1,6 @@
 """Finds the objects that `natsctl pause` and `natsctl resume` are about."""
 
-import re
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Annotated
 
 import msgspec
@@ -13,6 +11,7 @@ from natsctl.cli.operate.find_daemon import choose_by_key
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import only_primary
 from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.pauses import in_cluster
 from natsctl.errors import NoDaemonError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.keys import check_key
@@ -27,9 +26,6 @@ BucketOption = Annotated[
     ),
 ]
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(?:\d+[dhms])+")
-
 
 class Target(msgspec.Struct, frozen=True):
     """A key in a bucket, and the controllers that sync it, as far as they are known."""
@@ -37,18 +33,6 @@ class Target(msgspec.Struct, frozen=True):
     bucket: str
     key: str
     controllers: tuple[str, ...] = ()
-
-
-def duration(text: str) -> timedelta:
-    """Return a duration such as 90s, 30m, 2h, 1d12h; raises `UsageError`."""
-    if not _DURATION.fullmatch(text):
-        raise UsageError(f"--for {text!r} is no duration: write 90s, 30m, 2h or 1d12h")
-    parts = re.findall(r"(\d+)([dhms])", text)
-    total = sum(int(number) * _UNITS_S[unit] for number, unit in parts)
-    try:
-        return timedelta(seconds=total)
-    except OverflowError:
-        raise UsageError(f"--for {text!r} is too long") from None
 
 
 def check_selection(keys: Sequence[str] | None, *, whole: bool) -> list[str]:
@@ -101,7 +85,7 @@ async def target_of(
     name = daemons.controller(controller)
     tree = await daemons.tree(name, key)
     if not tree.bucket:
-        raise _in_cluster(tree.kind, key)
+        raise in_cluster(tree.kind, key)
     return Target(tree.bucket, key, (name,))
 
 
@@ -115,14 +99,5 @@ def _bucket_of(controller: object, key: str) -> str:
     if len(buckets) == 1:
         return buckets.pop()
     if not buckets and kinds:
-        raise _in_cluster(kinds[0].name, key)
+        raise in_cluster(kinds[0].name, key)
     raise UsageError(f"{key} may be in {', '.join(sorted(buckets))}: choose one with --bucket")
-
-
-def _in_cluster(kind: str, key: str) -> UsageError:
-    namespace, _, name = key.rpartition("/")
-    where = f" -n {namespace}" if namespace else ""
-    return UsageError(
-        f"{key} is a {kind} in a cluster: pause it with kubectl annotate {kind.lower()} {name}"
-        f"{where} natsctl.io/paused=true, and resume it with natsctl.io/paused-"
-    )

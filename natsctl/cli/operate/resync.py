@@ -30,6 +30,7 @@ from natsctl.controller.sync import events
 from natsctl.core.cache import invalid_log
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import Queuing
+from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection.options import NatsOptions
@@ -128,21 +129,12 @@ async def _enqueue_in(daemons: Daemons, name: str, keys: Sequence[str]) -> int:
 
 def _report_others(answers: Sequence[Queuing]) -> int:
     """Report the keys that no daemon enqueued, and return the exit status."""
-    unknown = set(answers[0].unknown).intersection(*(answer.unknown for answer in answers))
-    moving = set(answers[0].elsewhere).intersection(*(answer.elsewhere for answer in answers))
-    invalid = {key: reason for answer in answers for key, reason in answer.invalid.items()}
-    paused = {key: pause for answer in answers for key, pause in answer.paused.items()}
-    for key in sorted(unknown):
-        report_error(f"{key}: it does not exist")
-    for key, reason in sorted(invalid.items()):
-        report_error(f"{key}: {reason}")
-    for key, pause in sorted(paused.items()):
-        report_error(f"{key}: it is paused {pause}: natsctl resume {key}")
-    for key in sorted(moving):
-        report_error(f"{key}: it is moving from one daemon to another: try again")
-    if invalid or moving or paused:
+    others = Unqueued.of(answers)
+    for reason in others.reasons():
+        report_error(reason)
+    if others.retryable:
         return FAILED
-    return NOT_FOUND if unknown else 0
+    return NOT_FOUND if others.unknown else 0
 
 
 async def _sync_here(

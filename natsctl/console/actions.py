@@ -1,0 +1,226 @@
+"""Carries out what a user asks for on the page, and records it as events with the user's name.
+
+An action has the permissions of the user's own NATS credentials.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from natsctl.console.answers import Answer, problem_of
+from natsctl.console.garbage import Applied, Choice, apply_garbage
+from natsctl.console.identity import identity_on
+from natsctl.console.keys import Keys
+from natsctl.console.roster import Roster
+from natsctl.console.verbs import check_offered
+from natsctl.daemon.api.queuing import Unqueued
+from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.pauses import (
+    duration_in,
+    in_cluster,
+    new_pause,
+    pause_controller,
+    pause_object,
+    resume_controller,
+    resume_object,
+)
+from natsctl.errors import NatsctlError, NotFoundError, UsageError
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.events import record_event
+from natsctl.model.keys import check_key
+from natsctl.model.plans.plan import Plan
+
+KEYS_MAX = 100  # of one action
+REASON_MAX = 500  # characters of the reason for a pause
+WHOLE = "natsctl.io/controller"
+"""The key of events about a whole controller."""
+
+MakePlan = Callable[[Sequence[str]], Awaitable[Plan]]
+"""Plans these keys of a controller, or all if there are none."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an action; each action uses some of the fields.
+
+    Attributes:
+        controller: the name of the controller.
+        bucket: the bucket of the keys, if the controller has primaries in several.
+        keys: keys of primaries.
+        everything: whether the whole controller is meant.
+        reason: the reason for a pause.
+        lasts: the duration of a pause, such as 2h; empty for one without an end.
+        stop: whether to stop recording every sync.
+        objects: the orphans to delete.
+        count: the number of orphans that the user typed.
+    """
+
+    controller: str
+    bucket: str = ""
+    keys: list[str] = []
+    everything: bool = False
+    reason: str = ""
+    lasts: str = msgspec.field(default="", name="for")
+    stop: bool = False
+    objects: list[Choice] = []
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` if a list or a text is too long, or a key is illegal."""
+        if len(self.keys) > KEYS_MAX or len(self.reason) > REASON_MAX:
+            raise UsageError(f"name at most {KEYS_MAX} keys, and a reason of {REASON_MAX} letters")
+        for key in self.keys:
+            check_key(key)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action did: a sentence, the exceptions, and a result for the page."""
+
+    message: str
+    warnings: list[str] = []
+    result: Applied | Plan | None = None
+
+
+class Report(Answer, frozen=True, kw_only=True):
+    """The answer to an action; `recorded` is whether the events name the user."""
+
+    message: str
+    warnings: list[str]
+    recorded: bool
+    result: Applied | Plan | None = None
+
+
+class Actions:
+    """The actions of one console. *planners* plan with the user's own code, by controller."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        roster: Roster,
+        keys: Keys,
+        planners: Mapping[str, MakePlan],
+    ) -> None:
+        self._connection = connection
+        self._roster = roster
+        self._keys = keys
+        self._planners = planners
+        self._actions: dict[str, Callable[[Request], Awaitable[Outcome]]] = {
+            "resync": self._resync,
+            "pause": self._pause,
+            "resume": self._resume,
+            "plan": self._plan,
+            "garbage": self._garbage,
+            "record": self._record,
+        }
+
+    async def act(self, name: str, body: bytes) -> Report:
+        """Carry out an action, and record it unless it only reads."""
+        action = self._actions.get(name)
+        if action is None:
+            raise NotFoundError(f"the console has no action {name}")
+        try:
+            request = msgspec.json.decode(body, type=Request)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"the request is not valid: {error}") from error
+        outcome = await action(request)
+        warnings = [] if name == "plan" else await self._recorded(name, request, outcome)
+        return Report(
+            message=outcome.message,
+            warnings=[*outcome.warnings, *warnings],
+            recorded=name != "plan" and not warnings,
+            result=outcome.result,
+        )
+
+    async def _resync(self, request: Request) -> Outcome:
+        daemons = await self._roster.daemons()
+        name = daemons.controller(request.controller)
+        await check_offered(daemons, Verb.RESYNC, name)
+        answers = await daemons.resync(name, request.keys)
+        count = sum(answer.queued for answer in answers)
+        queued = "1 key" if count == 1 else f"{count} keys"
+        where = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
+        message = f"{queued} of {name} queued{f' in {where}' if where else ''}"
+        return Outcome(message=message, warnings=list(Unqueued.of(answers).reasons())[:KEYS_MAX])
+
+    async def _pause(self, request: Request) -> Outcome:
+        duration = duration_in(request.lasts) if request.lasts else None
+        pause = new_pause(reason=request.reason, duration=duration)
+        end = f" until {pause.until}" if pause.until else ""
+        if request.everything:
+            await pause_controller(self._connection, request.controller, pause)
+            return Outcome(message=f"controller {request.controller} paused{end}")
+
+        async def pause_one(bucket: str, key: str) -> str:
+            await pause_object(self._connection, bucket, key, pause)
+            return f"{bucket}/{key} paused{end}"
+
+        return await self._each(request, pause_one)
+
+    async def _resume(self, request: Request) -> Outcome:
+        if request.everything:
+            pause = await resume_controller(self._connection, request.controller)
+            state = "is not paused" if pause is None else "resumed"
+            return Outcome(message=f"controller {request.controller} {state}")
+
+        async def resume_one(bucket: str, key: str) -> str:
+            resumption = await resume_object(self._connection, bucket, key, [request.controller])
+            if resumption.pause is None and not resumption.exists:
+                raise NotFoundError(f"{bucket} has no {key}")
+            return f"{bucket}/{key} {'is not paused' if resumption.pause is None else 'resumed'}"
+
+        return await self._each(request, resume_one)
+
+    async def _each(self, request: Request, act: Callable[[str, str], Awaitable[str]]) -> Outcome:
+        """Act on each key; raises the error of the first one if none succeeds."""
+        if not request.keys:
+            raise UsageError("name keys, or the whole controller")
+        bucket = request.bucket or await self._keys.bucket_of(request.controller)
+        if not bucket:
+            raise in_cluster(request.controller, request.keys[0])
+        done, errors = list[str](), list[NatsctlError]()
+        for key in request.keys:
+            try:
+                done.append(await act(bucket, key))
+            except NatsctlError as error:
+                errors.append(error)
+        if errors and not done:
+            raise errors[0]
+        return Outcome(message=", ".join(done), warnings=[problem_of(e).message for e in errors])
+
+    async def _plan(self, request: Request) -> Outcome:
+        planner = self._planners.get(request.controller)
+        if planner is None:
+            raise UsageError(
+                f"the console cannot plan {request.controller}: start it with natsctl console -c "
+                f"M:C, where M:C is the class of the controller, or run natsctl plan -c M:C"
+            )
+        plan = await planner(request.keys)
+        return Outcome(message=str(plan.summary), result=plan)
+
+    async def _garbage(self, request: Request) -> Outcome:
+        daemons = await self._roster.daemons()
+        applied = await apply_garbage(daemons, request.controller, request.objects, request.count)
+        objects = "1 object" if applied.removed == 1 else f"{applied.removed} objects"
+        kept = [f"{one.orphan.kind}/{one.orphan.key} kept: {one.reason}" for one in applied.kept]
+        message = f"{objects} of {request.controller} deleted"
+        return Outcome(message=message, warnings=kept[:KEYS_MAX], result=applied)
+
+    async def _record(self, request: Request) -> Outcome:
+        daemons = await self._roster.daemons()
+        name = daemons.controller(request.controller)
+        await check_offered(daemons, Verb.RECORD, name)
+        answers = await daemons.record(name, request.keys, stop=request.stop)
+        keys = sorted({key for answer in answers for key in answer.keys})
+        recorded = f"every sync of {', '.join(keys[:KEYS_MAX])}" if keys else "failed syncs only"
+        return Outcome(message=f"{name} records {recorded}")
+
+    async def _recorded(self, action: str, request: Request, outcome: Outcome) -> list[str]:
+        """Record the action as an event of each key; return why that failed."""
+        identity = await identity_on(self._connection)
+        reason = f"Console{action.title()}"
+        message = f"{action} by {identity} in the console: {outcome.message}"
+        try:
+            for key in request.keys or [WHOLE]:
+                await record_event(self._connection, request.controller, key, reason, message)
+        except NatsctlError as error:
+            return [f"no event names you: {problem_of(error).message}"]
+        return []

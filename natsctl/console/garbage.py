@@ -1,0 +1,74 @@
+"""Answers for the view of garbage: the plan of garbage collection of one controller."""
+
+import msgspec
+
+from natsctl.console.answers import Answer
+from natsctl.console.verbs import check_offered
+from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.messages import ControllerPlan
+from natsctl.daemon.api.verbs import Verb
+from natsctl.errors import ConflictError, UsageError
+from natsctl.model.garbage import Kept, Orphan
+
+
+class Garbage(Answer, frozen=True, kw_only=True):
+    """The orphans of a controller, and why they are held; see `GarbagePlan`."""
+
+    controller: str
+    orphans: tuple[Orphan, ...]
+    refused: str
+    more: int
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """An object that a user chose to delete, as the page showed it."""
+
+    kind: str
+    key: str
+    revision: int
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The number of objects that were deleted, and the others with the reasons."""
+
+    removed: int
+    kept: list[Kept]
+
+
+async def garbage(daemons: Daemons, name: str) -> Garbage:
+    """Return the orphans of a controller, as the leader of the bucket confirms them now."""
+    plan = await _plan(daemons, name)
+    return Garbage(
+        controller=plan.controller, orphans=plan.orphans, refused=plan.refused, more=plan.more
+    )
+
+
+async def apply_garbage(daemons: Daemons, name: str, chosen: list[Choice], count: int) -> Applied:
+    """Delete the chosen orphans, if each still has the revision that the user saw.
+
+    *count* is the number that the user typed. Raises `UsageError` if it is another number than that
+    of the chosen objects, and `ConflictError` if one of them is no orphan any more.
+    """
+    wanted = {(choice.kind, choice.key, choice.revision) for choice in chosen}
+    if not wanted or count != len(wanted):
+        raise UsageError(f"{len(wanted)} objects are chosen, and {count} was typed")
+    plan = await _plan(daemons, name)
+    orphans = tuple(
+        orphan for orphan in plan.orphans if (orphan.kind, orphan.key, orphan.revision) in wanted
+    )
+    if len(orphans) != len(wanted):
+        gone = len(wanted) - len(orphans)
+        raise ConflictError(
+            f"nothing is deleted: {gone} of the chosen objects changed since they were shown"
+        )
+    removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
+    reported = {*removed.orphans, *(kept.orphan for kept in removed.kept)}
+    silent = [orphan for orphan in orphans if orphan not in reported]
+    kept = [*removed.kept, *(Kept(orphan, "no daemon answered for its owner") for orphan in silent)]
+    return Applied(len(removed.orphans), kept)
+
+
+async def _plan(daemons: Daemons, name: str) -> ControllerPlan:
+    name = daemons.controller(name)
+    await check_offered(daemons, Verb.GC_PLAN, name)
+    return await daemons.plan(name)

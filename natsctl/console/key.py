@@ -1,0 +1,221 @@
+"""Answers for the view of one key: the reasons of its state, its objects and its revisions."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from natsctl.console.answers import Answer, Partial, Problem, missing, problem_of
+from natsctl.console.keys import Keys
+from natsctl.console.masking import ShownValue, shown_differences, shown_value
+from natsctl.console.roster import Roster
+from natsctl.console.verbs import check_offered
+from natsctl.core.insight.tree import Branch
+from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.messages import KeyExplanation
+from natsctl.daemon.api.verbs import Verb
+from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, UsageError
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.model.keys import check_key
+from natsctl.model.plans.differences import Difference
+
+T = TypeVar("T")
+
+DIFFERENCES_MAX = 500
+CHANGED_MAX = 5  # fields that a revision names
+COMPARED_MAX = 256 * 1024  # bytes of a value whose changed fields a revision names
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """A revision of an object; `changed` has the first fields that differ from the one before."""
+
+    revision: int
+    created: str
+    deleted: bool
+    bytes: int
+    changed: list[str]
+
+
+class KeyView(Answer, frozen=True, kw_only=True):
+    """Everything about one key; `errors` states why a part is None."""
+
+    controller: str
+    key: str
+    bucket: str
+    explain: list[KeyExplanation] | None = None
+    tree: Branch | None = None
+    object: ShownValue | None = None
+    revisions: list[Revision] | None = None
+    errors: dict[str, Problem] = msgspec.field(default_factory=dict)
+
+
+class Comparison(Answer, frozen=True, kw_only=True):
+    """The fields in which two revisions differ; `more` counts those that are left out."""
+
+    from_: int = msgspec.field(name="from")
+    to: int
+    differences: list[Difference]
+    more: int
+
+
+class KeyViews:
+    """The views of keys of one console."""
+
+    def __init__(self, connection: Connection, roster: Roster, keys: Keys) -> None:
+        self._connection = connection
+        self._roster = roster
+        self._keys = keys
+
+    async def of_controller(self, controller: str, key: str, bucket: str = "") -> KeyView:
+        """Return the view of a primary; raises if no daemon runs the controller."""
+        daemons = await self._roster.daemons()
+        name = daemons.controller(controller)
+        check_key(key)
+        errors: dict[str, Problem] = {}
+        explain, tree, where = await asyncio.gather(
+            _part("explain", self._explain(daemons, name, key), errors),
+            _part("tree", _tree(daemons, name, key), errors),
+            _part("object", self._keys.bucket_of(name, bucket), errors),
+        )
+        if where is None and tree is not None and tree.bucket:
+            where = tree.bucket
+            errors.pop("object", None)
+        view = await self._stored(where, key, errors)
+        if view.object is None and explain is not None and not explain.found:
+            raise NotFoundError(f"{name} has no {key}, and no sync or event of it")
+        return msgspec.structs.replace(
+            view,
+            controller=name,
+            explain=None if explain is None else explain.explanations,
+            tree=tree,
+            partial=None if explain is None else explain.partial,
+        )
+
+    async def of_bucket(self, bucket: str, key: str) -> KeyView:
+        """Return the view of an object in a bucket, whether or not a daemon runs."""
+        view = await self._stored(bucket, check_key(key), {})
+        if not view.revisions and "revisions" not in view.errors:
+            raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
+        return view
+
+    async def comparison(
+        self, controller: str, bucket: str, key: str, revisions: Sequence[int | None]
+    ) -> Comparison:
+        """Return how two revisions differ: by default the newest, and the one before the other.
+
+        Raises `NotFoundError` if the bucket does not have a revision any more.
+        """
+        where = await self._keys.bucket_of(controller, bucket) if controller else bucket
+        store = BucketStore(Bucket(self._connection, where))
+        messages = await store.messages(check_key(key))
+        if not messages:
+            raise NotFoundError(f"{where} has no {key}, and no revision of it")
+        first, second = revisions
+        after = _revision(messages, second or messages[-1].revision, key)
+        earlier = [message for message in messages if message.revision < after.revision]
+        before = earlier[-1] if earlier else None
+        if first is not None:
+            before = _revision(messages, first, key)
+        found = shown_differences(store, before, after)
+        return Comparison(
+            from_=0 if before is None else before.revision,
+            to=after.revision,
+            differences=found[:DIFFERENCES_MAX],
+            more=len(found[DIFFERENCES_MAX:]),
+        )
+
+    async def _explain(self, daemons: Daemons, name: str, key: str) -> "_Explained":
+        await check_offered(daemons, Verb.EXPLAIN, name)
+        explanations = await daemons.explain(name, key)
+        present = [one for one in explanations if one.present or one.past]
+        whole = any(one.here and one.member for one in explanations)
+        ids = {one.daemon.id for one in explanations}
+        partial = None if whole else missing(daemons.running(name), ids)
+        return _Explained(present or explanations, bool(present), partial)
+
+    async def _stored(self, bucket: str | None, key: str, errors: dict[str, Problem]) -> KeyView:
+        """Return the parts of the view that the bucket has."""
+        revisions: list[Revision] | None = None
+        shown: ShownValue | None = None
+        if bucket:
+            store = BucketStore(Bucket(self._connection, bucket))
+            messages = await _part("revisions", store.messages(key), errors)
+            if messages is None:
+                errors["object"] = errors["revisions"]
+            elif not messages or messages[-1].marker:
+                errors["object"] = Problem("not_found", f"{bucket} has no {key}")
+            else:
+                shown = shown_value(messages[-1])
+            revisions = None if messages is None else _described(store, messages)
+        elif "object" not in errors:
+            in_cluster = Problem("not_found", "the object is in a cluster: see kubectl get")
+            errors |= {"object": in_cluster, "revisions": in_cluster}
+        return KeyView(
+            controller="",
+            key=key,
+            bucket=bucket or "",
+            object=shown,
+            revisions=revisions,
+            errors=errors,
+        )
+
+
+class _Explained(msgspec.Struct, frozen=True):
+    explanations: list[KeyExplanation]
+    found: bool
+    partial: Partial | None
+
+
+async def _tree(daemons: Daemons, name: str, key: str) -> Branch:
+    await check_offered(daemons, Verb.TREE, name)
+    return await daemons.tree(name, key)
+
+
+async def _part(name: str, work: Awaitable[T], errors: dict[str, Problem]) -> T | None:
+    """Return the result of *work*; if it fails, None, with the problem added to *errors*."""
+    try:
+        return await work
+    except (NatsctlError, TimeoutError) as error:
+        errors[name] = problem_of(error)
+        return None
+
+
+def _revision(messages: Sequence[Message], revision: int, key: str) -> Message:
+    for message in messages:
+        if message.revision == revision:
+            return message
+    if revision < messages[0].revision:
+        raise NotFoundError(f"revision {revision} of {key} is not kept any more")
+    raise UsageError(f"{revision} is not a revision of {key}")
+
+
+def _described(store: BucketStore, messages: Sequence[Message]) -> list[Revision]:
+    described: list[Revision] = []
+    before: Message | None = None
+    for message in messages:
+        described.append(
+            Revision(
+                message.revision,
+                message.created,
+                message.marker is not None,
+                len(message.value),
+                _changed(store, before, message),
+            )
+        )
+        before = message
+    return described
+
+
+def _changed(store: BucketStore, before: Message | None, after: Message) -> list[str]:
+    if before is None or before.marker or after.marker:
+        return []
+    if max(len(before.value), len(after.value)) > COMPARED_MAX:
+        return []
+    try:
+        found = shown_differences(store, before, after)
+    except InvalidObjectError:
+        return []
+    return [difference.path for difference in found[:CHANGED_MAX]]

@@ -1,0 +1,51 @@
+"""Combines the answers of several daemons to one request to sync keys."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from natsctl.daemon.api.messages import Queuing
+
+
+class Unqueued(msgspec.Struct, frozen=True):
+    """The requested keys that no daemon enqueued.
+
+    Attributes:
+        unknown: keys without an object.
+        moving: keys that move from one daemon to another.
+        invalid: the reason, by key, for each invalid primary.
+        paused: the pause, by key, of each paused key.
+    """
+
+    unknown: frozenset[str]
+    moving: frozenset[str]
+    invalid: dict[str, str]
+    paused: dict[str, str]
+
+    @classmethod
+    def of(cls, answers: Sequence[Queuing]) -> "Unqueued":
+        """Return the keys that none of the daemons enqueued."""
+        return cls(
+            unknown=frozenset(answers[0].unknown).intersection(*(one.unknown for one in answers)),
+            moving=frozenset(answers[0].elsewhere).intersection(
+                *(one.elsewhere for one in answers)
+            ),
+            invalid={key: reason for one in answers for key, reason in one.invalid.items()},
+            paused={key: pause for one in answers for key, pause in one.paused.items()},
+        )
+
+    @property
+    def retryable(self) -> bool:
+        """True if a key has an object, and may be enqueued later."""
+        return bool(self.invalid or self.moving or self.paused)
+
+    def reasons(self) -> Iterator[str]:
+        """Yield the reason for each key."""
+        for key in sorted(self.unknown):
+            yield f"{key}: it does not exist"
+        for key, reason in sorted(self.invalid.items()):
+            yield f"{key}: {reason}"
+        for key, pause in sorted(self.paused.items()):
+            yield f"{key}: it is paused {pause}: natsctl resume {key}"
+        for key in sorted(self.moving):
+            yield f"{key}: it is moving from one daemon to another: try again"
