@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from natsctl.console.answers import Answer, problem_of
+from natsctl.console.answers import Answer, OldDaemonError, problem_of
 from natsctl.console.garbage import Applied, Choice, apply_garbage
 from natsctl.console.identity import identity_on
 from natsctl.console.keys import Keys
@@ -73,7 +73,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What an action did: a sentence, the exceptions, and a result for the page."""
+    """The effect of an action: a sentence, the exceptions, and a result for the page."""
 
     message: str
     warnings: list[str] = []
@@ -188,13 +188,24 @@ class Actions:
 
     async def _plan(self, request: Request) -> Outcome:
         planner = self._planners.get(request.controller)
-        if planner is None:
-            raise UsageError(
-                f"the console cannot plan {request.controller}: start it with natsctl console -c "
-                f"M:C, where M:C is the class of the controller, or run natsctl plan -c M:C"
-            )
-        plan = await planner(request.keys)
+        plan = await (planner or self._daemon_plans(request.controller))(request.keys)
         return Outcome(message=str(plan.summary), result=plan)
+
+    def _daemon_plans(self, controller: str) -> MakePlan:
+        """Return a function that lets a daemon plan, which has the code of the controller."""
+
+        async def plan(keys: Sequence[str]) -> Plan:
+            daemons = await self._roster.daemons()
+            name = daemons.controller(controller)
+            try:
+                await check_offered(daemons, Verb.PLAN, name)
+            except OldDaemonError as error:
+                raise OldDaemonError(
+                    f"{error}; natsctl console -c M:C plans with the code of the class M:C"
+                ) from error
+            return await daemons.plan_keys(name, keys)
+
+        return plan
 
     async def _garbage(self, request: Request) -> Outcome:
         daemons = await self._roster.daemons()

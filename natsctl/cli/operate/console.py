@@ -1,6 +1,7 @@
 """`natsctl console`: serves a page that shows controllers and their objects."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from importlib.metadata import version as installed
 from typing import Annotated
@@ -8,14 +9,25 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.console.access import Access, is_loopback
+from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
 from natsctl.console.browser import open_in_browser
 from natsctl.console.server import serving
+from natsctl.controller.slots.owners import OwnerNames
+from natsctl.core.planning.planned import planned
+from natsctl.core.sync.calls import current_key
+from natsctl.daemon.cluster import cluster_for
+from natsctl.daemon.plan import make_plan
 from natsctl.daemon.signals import until_signalled
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.stores import Nats
+from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.model.plans.plan import Plan
 
 app = App()
 
@@ -24,11 +36,25 @@ app = App()
     "natsctl console",
     "natsctl console --open",
     "natsctl console --port 0 --context hub",
+    "natsctl console -c controllers.greetings:Greetings",
 )
 @connected
+@with_cluster
+@with_owner_names
 async def console(
     options: NatsOptions,
     *,
+    cluster: KubeOptions | None,
+    owner_names: OwnerNames,
+    controller: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--controller",
+            "-c",
+            metavar="M:C",
+            help="Controller class that the page plans with, instead of a daemon; repeatable",
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -50,12 +76,21 @@ async def console(
     credentials of this command. The printed URL has a secret token; the page answers nobody else.
     Without a daemon, the page shows buckets. The command runs until it is stopped.
     """
-    await until_signalled(_serve(options, port, bind, opened=opened))
+    planners = dict(_planner(path, options, cluster, owner_names) for path in controller or ())
+    await until_signalled(_serve(options, port, bind, planners, opened=opened))
 
 
-async def _serve(options: NatsOptions, port: int | None, bind: str, *, opened: bool) -> None:
+async def _serve(
+    options: NatsOptions,
+    port: int | None,
+    bind: str,
+    planners: Mapping[str, MakePlan],
+    *,
+    opened: bool,
+) -> None:
     async with connect(options) as connection:
-        console = Console(connection, Access(bind), version=installed("natsctl"), planners={})
+        access = Access(bind)
+        console = Console(connection, access, version=installed("natsctl"), planners=planners)
         try:
             async with serving(console, bind, port) as url:
                 if not is_loopback(bind):
@@ -65,3 +100,18 @@ async def _serve(options: NatsOptions, port: int | None, bind: str, *, opened: b
                     await asyncio.Event().wait()
         finally:
             await console.close()
+
+
+def _planner(
+    path: str, options: NatsOptions, cluster: KubeOptions | None, owner_names: OwnerNames
+) -> tuple[str, MakePlan]:
+    """Return the name of the controller at *path*, and a function that plans with its code."""
+
+    async def plan(keys: Sequence[str]) -> Plan:
+        new = load_runnable_controller(path)
+        async with cluster_for([new], cluster) as kube, connect(options) as connection:
+            stores = planned(nats=Nats(connection), kube=kube, key_of=current_key)
+            made = await make_plan(new, stores=stores, keys=keys, owner_names=owner_names)
+            return made.plan
+
+    return load_runnable_controller(path).name, plan
