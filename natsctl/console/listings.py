@@ -8,7 +8,7 @@ from typing import Any
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import keeps_all
-from natsctl.errors import StoreError, StoreMissingError
+from natsctl.errors import StoreError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
 from natsctl.jetstream.connection.connection import Connection
@@ -16,6 +16,8 @@ from natsctl.model.store import Change, Stored
 
 BUCKETS_MAX = 4  # that are watched at a time; the one that was read longest ago is given up
 BYTES_MAX = 512 * 1024 * 1024  # of a bucket whose values are kept
+NAMES_MIN = 5_000  # keys of a bucket whose names are read before its values
+NAMED_S = 20.0  # how long a page waits for the keys
 IDLE_S = 300.0  # a bucket that nobody reads for longer is not watched any more
 
 OnKey = Callable[[str], object]
@@ -25,14 +27,17 @@ OnKey = Callable[[str], object]
 class Listing:
     """The objects of one bucket; `Listings` opens and closes it.
 
-    A large bucket has only its keys here; `values` is False then, and values are read one by one.
-    `changes` counts the changes.
+    The names of many keys are known long before their values, so they are read first. Until the
+    listing is complete, `keys` has these names, perhaps with deleted keys. A large bucket has only
+    its keys here; `values` is False then, and values are read one by one. `changes` counts the
+    changes.
     """
 
-    def __init__(self, bucket: Bucket, keys: str, *, values: bool) -> None:
+    def __init__(self, bucket: Bucket, keys: str, *, values: bool, names_first: bool) -> None:
         self.bucket = bucket
-        self.pattern = keys
         self.values = values
+        self._pattern = keys
+        self._names: list[str] = []
         self.changes = 0
         self.store = BucketStore(bucket, keys=keys)
         self._informer = Informer(
@@ -41,9 +46,12 @@ class Listing:
             on_listed=self._listed,
             keeps=keeps_all if values else _keeps_none,
         )
+        self._synced = self._informer.cache.synced
+        self._named = asyncio.Event() if names_first else self._synced
         self._order: list[str] | None = None
         self._listeners: list[OnKey] = []
         self._task = asyncio.create_task(self._run(), name=f"watch of {bucket.name}")
+        self._task.add_done_callback(_retrieved)
 
     @property
     def complete(self) -> bool:
@@ -55,29 +63,37 @@ class Listing:
         """True if the bucket is not watched any more, because it does not exist."""
         return self._task.done()
 
-    async def wait(self, timeout_s: float) -> bool:
-        """Wait until the first listing has arrived; return whether it has.
+    async def named(self) -> None:
+        """Wait until the keys are known; raises the error of a bucket that cannot be read."""
+        await self._wait(self._named, NAMED_S)
+        if not self._named.is_set():
+            raise StoreTimeoutError(f"bucket {self.bucket.name} was not listed in {NAMED_S:g} s")
 
-        Raises the error of a bucket that cannot be watched at all.
-        """
-        synced = asyncio.create_task(self._informer.cache.synced.wait())
+    async def completed(self, timeout_s: float) -> bool:
+        """Wait until the listing is complete, and return whether it is; raises as `named` does."""
+        await self._wait(self._synced, timeout_s)
+        return self.complete
+
+    async def _wait(self, event: asyncio.Event, timeout_s: float) -> None:
+        waiting = asyncio.create_task(event.wait())
         try:
             await asyncio.wait(
-                (synced, self._task), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                (waiting, self._task), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            synced.cancel()
+            waiting.cancel()
         if self._task.cancelled():
             raise StoreError(f"{self.bucket.name} is not watched any more: too many buckets are")
         if self._task.done():
             self._task.result()
-        if not self.complete and self._informer.failure is not None:
+        if not event.is_set() and self._informer.failure is not None:
             raise self._informer.failure
-        return self.complete
 
     @property
     def keys(self) -> list[str]:
         """All keys in order; do not change the list."""
+        if not self.complete:
+            return self._names
         if self._order is None:
             self._order = sorted(self._informer.cache.keys())
         return self._order
@@ -113,11 +129,15 @@ class Listing:
         await asyncio.wait((self._task,))
 
     async def _run(self) -> None:
+        if self._named is not self._synced:
+            self._names = sorted(await self.bucket.keys(self._pattern))
+            self._named.set()
         async with self._informer.subscribe(self._changed):
             await self._informer.run(is_final=lambda error: isinstance(error, StoreMissingError))
 
     def _listed(self) -> None:
-        self._order = None
+        self._order, self._names = None, []
+        self.changes += 1
 
     def _changed(self, change: Change[Any]) -> None:
         self.changes += 1
@@ -161,8 +181,13 @@ class Listings:
 
     async def _watched(self, name: str, keys: str) -> Listing:
         bucket = Bucket(self._connection, name)
-        info = await bucket.info()
-        return Listing(bucket, keys, values=info["state"]["bytes"] <= BYTES_MAX)
+        state = (await bucket.info())["state"]
+        return Listing(
+            bucket,
+            keys,
+            values=state["bytes"] <= BYTES_MAX,
+            names_first=state.get("num_subjects", 0) > NAMES_MIN,
+        )
 
     async def _close_idle(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -174,6 +199,12 @@ class Listings:
         self._read.pop(place, None)
         with suppress(KeyError):
             await self._open.pop(place).close()
+
+
+def _retrieved(task: "asyncio.Task[None]") -> None:
+    """Mark the error of a watch as seen: the next reader gets it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _keeps_none(_key: str) -> bool:

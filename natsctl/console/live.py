@@ -164,7 +164,7 @@ async def _follow_listing(feed: Feed, open_listing: OpenListing) -> None:
                 return
             problem = ""
             with listing.notifying(feed.changed):
-                if not listing.complete and await listing.wait(TOUCH_S):
+                if not listing.complete and await listing.completed(TOUCH_S):
                     feed.changed()
                 await listing.until_ended(TOUCH_S)
         except (NatsctlError, TimeoutError) as error:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -17,7 +18,6 @@ from natsctl.slices import Slices
 
 LIMIT_MAX = 200  # rows of a page
 SEARCH_MAX = 200  # characters
-LISTED_S = 0.15  # a larger bucket is shown by its keys until its listing has arrived
 COMPLETE_S = 5.0  # how long a selection waits for the listing
 QUERIES_MAX = 8  # whose results are remembered
 
@@ -92,7 +92,7 @@ class Tables:
     """Answers queries, and remembers the order of the last ones until an object changes."""
 
     def __init__(self) -> None:
-        self._orders: dict[tuple[Listing, str, str, str, bool], tuple[int, list[str]]] = {}
+        self._orders = WeakKeyDictionary[Listing, dict[Query, tuple[int, list[str]]]]()
 
     async def page(
         self,
@@ -103,9 +103,10 @@ class Tables:
         states: Mapping[str, tuple[str, str]],
     ) -> Table:
         """Return a page; *states* has the state and the reason of each key that has one."""
-        if not await listing.wait(LISTED_S) and (query.labels or query.sort != "KEY"):
+        await listing.named()
+        if query.labels or query.sort != "KEY":
             await _completed(listing)
-        keys, count = await self._keys(listing, query, columns)
+        keys = await self._keys(listing, query, columns)
         part = keys[query.offset : query.offset + query.limit]
         messages = await listing.messages(part)
         headings = headings_of(messages, declared=columns)
@@ -126,32 +127,28 @@ class Tables:
             rows=rows,
             offset=query.offset,
             total=len(keys),
-            keys=count,
+            keys=len(listing.keys),
             complete=listing.complete,
             note="" if listing.values else "the bucket is large: only its keys can be searched",
         )
 
-    async def _keys(
-        self, listing: Listing, query: Query, columns: Columns
-    ) -> tuple[list[str], int]:
-        """Return the matching keys in the order of the query, and the number of all keys."""
-        if not listing.complete:
-            names = sorted(await listing.bucket.keys(listing.pattern))
-            return _directed([key for key in names if query.search in key], query), len(names)
-        if not listing.values and (query.labels or query.sort != "KEY"):
-            raise UsageError("the bucket is large: it is sorted by key, without a label filter")
-        place = (listing, query.search, query.labels, query.sort, query.descending)
-        changes, keys = self._orders.pop(place, (-1, []))
+    async def _keys(self, listing: Listing, query: Query, columns: Columns) -> list[str]:
+        """Return the matching keys in the order of the query."""
+        orders = self._orders.setdefault(listing, {})
+        whole = msgspec.structs.replace(query, offset=0, limit=1)
+        changes, keys = orders.pop(whole, (-1, []))
         if changes != listing.changes:
             changes, keys = listing.changes, await _ordered(listing, query, columns)
-        self._orders[place] = changes, keys
-        while len(self._orders) > QUERIES_MAX:
-            del self._orders[next(iter(self._orders))]
-        return keys, len(listing.keys)
+        orders[whole] = changes, keys
+        while len(orders) > QUERIES_MAX:
+            del orders[next(iter(orders))]
+        return keys
 
 
 async def _completed(listing: Listing) -> None:
-    if not await listing.wait(COMPLETE_S):
+    if not listing.values:
+        raise UsageError("the bucket is large: it is sorted by key, without a label filter")
+    if not await listing.completed(COMPLETE_S):
         raise NatsctlError(
             f"bucket {listing.bucket.name} is still being listed: it can be filtered by labels and "
             "sorted by other columns when its listing has arrived"

@@ -44,7 +44,7 @@ def test_help_shows_examples_and_connection_options(
     )
     with_cluster = (
         *(["run"], ["dev"], ["plan"], ["resync"], ["gc", "plan"], ["gc", "apply"], ["rbac"]),
-        *(["config"], ["doctor"], ["put"], ["apply"], ["edit"], ["delete"]),
+        *(["config"], ["console"], ["doctor"], ["put"], ["apply"], ["edit"], ["delete"]),
     )
     assert ("--kubeconfig" in shown) is (words in with_cluster)
 
