@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Annotated, Any
@@ -122,6 +122,12 @@ def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         write_row(cells, widths)
 
 
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table without colours, escaped."""
+    widths = column_widths(headings, rows)
+    return ["".join(_padded(cells, widths)).rstrip() for cells in (headings, *rows)]
+
+
 def column_widths(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[int]:
     """Return the width of each column, in characters as `write_row` writes them."""
     return [max(map(len, map(escaped, cells))) for cells in zip(headings, *rows, strict=True)]
@@ -153,12 +159,14 @@ def fitted(
 
 def write_row(cells: Sequence[str], widths: Sequence[int]) -> None:
     """Write one row of a table."""
+    write_text("".join(map(_in_colour, _padded(cells, widths))).rstrip())
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the escaped cells, each as wide as its column and the gap after it."""
     last = len(cells) - 1
-    padded = (
-        escaped(cell) if number == last else escaped(cell).ljust(width + GAP)
-        for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    write_text("".join(map(_in_colour, padded)).rstrip())
+    for number, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        yield escaped(cell) if number == last else escaped(cell).ljust(width + GAP)
 
 
 def write_json(value: object, *, indent: int = 2) -> None:
