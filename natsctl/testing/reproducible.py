@@ -5,6 +5,7 @@ event loop, and `random`, `os.urandom`, `uuid.uuid4` and `secrets` depend on the
 """
 
 import asyncio
+import logging
 import os
 import random
 import sys
@@ -57,6 +58,18 @@ def reproducible(
         for owner, name, _, old in replaced:
             setattr(owner, name, old)
         random.setstate(state)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keep the log lines of natsctl from the log of the process while the context is open."""
+    logger = logging.getLogger("natsctl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _replacements(

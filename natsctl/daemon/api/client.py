@@ -154,6 +154,7 @@ class Daemons:
 
         With *stop* and no keys, the daemons stop to record any key. Returns their answers.
         """
+        self._check_records(Verb.RECORD, controller)
         words = [STOP, *keys] if stop else list(keys)
         return await self._ask_all(Verb.RECORD, controller, " ".join(words).encode(), Recorded)
 
@@ -163,6 +164,7 @@ class Daemons:
         Raises `NotFoundError` if no daemon has a recording of the key.
         """
         verb = Verb.RECORDING if masked else Verb.RECORDING_UNMASKED
+        self._check_records(verb, controller)
         answers = await self._ask_all(verb, controller, key.encode(), RecordingPart)
         first = max(answers, key=lambda answer: answer.started)
         texts = [first.text]
@@ -177,6 +179,13 @@ class Daemons:
         if len(texts) != first.parts:
             raise NatsctlError(f"{key} was recorded again while it was fetched: try again")
         return "".join(texts).encode()
+
+    def _check_records(self, verb: Verb, controller: str) -> None:
+        if not self.offers(verb, controller):
+            raise UsageError(
+                f"{controller} keeps no recordings: only the syncs of a Controller, a "
+                "ManagedController and an InformerController are recorded"
+            )
 
     async def plan(self, controller: str) -> ControllerPlan:
         """Return the plan of garbage collection, which is checked at the leader of the bucket."""

@@ -118,15 +118,12 @@ class ControllerEndpoints:
                 Verb.EXPLAIN: partial(self._explain, runnable),
                 Verb.TREE: partial(self._tree, runnable),
                 Verb.RESYNC: partial(self._resync, runnable),
-            }
-        if isinstance(runnable, Hosted) and planner is not None:
-            handlers[Verb.PLAN] = partial(self._plan_keys, runnable, planner)
-        if isinstance(runnable, ControllerRuntime):
-            handlers |= {
                 Verb.RECORD: partial(self._record, runnable),
                 Verb.RECORDING: partial(self._recording, runnable, masked=True),
                 Verb.RECORDING_UNMASKED: partial(self._recording, runnable, masked=False),
             }
+        if isinstance(runnable, Hosted) and planner is not None:
+            handlers[Verb.PLAN] = partial(self._plan_keys, runnable, planner)
         if isinstance(runnable, ControllerRuntime) and _has_secondaries(runnable):
             handlers |= {
                 Verb.GC_PLAN: partial(self._plan, runnable),

@@ -35,6 +35,7 @@ class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
         recorded: the recorded outcome.
         replayed: the outcome of the replay.
         missing: what the handler read that was not recorded.
+        variables: the environment variables that it read; their values are those of this process.
         assumed: objects that were written, and are not in the recording; they counted as missing.
         writes: the writes of the replay, such as `create kv/routes shop`.
         other_writes: the differences between its writes and the recorded ones.
@@ -47,6 +48,7 @@ class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
     recorded: Outcome
     replayed: Outcome
     missing: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     other_writes: tuple[str, ...] = ()
@@ -65,6 +67,7 @@ class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
         yield f"  recorded  {self.recorded}"
         yield f"  replayed  {self.replayed}"
         yield from _field("missing", self.missing)
+        yield from _field("variables", self.variables)
         yield from _field("assumed", [f"{name} does not exist" for name in self.assumed])
         yield from _field("writes", self.writes)
         yield from _field("differs", self.other_writes)

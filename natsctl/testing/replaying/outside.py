@@ -1,9 +1,11 @@
-"""Finds what a handler reads from outside of its recording: files, sockets and subprocesses.
+"""Finds what a handler reads and changes outside of its recording.
 
-An audit hook of Python reports these. A hook cannot be removed, so there is one, which is active
-while a handler is replayed. Connections and subprocesses are refused.
+An audit hook of Python reports files, sockets and subprocesses. A hook cannot be removed, so there
+is one, which is active while a handler is replayed. Connections, subprocesses and changes of files
+are refused. Reads of environment variables are noted by a method of `os.environ`.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,16 @@ from natsctl.errors import NotRecordedError
 Found = Callable[[str], None]
 
 _REFUSED = {
+    "os.remove": "the removal of the file {0}",
+    "os.rename": "the renaming of the file {0}",
+    "os.mkdir": "the creation of the folder {0}",
+    "os.rmdir": "the removal of the folder {0}",
+    "os.truncate": "a change of the file {0}",
+    "os.link": "a link to the file {0}",
+    "os.symlink": "a link to the file {0}",
+    "shutil.rmtree": "the removal of the folder {0}",
+    "socket.gethostbyname": "the address of {0}",
+    "socket.sendmsg": "a message to {1}",
     "socket.connect": "a connection to {1}",
     "socket.getaddrinfo": "the address of {0}",
     "socket.sendto": "a message to {1}",
@@ -25,6 +37,7 @@ _REFUSED = {
 }
 _NOTED = {
     "open": "the file {0}",
+    "socket.gethostname": "the name of this host",
     "os.listdir": "the folder {0}",
     "os.scandir": "the folder {0}",
     "sqlite3.connect": "the database {0}",
@@ -36,10 +49,11 @@ _installed = False
 
 
 @contextmanager
-def finding(found: Found) -> Iterator[None]:
+def finding(found: Found, variable: Found) -> Iterator[None]:
     """Call *found* with each thing that the code in the context reads from outside.
 
-    A connection or a subprocess raises `NotRecordedError`.
+    Calls *variable* with the name of each environment variable that the code reads. A connection, a
+    subprocess or a change of a file raises `NotRecordedError`.
     """
     global _found, _installed  # noqa: PLW0603 - a process has one hook for its whole life
     if not _installed:
@@ -47,9 +61,27 @@ def finding(found: Found) -> Iterator[None]:
         _installed = True
     _found = found
     try:
-        yield
+        with _noting_variables(variable):
+            yield
     finally:
         _found = None
+
+
+@contextmanager
+def _noting_variables(variable: Found) -> Iterator[None]:
+    kind: Any = type(os.environ)
+    read = kind.__getitem__
+
+    def noted(environ: Any, name: Any) -> Any:
+        if not _loads_code():
+            variable(os.fsdecode(name) if isinstance(name, bytes) else name)
+        return read(environ, name)
+
+    kind.__getitem__ = noted
+    try:
+        yield
+    finally:
+        kind.__getitem__ = read
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
@@ -61,11 +93,18 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         if _loads_code():
             return
         text = (_REFUSED.get(event) or _NOTED[event]).format(*args)
+        writes = event == "open" and _writes(args[2])
+        text = f"a change of {text}" if writes else text
         found(text)
-        if event in _REFUSED:
+        if event in _REFUSED or writes:
             raise NotRecordedError(f"the recording does not have {text}")
     finally:
         _found = found
+
+
+def _writes(flags: Any) -> bool:
+    """Return whether a file that is opened with these flags may be changed."""
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
 def _loads_code() -> bool:

@@ -1,7 +1,6 @@
 """Replays a recorded sync: calls the handler in memory, with the recorded reads and clock."""
 
 import asyncio
-import logging
 import random
 import sys
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from natsctl.testing.replaying.outside import finding
 from natsctl.testing.replaying.subjects import Subject, opened
 from natsctl.testing.replaying.tape import ReplayTape
 from natsctl.testing.replaying.world import World
-from natsctl.testing.reproducible import reproducible
+from natsctl.testing.reproducible import reproducible, silent
 from natsctl.testing.time import VirtualTimeLoop
 
 
@@ -69,7 +68,7 @@ def replay_recording(recorded: Recording, controller: type[object]) -> ReplayedS
     module = sys.modules[controller.__module__]
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         begin = recorded.started.timestamp() - runner.get_loop().time()
-        with reproducible(runner.get_loop(), (module,), begin=begin), _silent():
+        with reproducible(runner.get_loop(), (module,), begin=begin), silent():
             random.seed(recorded.seed)
             return runner.run(_Replay(recorded, controller).run())
 
@@ -107,7 +106,7 @@ class _Replay:
         recorded = self._recorded
         random.seed(recorded.seed)
         after_s, error = None, None
-        with finding(self._world.found), _planning(recorded.planning):
+        with finding(self._world.found, self._world.variable), _planning(recorded.planning):
             try:
                 after_s = await subject.sync()
             except Exception as raised:  # noqa: BLE001 - any error of a handler is an outcome
@@ -122,6 +121,7 @@ class _Replay:
             verdict=verdict_of(recorded.outcome, replayed, missing=world.missing),
             recorded=recorded.outcome,
             replayed=replayed,
+            variables=tuple(world.variables),
             missing=tuple(dict.fromkeys(world.missing)),
             assumed=tuple(dict.fromkeys(self._tape.assumed)),
             writes=writes_of(calls),
@@ -149,15 +149,3 @@ def _planning(planning: bool) -> Iterator[None]:  # noqa: FBT001 - the recorded 
         yield
     finally:
         current_plan.reset(token)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep the log lines of the replay from the log of the process."""
-    logger = logging.getLogger("natsctl")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

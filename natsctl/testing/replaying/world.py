@@ -39,6 +39,7 @@ class World:
         began: whether the handler runs.
         missing: what the handler read that was not recorded.
         replayed: the objects that the handler wrote.
+        variables: the environment variables that the handler read, in order.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -54,6 +55,7 @@ class World:
         self.began = False
         self.missing: list[str] = []
         self.replayed: set[Name] = set()
+        self.variables: dict[str, None] = {}
         self._states = [_stored(state) for state in recording.states]
         self._written: set[Name] = set()
         self._read()
@@ -82,6 +84,10 @@ class World:
     def found(self, read: str) -> None:
         """Note that the handler read something from outside of the recording."""
         self.missing.append(read)
+
+    def variable(self, name: str) -> None:
+        """Note that the handler read an environment variable."""
+        self.variables[name] = None
 
     def miss(self, read: str) -> NoReturn:
         """Note a read that was not recorded; raises `NotRecordedError`."""

@@ -2,13 +2,12 @@
 
 import asyncio
 import gc
-import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, Self, TypeVar
 
-from natsctl.testing.reproducible import reproducible
+from natsctl.testing.reproducible import reproducible, silent
 from natsctl.testing.simulation.world.process import TaskFactory
 from natsctl.testing.time import VirtualTimeLoop
 
@@ -64,7 +63,7 @@ class Bench:
         with ExitStack() as stack:
             self._runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
             stack.enter_context(reproducible(self._loop, self._modules))
-            stack.enter_context(_silent())
+            stack.enter_context(silent())
             stack.enter_context(_few_collections())
             self._contexts = stack.pop_all()
         return self
@@ -95,15 +94,3 @@ def _few_collections() -> Iterator[None]:
         gc.unfreeze()
         if enabled:
             gc.enable()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep the log lines of the runs from the log of the test."""
-    logger = logging.getLogger("natsctl")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

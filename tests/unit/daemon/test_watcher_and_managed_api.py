@@ -24,7 +24,7 @@ from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient,
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, running, site
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
-VERBS = ["status", "explain", "tree", "resync"]
+VERBS = ["status", "explain", "tree", "resync", "record", "recording", "recording-unmasked"]
 
 
 class Client:

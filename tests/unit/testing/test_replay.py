@@ -1,5 +1,6 @@
 """Recorded syncs are replayed in memory."""
 
+import os
 import random
 import socket
 import time
@@ -12,9 +13,21 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from natsctl import Controller, Object, PermanentError, kube, kv, primary, secondary, tertiary
+from natsctl import (
+    Controller,
+    Object,
+    PermanentError,
+    kube,
+    kv,
+    planning,
+    primary,
+    secondary,
+    tertiary,
+)
+from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.recording.document import Recording, decode_recording
 from natsctl.core.recording.recordings import Recordings, recording
+from natsctl.core.sync.calls import current_key
 from natsctl.errors import InvalidInputError, NotFoundError
 from natsctl.testing import MemoryStores, ReplayError, replay, running
 from natsctl.testing.replaying.outcome import ReplayedSync, Verdict
@@ -226,6 +239,35 @@ def test_a_file_that_the_handler_opens_is_listed(failed: Recording, tmp_path: Pa
     file.write_text("Chips")
     result = replayed(failed, fixed(looking(lambda *_: file.read_text())))
     assert result.missing == (f"the file {file}",)
+
+
+def test_a_file_that_the_handler_writes_is_refused(failed: Recording, tmp_path: Path) -> None:
+    file = tmp_path / "slogans.txt"
+    result = replayed(failed, fixed(looking(lambda *_: file.write_text("Chips"))))
+    assert result.missing == (f"a change of the file {file}",)
+    assert not file.exists()
+
+
+def test_an_environment_variable_is_named_and_does_not_count_as_missing(
+    failed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOGANS", "Chips")
+    controller = fixed(looking(lambda *_: os.environ["SLOGANS"]))
+    result = replayed(failed, controller)
+    assert (result.verdict, result.variables) == (Verdict.SUCCEEDED, ("SLOGANS",))
+    assert "variables SLOGANS" in str(result)
+
+
+def test_a_planned_sync_is_replayed_as_a_plan() -> None:
+    controller = looking(lambda *_: planning())
+    token = current_plan.set(PlanRecord(current_key, continuous=True))
+    try:
+        found = made(controller)
+    finally:
+        current_plan.reset(token)
+    assert controller.seen == (True,)
+    replayed(found, controller)
+    assert (found.planning, controller.seen) == (True, (True,))
 
 
 def test_the_clock_and_the_randomness_are_those_of_the_recording(failed: Recording) -> None:
