@@ -195,3 +195,18 @@ async def test_a_handler_sees_its_own_planned_writes(client: AppClient) -> None:
 async def test_a_bucket_that_does_not_exist_is_planned_as_empty() -> None:
     made = await plan(Greetings(), nats=MemoryStores())
     assert made.keys == {}
+
+
+async def test_orphans_that_garbage_collection_keeps_are_listed_with_the_reason(
+    client: AppClient,
+) -> None:
+    await client.app("shop", parts=("a",))
+    await converge(client)
+    client.apps.recreate()
+    made = await plan_of(client)
+    assert made.garbage is not msgspec.UNSET
+    assert [orphan.key for orphan in made.garbage.orphans] == ["shop.a"]
+    async with running(Apps(), stores=client.stores) as harness:
+        await harness.run_until_idle()
+        assert made.garbage.refused == (await harness.runtime.garbage_plan()).refused != ""
+    assert (signs(made), client.part_keys) == ([], ["shop.a"])
