@@ -7,6 +7,7 @@ in CI fails if it skips a test.
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -40,9 +41,14 @@ SERVERS = {"nats", "kube"}  # as parameters of the contract suite name them
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load natsctl's own plugin if the installed metadata does not name it."""
+    """Load natsctl's own plugin if the installed metadata does not name it, and handle SIGINT.
+
+    A shell lets the processes that it starts in the background ignore SIGINT.
+    """
     if not config.pluginmanager.has_plugin("natsctl"):
         config.pluginmanager.register(pytest_plugin, "natsctl")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
