@@ -86,10 +86,11 @@ def _logs_are_as_before() -> Iterator[None]:
     root = logging.getLogger()
     level = root.level
     yield
-    root.setLevel(level)
-    for name in logging.root.manager.loggerDict:
-        if name.startswith("natsctl"):
-            logging.getLogger(name).setLevel(logging.NOTSET)
+    if root.level != level:
+        root.setLevel(level)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("natsctl") and getattr(logger, "level", logging.NOTSET):
+            logging.getLogger(name).setLevel(logging.NOTSET)  # empties a cache of all loggers
     for handler in root.handlers[:]:
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)

@@ -21,7 +21,7 @@ SHARED = "sharing keys  process={} controller=greetings members=2"
 
 @pytest.fixture
 def natsctl(nats_server: NatsServer, tmp_path: Path) -> Natsctl:
-    return Natsctl(tmp_path, nats_server.url, fresh=True)
+    return Natsctl(tmp_path, nats_server.url)
 
 
 async def fetch(port: int, path: str) -> str:

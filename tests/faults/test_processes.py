@@ -21,7 +21,7 @@ async def test_every_key_is_synced_after_a_process_was_killed(
 ) -> None:
     book = Book(tmp_path / "records")
     environ = {RECORDS: str(book.path), AGAIN: "3600"}
-    natsctl = Natsctl(tmp_path, nats_server.url, environ=environ, fresh=True)
+    natsctl = Natsctl(tmp_path, nats_server.url, environ=environ)
     async with (
         natsctl.running(*WORDS, "--lease-ttl", "3") as daemon,
         Admin(nats_server.url) as admin,
