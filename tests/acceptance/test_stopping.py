@@ -220,7 +220,7 @@ async def test_a_running_sync_finishes_and_no_new_sync_begins(
         reported = await natsctl("status", "-c", "jobs", "-o", "json")
         assert reported.json[0]["state"] == "stopping"
         refused = await natsctl("resync", "a", "-c", "jobs")
-        assert (refused.status, "no daemon leads it now" in refused.err) == (1, True)
+        assert (refused.status, "no daemon leads it now" in refused.err) == (1, True), refused
         assert bool(await hub.leases()) == bool(options)
         assert await fetch(port, "/livez") == (200, "ok")
         (natsctl.folder / "go").touch()
