@@ -89,8 +89,9 @@ def _logs_are_as_before() -> Iterator[None]:
     if root.level != level:
         root.setLevel(level)
     for name, logger in logging.root.manager.loggerDict.items():
-        if name.startswith("natsctl") and getattr(logger, "level", logging.NOTSET):
-            logging.getLogger(name).setLevel(logging.NOTSET)  # empties a cache of all loggers
+        is_changed = isinstance(logger, logging.Logger) and logger.level != logging.NOTSET
+        if is_changed and name.startswith("natsctl"):
+            logging.getLogger(name).setLevel(logging.NOTSET)  # empties the caches of all loggers
     for handler in root.handlers[:]:
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)

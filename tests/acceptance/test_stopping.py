@@ -220,7 +220,13 @@ async def test_a_running_sync_finishes_and_no_new_sync_begins(
         reported = await natsctl("status", "-c", "jobs", "-o", "json")
         assert reported.json[0]["state"] == "stopping"
         refused = await natsctl("resync", "a", "-c", "jobs")
-        assert (refused.status, "no daemon leads it now" in refused.err) == (1, True), refused
+        assert (refused.status, "jobs" in refused.err) == (1, True), refused
+
+        async def is_withdrawn() -> bool:
+            refused = await natsctl("resync", "a", "-c", "jobs")
+            return "no daemon leads it now" in refused.err
+
+        await eventually(is_withdrawn)
         assert bool(await hub.leases()) == bool(options)
         assert await fetch(port, "/livez") == (200, "ok")
         (natsctl.folder / "go").touch()

@@ -1,16 +1,12 @@
 """The history of a key and its pause survive the daemon, on a real NATS server."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from natsctl.core.task_group import together
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import KeyExplanation
-from natsctl.daemon.api.service import answering
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.pauses import (
     new_pause,
     pause_controller,
@@ -18,11 +14,11 @@ from natsctl.daemon.pauses import (
     resume_controller,
     resume_object,
 )
-from natsctl.daemon.settings.settings import ControllerSettings
-from natsctl.errors import NatsctlError, UsageError
+from natsctl.errors import NoDaemonError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.stores import Nats, connect
+from tests.support.clients.daemons import find_daemons, running_operator
 from tests.support.controllers.app_controller import Apps
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -42,27 +38,9 @@ class Failing(Apps):
 @asynccontextmanager
 async def daemon(nats: Nats, controller: Apps) -> AsyncIterator[Daemons]:
     """Run a daemon with this controller."""
-    operator = Operator([controller], nats=nats, settings=ControllerSettings(stop_timeout_s=2))
-    async with answering(nats.connection, operator.runtimes), together() as group:
-        running = group.create_task(operator.run())
-        try:
-            await eventually(operator.synced.is_set)
-            yield await found(nats)
-        finally:
-            operator.stop()
-            await asyncio.wait((running,))
-
-
-async def found(nats: Nats) -> Daemons:
-    async def look() -> Daemons | None:
-        try:
-            return await Daemons.find(nats.connection)
-        except NatsctlError:
-            return None
-
-    daemons = await eventually(look)
-    assert daemons is not None
-    return daemons
+    async with running_operator(nats, [controller]) as operator:
+        await eventually(operator.synced.is_set)
+        yield await find_daemons(nats)
 
 
 async def explained(daemons: Daemons) -> KeyExplanation:
@@ -174,3 +152,12 @@ async def test_a_value_without_metadata_cannot_be_paused(nats: Nats) -> None:
         await apps.create("plain", b"some text")
         with pytest.raises(UsageError, match="plain has no metadata"):
             await pause_object(nats.connection, "apps", "plain", PAUSE)
+
+
+async def test_a_request_to_a_daemon_that_has_stopped_raises_no_daemon(nats: Nats) -> None:
+    async with daemon(nats, Apps()) as daemons:
+        pass
+    with pytest.raises(NoDaemonError, match="apps runs, but no daemon leads it now"):
+        await daemons.resync("apps", ())
+    with pytest.raises(NoDaemonError, match="apps runs, but no daemon answers explain requests"):
+        await daemons.explain("apps", "shop")

@@ -10,22 +10,19 @@ from pathlib import Path
 import pytest
 
 from controllers.greetings import Greetings
-from natsctl.core.task_group import together
-from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import KeyExplanation
-from natsctl.daemon.api.service import answering
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.pauses import pause_object, resume_object
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.schemas import publishing
-from natsctl.daemon.settings.settings import ControllerSettings
-from natsctl.errors import NatsctlError, PermissionDeniedError
+from natsctl.errors import PermissionDeniedError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
+from tests.support.clients.daemons import find_daemons, running_operator
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -86,31 +83,9 @@ async def user(server: NatsServer, name: str) -> AsyncIterator[Nats]:
 @asynccontextmanager
 async def daemon(server: NatsServer) -> AsyncIterator[Operator]:
     async with user(server, "daemon") as nats:
-        settings = ControllerSettings(stop_timeout_s=2)
-        operator = Operator([Greetings()], nats=nats, settings=settings)
-        async with (
-            publishing(nats, [Greetings()]),
-            answering(nats.connection, operator.runtimes),
-            together() as group,
-        ):
-            running = group.create_task(operator.run())
-            try:
-                yield operator
-            finally:
-                operator.stop()
-                await asyncio.wait((running,))
-
-
-async def find_daemons(nats: Nats) -> Daemons:
-    async def look() -> Daemons | None:
-        try:
-            return await Daemons.find(nats.connection)
-        except NatsctlError:
-            return None
-
-    daemons = await eventually(look)
-    assert daemons is not None
-    return daemons
+        controllers = [Greetings()]
+        async with publishing(nats, controllers), running_operator(nats, controllers) as operator:
+            yield operator
 
 
 async def run_all_operations(server: NatsServer) -> None:

@@ -28,6 +28,7 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.sync import events
 from natsctl.core.cache import invalid_log
+from natsctl.core.sync import history
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import Queuing
 from natsctl.daemon.api.queuing import Unqueued
@@ -37,7 +38,7 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
 
-REPORTED_LOGGERS = (events.__name__, invalid_log.__name__)
+REPORTED_LOGGERS = (events.__name__, history.__name__, invalid_log.__name__)
 """Loggers of failures that this command reports itself."""
 
 app = App()

@@ -1,8 +1,8 @@
 """Sends requests to the daemons that run controllers, over NATS."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.client import ask, ask_all, services
+from natsctl.jetstream.service.client import NoServiceError, ask, ask_all, services
 from natsctl.jetstream.service.messages import EndpointInfo, Info
 from natsctl.jetstream.service.server import LIMIT_S
 from natsctl.model.garbage import Kept, Orphan, Removed
@@ -218,18 +218,19 @@ class Daemons:
     async def _ask_one(self, verb: Verb, controller: str, payload: bytes, kind: type[T]) -> T:
         self._instances(verb, controller)
         subject = verb.subject(controller)
-        answer = await ask(self._connection, subject, payload, timeout_s=LIMIT_S + GRACE_S)
-        return _decoded(answer, kind)
+        asking = ask(self._connection, subject, payload, timeout_s=LIMIT_S + GRACE_S)
+        return _decoded(await _offered_still(verb, controller, asking), kind)
 
     async def _ask_all(self, verb: Verb, controller: str, payload: bytes, kind: type[T]) -> list[T]:
         """Return the successful answers; raises the first error if there are none."""
-        answers = await ask_all(
+        asking = ask_all(
             self._connection,
             verb.subject(controller),
             payload,
             expected=self._instances(verb, controller),
             timeout_s=LIMIT_S + GRACE_S if verb.acts else FIND_S,
         )
+        answers = await _offered_still(verb, controller, asking)
         results = [answer for answer in answers if answer.error is None] or answers[:1]
         return [_decoded(answer.result(), kind) for answer in results]
 
@@ -245,13 +246,25 @@ class Daemons:
             return count
         if verb.collects and self._offered(Verb.RESYNC, controller):
             raise UsageError(f"controller {controller} makes no secondaries: it has no garbage")
-        action = "leads it now" if verb.acts else f"answers {verb} requests about it"
-        raise NoDaemonError(f"controller {controller} runs, but no daemon {action}")
+        raise _not_offered(verb, controller)
 
     def _offered(self, verb: Verb, controller: str) -> list[EndpointInfo]:
         subject = verb.subject(controller)
         endpoints = (endpoint for info in self._infos for endpoint in info.endpoints)
         return [endpoint for endpoint in endpoints if endpoint.subject == subject]
+
+
+async def _offered_still(verb: Verb, controller: str, asking: Coroutine[Any, Any, T]) -> T:
+    """Return the answer; raises `NoDaemonError` if the daemon that offered the verb stopped."""
+    try:
+        return await asking
+    except NoServiceError as error:
+        raise _not_offered(verb, controller) from error
+
+
+def _not_offered(verb: Verb, controller: str) -> NoDaemonError:
+    action = "leads it now" if verb.acts else f"answers {verb} requests about it"
+    return NoDaemonError(f"controller {controller} runs, but no daemon {action}")
 
 
 def _decoded(answer: bytes, kind: type[T]) -> T:

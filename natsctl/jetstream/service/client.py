@@ -27,6 +27,10 @@ PAUSE_MIN_S = 0.1  # before a rejected request is sent again; each further pause
 QUIET_S = 0.3  # without a further answer, if the number of answers is unknown
 
 
+class NoServiceError(StoreError):
+    """Raised if no service listens to the subject of a request."""
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The answer of one service; `error` is None if the request succeeded."""
 
@@ -46,8 +50,8 @@ async def ask(
     """Send a request to one service and return its answer.
 
     A request that is rejected because the service is busy is sent again within *timeout_s*. Raises
-    the error of a failed request, and the errors of `Connection.request`: if no service listens, a
-    `StoreError` whose cause is nats-py's `NoRespondersError`.
+    the error of a failed request, `NoServiceError` if no service listens, and the errors of
+    `Connection.request`.
     """
 
     async def ask_once(left_s: float) -> list[Answer]:
@@ -100,7 +104,12 @@ async def _retried(
     clock = asyncio.get_running_loop().time
     deadline, pause_s = clock() + timeout_s, PAUSE_MIN_S
     while True:
-        answers = await ask_once(deadline - clock())
+        try:
+            answers = await ask_once(deadline - clock())
+        except StoreError as error:
+            if isinstance(error.__cause__, NoRespondersError):
+                raise NoServiceError(str(error)) from error.__cause__
+            raise
         pause_s *= random.uniform(1.0, 2.0)  # noqa: S311 - jitter only
         busy = all(isinstance(answer.error, TooManyRequestsError) for answer in answers)
         if not busy or clock() + pause_s >= deadline:
@@ -116,10 +125,8 @@ async def services(connection: Connection, name: str, *, timeout_s: float) -> li
     """
     try:
         answers = await ask_all(connection, f"{ROOT}.INFO.{name}", timeout_s=timeout_s)
-    except StoreError as error:
-        if isinstance(error.__cause__, NoRespondersError):
-            return []
-        raise
+    except NoServiceError:
+        return []
     infos = list(_infos(answers))
     if not infos:
         for answer in answers:
