@@ -5,6 +5,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.support.cli.natsctl_command import Natsctl
 from tests.support.clients.nats_admin import Admin
 from tests.support.controllers.sync_log import AGAIN, RECORDS, TURNS, Book
@@ -16,14 +18,17 @@ KEYS = [f"k{number}" for number in range(40)]
 WITHIN_S = 120.0
 
 
+@pytest.mark.parametrize(
+    "lease_ttl_s", [3, pytest.param(3600, id="long before its record expires")]
+)
 async def test_every_key_is_synced_after_a_process_was_killed(
-    nats_server: NatsServer, tmp_path: Path
+    nats_server: NatsServer, tmp_path: Path, lease_ttl_s: int
 ) -> None:
     book = Book(tmp_path / "records")
     environ = {RECORDS: str(book.path), AGAIN: "3600"}
     natsctl = Natsctl(tmp_path, nats_server.url, environ=environ)
     async with (
-        natsctl.running(*WORDS, "--lease-ttl", "3") as daemon,
+        natsctl.running(*WORDS, "--lease-ttl", str(lease_ttl_s)) as daemon,
         Admin(nats_server.url) as admin,
     ):
         await daemon.logged("members=2", times=2)

@@ -35,6 +35,7 @@ from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.processes.child_options import ChildOptions, Loaded, OnReport, Running
+from natsctl.daemon.processes.ended_peers import EndedPeers
 from natsctl.daemon.schemas import publishing
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.load import Effective
@@ -129,8 +130,9 @@ async def run(
     elif store_dir is not None or port is not None:
         raise UsageError("--store-dir and --port need --embedded")
     place = None if child is None else ChildOptions.parse(child)
+    ended_peers = EndedPeers()
     if with_parent or place is not None:
-        end_with_parent()
+        end_with_parent(ended_peers.receive)
     if with_parent or (place is not None and place.private):
         options = _private(options, *options.servers)
     settings = effective.settings if place is None else place.applied(effective.settings)
@@ -148,7 +150,13 @@ async def run(
             serve = partial(_serve_plan, controllers, settings.controllers, cluster)
         else:
             serve = partial(
-                _serve, controllers, settings.controllers, cluster, report=report, place=place
+                _serve,
+                controllers,
+                settings.controllers,
+                cluster,
+                report=report,
+                place=place,
+                ended_peers=ended_peers,
             )
         socket = None if place is None else Path(place.socket)
         await _run_daemon(serve, options, settings, server=server, socket=socket)
@@ -204,6 +212,7 @@ async def _serve(
     on_stop: Callable[[], None],
     report: OnReport,
     place: ChildOptions | None,
+    ended_peers: EndedPeers,
 ) -> None:
     """Connect, run the controllers, and answer requests about them."""
     async with (
@@ -241,7 +250,7 @@ async def _serve(
                     )
                     async with publishing(nats, controllers):
                         with recording(recordings):
-                            await _run_operator(operator, report)
+                            await _run_operator(operator, report, ended_peers)
 
 
 async def _serve_plan(
@@ -267,8 +276,8 @@ async def _serve_plan(
                 await operator.run()
 
 
-async def _run_operator(operator: Operator, report: OnReport) -> None:
-    """Run the controllers, and report when all of them work."""
+async def _run_operator(operator: Operator, report: OnReport, ended_peers: EndedPeers) -> None:
+    """Run the controllers, report when all of them work, and take over keys of ended processes."""
 
     async def report_running() -> None:
         for runtime in operator.runtimes:
@@ -276,9 +285,15 @@ async def _run_operator(operator: Operator, report: OnReport) -> None:
         report(Running())
 
     async with together() as group:
-        running = group.create_task(report_running(), name="report")
+        others = (
+            group.create_task(report_running(), name="report"),
+            group.create_task(
+                ended_peers.withdraw(operator.shards.values()), name="withdrawal of members"
+            ),
+        )
         await operator.run()
-        running.cancel()
+        for task in others:
+            task.cancel()
 
 
 def _election(

@@ -4,14 +4,17 @@ No other process writes the record. If the store rejects a write, either an earl
 although its acknowledgement was lost, or somebody else has changed the record.
 """
 
+import re
 from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.own_record import UNKNOWN_WORKLOAD, OwnRecord, Workload
 from natsctl.core.coordination.term import Clock
+from natsctl.core.objects.compare_and_set import read
 from natsctl.errors import DECODE_ERRORS, ConflictError
 from natsctl.model.store import Store, Stored
 
@@ -121,6 +124,32 @@ class LivingRecords(Protocol):
 def records_of(name: str) -> str:
     """Return the pattern of the keys of a controller's member records."""
     return f"{name}.shards.*"
+
+
+def record_key(name: str, identity: str) -> str:
+    """Return the key of a member's record in a controller's group."""
+    return f"{name}.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
+
+
+async def withdraw(store: Store, key: str, holder: str) -> bool:
+    """Write for a member whose process has ended that it left; return whether it had not.
+
+    *Assumes* that the process sends nothing more. A write that it sent before may still arrive: if
+    that is its record, the record is read again. Nothing is written if the record does not exist,
+    is invalid or is another member's. Raises `StoreError`.
+    """
+    while True:
+        stored = await read(store, key)
+        record = None if stored is None else _valid(stored.value)
+        if stored is None or record is None or record.holder != holder or record.left:
+            return False
+        renewals = record.renewals + 1
+        left = replace(record, ttl_s=0.0, members=(), renewals=renewals, left=True)
+        try:
+            await store.update(key, msgspec.json.encode(left), revision=stored.revision)
+        except ConflictError:
+            continue
+        return True
 
 
 async def members_of(leases: LivingRecords, name: str) -> dict[str, Membership]:

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import random
-import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
@@ -14,9 +13,14 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.assignment import ALL
 from natsctl.core.coordination.lease import LOOK, Lease
-from natsctl.core.coordination.member_record import MemberRecord, records_of
+from natsctl.core.coordination.member_record import (
+    MemberRecord,
+    record_key,
+    records_of,
+    withdraw,
+)
 from natsctl.core.coordination.membership import Group, Membership, Rebalance, SharedAssignment
-from natsctl.core.coordination.own_record import VOID, Workload
+from natsctl.core.coordination.own_record import RETRY, VOID, Workload
 from natsctl.core.coordination.participant import (
     RELEASE_S,
     Participant,
@@ -100,7 +104,7 @@ def shards(
     def shard(name: str, owner: str = "") -> Shard:
         workload = Workload(owner, installation)
         store = leases(kv(Membership, bucket=bucket, keys=records_of(name), history=1))
-        key = f"{name}.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
+        key = record_key(name, identity)
         elected = leases(kv(bytes, bucket=bucket, keys=name, history=1))
         record = MemberRecord(
             store, key, holder=identity, ttl_s=ttl_s, clock=clock, workload=workload
@@ -186,6 +190,23 @@ class Shard(Participant):
     def whose(self, key: str) -> str | None:
         """Return the member that has the key, or None if that is not known or the key moves."""
         return self._record.holder if self.leadership.has(key) else self._group.whose(key)
+
+    async def withdraw(self, identity: str) -> None:
+        """Give the keys of a member whose process has ended to the others, see `withdraw`.
+
+        If the store is out of reach for as long as the member's time to live, nothing is written.
+        """
+        ttl_s, key = self._record.ttl_s, record_key(self.name, identity)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ttl_s):
+                while True:
+                    try:
+                        if await withdraw(self._informer.store, key, identity):
+                            log.info("withdrew a member that has ended", member=identity)
+                    except StoreError:
+                        await asyncio.sleep(RETRY * ttl_s)
+                    else:
+                        return
 
     async def _run_terms(self) -> None:
         await self._join()

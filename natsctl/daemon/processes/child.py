@@ -11,7 +11,13 @@ import msgspec
 
 from natsctl.core.task_group import together
 from natsctl.daemon.observe.log_relay import LogRelay, whole_lines
-from natsctl.daemon.processes.child_options import ChildOptions, Failed, OnReport, Report
+from natsctl.daemon.processes.child_options import (
+    ChildOptions,
+    Failed,
+    OnReport,
+    PeerEnded,
+    Report,
+)
 from natsctl.errors import DECODE_ERRORS
 from natsctl.telemetry.logger import get_logger
 
@@ -60,6 +66,12 @@ class Child:
             self._process.kill()
         return await self.ended()
 
+    def send(self, message: PeerEnded) -> None:
+        """Send a message to the process; a process that has ended gets none."""
+        stdin = self._process.stdin
+        if stdin is not None and self._process.returncode is None and not stdin.is_closing():
+            stdin.write(msgspec.json.encode(message) + b"\n")
+
     def receive(self, on_report: OnReport, line: bytes) -> None:
         """Take over a report of the process, and pass it on."""
         try:
@@ -87,8 +99,8 @@ async def started(
     """Start the process with this number, and pass on its lines and reports in the context.
 
     The process gets a new session, so that a terminal interrupts only the supervisor. Its
-    standard input is a pipe that ends with the supervisor. A process that still runs at the end of
-    the context is killed.
+    standard input is a pipe for messages, which ends with the supervisor. A process that still runs
+    at the end of the context is killed.
     """
     reports, descriptor = os.pipe()
     socket = folder / f"{number}.sock"

@@ -1,4 +1,4 @@
-"""Defines the options of a process of a supervisor, and its reports to the supervisor."""
+"""Defines the options of a process of a supervisor, and the messages between both."""
 
 import os
 from collections.abc import Callable
@@ -27,6 +27,12 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
     status: int
     texts: tuple[str, ...] = ()
+
+
+class PeerEnded(msgspec.Struct, frozen=True, tag=True):
+    """Another process of the supervisor has ended; `identity` was its name as a member."""
+
+    identity: str
 
 
 Report = Loaded | Running | Failed

@@ -1,12 +1,13 @@
 """Starts processes that share the keys of controllers, restarts those that die, and stops all.
 
 The processes are members of one group, see `core/coordination/`. While a process is down, the
-other members work on its keys.
+other members work on its keys. They get the keys at once, because they learn that it has ended.
 """
 
 import asyncio
 import signal
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -19,7 +20,14 @@ from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.daemon.observe.log_relay import LogRelay
 from natsctl.daemon.processes.child import Child, ChildExit, Command, started
-from natsctl.daemon.processes.child_options import Failed, Loaded, OnReport, Report, Running
+from natsctl.daemon.processes.child_options import (
+    Failed,
+    Loaded,
+    OnReport,
+    PeerEnded,
+    Report,
+    Running,
+)
 from natsctl.daemon.stop_limit import FAILED, MORE_S
 from natsctl.errors import NatsctlError
 from natsctl.telemetry.logger import get_logger
@@ -30,6 +38,7 @@ BACKOFF_S = 0.5
 BACKOFF_MAX_S = 30.0
 HEALTHY_S = 60.0  # the backoff starts over after a process that ran this long
 KILL_S = 5.0  # how much longer than its own limit a process may take to stop
+ENDED_MAX = 64  # processes that have ended, of which a new process learns
 STOPPED = (0, -signal.SIGTERM)  # the exit statuses of a process that was stopped
 USAGE = 2  # the exit status for an error that a restart cannot help
 
@@ -82,6 +91,7 @@ class Supervisor:
         self._relay = relay
         self._stop_s = stop_timeout_s + MORE_S + KILL_S
         self._slots = [_Slot(number) for number in range(1, count + 1)]
+        self._ended = deque[PeerEnded](maxlen=ENDED_MAX)  # their records may not be withdrawn yet
         self._failing = False  # whether an error of one process ends all
 
     def states(self) -> list[ProcessState]:
@@ -120,9 +130,17 @@ class Supervisor:
             failures = 1 if clock() - begun > HEALTHY_S else failures + 1
             wait_s = backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
             slot.note_end(end, wait_s)
+            self._announce_end(slot)
             await asyncio.sleep(wait_s)
             slot.restarts += 1
-            slot.identity = new_identity()
+
+    def _announce_end(self, slot: "_Slot") -> None:
+        """Send the name of the slot's process to all others, and give its successor another one."""
+        ended, slot.identity = PeerEnded(slot.identity), new_identity()
+        self._ended.append(ended)
+        for other in self._slots:
+            if other.child is not None:
+                other.child.send(ended)
 
     async def _run(self, slot: "_Slot", start: Start) -> ChildExit:
         """Run one process until it ends."""
@@ -130,6 +148,8 @@ class Supervisor:
         async with start(slot.number, slot.identity, peers, slot.receive) as child:
             slot.child, slot.is_loaded = child, False
             log.info("process started", process=slot.number, pid=child.pid)
+            for ended in self._ended:
+                child.send(ended)
             try:
                 return await child.ended()
             except asyncio.CancelledError:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from natsctl import ConflictError, StoreError, kv
-from natsctl.core.coordination.member_record import MemberRecord
+from natsctl.core.coordination.member_record import MemberRecord, withdraw
 from natsctl.core.coordination.membership import Membership
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore, MemoryStores
@@ -135,6 +135,54 @@ async def test_a_leaving_member_keeps_a_record_written_by_another(
     with pytest.raises(ConflictError):
         await member.leave()
     assert (await record(store)).holder == "you"
+
+
+async def test_the_record_of_a_process_that_has_ended_is_withdrawn_once(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    await member.write(("me", "you"))
+    before = await record(store)
+    assert await withdraw(store, KEY, "me")
+    stored = await record(store)
+    assert (stored.holder, stored.members, stored.left) == ("me", (), True)
+    assert stored.renewals > before.renewals
+    writes = store.writes
+    assert not await withdraw(store, KEY, "me")
+    assert store.writes == writes
+
+
+class LateWriteStore(MemoryStore):
+    """A store at which the last write of a process arrives after a read by another one."""
+
+    late: bytes | None = None
+
+    async def get(self, key: str) -> Stored:
+        stored = await super().get(key)
+        if self.late is not None:
+            value, self.late = self.late, None
+            await self.update(key, value, revision=stored.revision)
+        return stored
+
+
+async def test_a_withdrawal_replaces_the_last_write_of_the_process() -> None:
+    store = LateWriteStore(KIND)
+    await store.create(KEY, msgspec.json.encode(Membership("me", "today", 10.0, ("me",), 7)))
+    store.late = msgspec.json.encode(Membership("me", "today", 10.0, ("me", "you"), 8))
+    assert await withdraw(store, KEY, "me")
+    stored = await record(store)
+    assert (stored.renewals, stored.members, stored.left) == (9, (), True)
+
+
+@pytest.mark.parametrize(
+    "value", [msgspec.json.encode(Membership("you", "today", 10.0, ("you",))), b"?", None]
+)
+async def test_a_withdrawal_changes_no_record_of_another_member(value: bytes | None) -> None:
+    store = MemoryStore(KIND)
+    if value is not None:
+        await store.create(KEY, value)
+    writes = store.writes
+    assert not await withdraw(store, KEY, "me")
+    assert store.writes == writes
 
 
 async def test_the_send_time_is_known_only_for_records_of_this_membership(

@@ -91,6 +91,32 @@ async def test_keys_of_a_dead_member_are_reassigned_within_its_time_to_live(
     assert asyncio.get_running_loop().time() - died <= TTL_S
 
 
+async def test_keys_of_a_member_whose_process_has_ended_are_reassigned_at_once(
+    town: Town,
+) -> None:
+    one, two, three = (town.join(name) for name in ("one", "two", "three"))
+    await eventually(lambda: town.shared(one, two, three))
+    await two.kill()
+    died = asyncio.get_running_loop().time()
+    await asyncio.gather(*(member.shard.withdraw(_identities(two)[0]) for member in (one, three)))
+    await eventually(lambda: town.shared(one, three))
+    assert asyncio.get_running_loop().time() - died <= 0.05 * TTL_S
+
+
+async def test_a_withdrawal_is_repeated_until_the_store_is_reached(town: Town) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    await two.kill()
+    died = asyncio.get_running_loop().time()
+    one.way.cut = True
+    withdrawal = asyncio.create_task(one.shard.withdraw(_identities(two)[0]))
+    await asyncio.sleep(0.2 * TTL_S)
+    one.way.cut = False
+    await withdrawal
+    await eventually(lambda: town.shared(one))
+    assert asyncio.get_running_loop().time() - died <= 0.4 * TTL_S
+
+
 async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
