@@ -50,7 +50,7 @@ class StopLimit:
             self._leave(FAILED)
 
     def _report(self) -> None:
-        for call in list(calls.values()):
+        for call in list(calls):
             log.error("call has not ended", call=str(call), stack=call.stack())
         log.critical(
             "exiting because the stop took too long",

@@ -100,7 +100,7 @@ class Event(Generic[T]):
         self._detach(self._origin).settle(self.kind, self.key, error)
 
     async def __aenter__(self) -> Self:
-        self._call = Call(self.kind, self.key)
+        self._call = Call(self.kind, self.key, task=asyncio.current_task())
         self._call.begin()
         return self
 

@@ -33,6 +33,8 @@ class Distribution(msgspec.Struct, frozen=True):
 class Histogram:
     """Counts values between fixed bounds, which are in ascending order."""
 
+    __slots__ = ("_bounds", "_counts", "_sum")
+
     def __init__(self, bounds: tuple[float, ...] = BOUNDS_S) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)

@@ -21,7 +21,7 @@ a `LogEvent`.
 
 import logging
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -83,17 +83,21 @@ class HidingFormatter(logging.Formatter):
 
 
 class SyncFields(msgspec.Struct, eq=False):
-    """The log context of one sync, kept raw: it becomes a mapping only if something is logged."""
+    """The log context of one sync, kept raw: it becomes a mapping only if something is logged.
+
+    `failures` returns how often the key has failed in a row before this sync.
+    """
 
     outer: Mapping[str, object]
     key: object
-    attempt: int
+    failures: Callable[[Any], int]
     operation: str | None = None
 
     def mapping(self) -> Mapping[str, object]:
         """Return the fields by name."""
         operation = {} if self.operation is None else {"operation": self.operation}
-        return {**self.outer, "key": self.key, "attempt": self.attempt, **operation}
+        attempt = self.failures(self.key) + 1
+        return {**self.outer, "key": self.key, "attempt": attempt, **operation}
 
 
 _context: ContextVar[Mapping[str, object] | SyncFields] = ContextVar("log_context", default=_EMPTY)
@@ -110,9 +114,9 @@ def bind_log_context(**fields: object) -> None:
     _context.set({**log_context(), **fields})
 
 
-def bind_sync(outer: Mapping[str, object], key: object, attempt: int) -> None:
-    """Begin the log context of a sync in the current task; it has the fields of *outer* too."""
-    _context.set(SyncFields(outer, key, attempt))
+def bind_sync(outer: Mapping[str, object], key: object, failures: Callable[[Any], int]) -> None:
+    """Begin the log context of a sync in the current task; see `SyncFields`."""
+    _context.set(SyncFields(outer, key, failures))
 
 
 def bind_operation(operation: str) -> None:

@@ -95,7 +95,7 @@ _UNRECORDED = Span()
 
 def records_spans() -> bool:
     """Return whether anything records spans."""
-    return _source.tracer() is not None
+    return SDK in sys.modules and _source.tracer() is not None
 
 
 def sync_span(controller: str, attributes: Callable[[], Attributes]) -> Span:

@@ -34,7 +34,7 @@ from natsctl.core.pausing.held_file import held_file, state_directory
 state_directory.set(Path(sys.argv[1]))
 with held_file("apps.0", 100) as held:
     for worker, key in enumerate(sys.argv[2:]):
-        held.hold(worker, key)
+        held.slot(worker).hold(key)
     os._exit(9)
 """
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from natsctl.core.pausing.held_file import held_file, state_directory
 state_directory.set(Path(sys.argv[1]))
 with held_file("apps.0", 1) as held:
-    held.hold(0, "shop")
+    held.slot(0).hold("shop")
     os._exit(9)
 """
 

@@ -73,8 +73,7 @@ def simulate(
         list[str] | None,
         typer.Option(
             metavar="BUCKET",
-            help="Bucket, or object such as trail/pier, that stays when all primaries are deleted; "
-            "repeatable",
+            help="Bucket whose objects stay when all primaries are deleted; repeatable",
         ),
     ] = None,
     output: Annotated[SimulateOutput, OUTPUT_OPTION] = SimulateOutput.TEXT,

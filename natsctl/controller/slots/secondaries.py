@@ -70,6 +70,8 @@ class Secondaries:
 
     def unmarked(self, key: str) -> list[tuple[Owned[Any], Stored]]:
         """Return the objects of the primary *key* that carry no installation, with their slots."""
+        if not self._slots:
+            return []
         return [(slot, stored) for slot in self._slots for stored in slot.unmarked(key)]
 
     def around(self, key: str) -> Iterator[CacheRead]:

@@ -67,7 +67,7 @@ class Cache(Generic[T]):
         by_name = {name: Index(name, func) for name, func in (indexes or {}).items()}
         self._keeps = keeps
         self.partial = keeps is not keeps_all and not by_name  # whether values can be missing
-        self._state = State(kind, by_name, self._is_kept if self.partial else keeps_all)
+        self._take_over(State(kind, by_name, self._is_kept if self.partial else keeps_all))
         self._listing: NextState[T] | None = None
         self._decoded = DecodedObjects[T]()
         self._on_invalid = on_invalid
@@ -86,14 +86,15 @@ class Cache(Generic[T]):
         """The objects whose newest state is invalid, by key; a view until the next listing."""
         return self._state.invalid
 
-    def get(self, key: str) -> Stored | None:
-        """Return the last valid state of the object, None if it has none."""
-        return self._state.objects.get(key)
-
     def decode(self, stored: Stored) -> T:
         """Return the object in a state of this kind as a value that nothing else holds."""
         obj = self._decoded.take(stored)
         return self.kind.decode(stored.value) if obj is None else obj
+
+    def _take_over(self, state: State[T]) -> None:
+        self._state = state
+        self.get: Callable[[str], Stored | None] = state.objects.get
+        """Returns the last valid state of an object, None if it has none."""
 
     def unread(self, wanted: Keeps) -> Iterator[str | None]:
         """Return the *wanted* keys whose values are missing, also in a listing; None for others.
@@ -224,7 +225,8 @@ class Cache(Generic[T]):
             return ()
         if listing.incarnation != self.incarnation:
             self.revision, self.since = 0, revision
-        since, self._state = self.revision, listing.after
+        since = self.revision
+        self._take_over(listing.after)
         self.incarnation = listing.incarnation
         self._reach(revision)
         for key in list(self._key_waiters):
@@ -247,7 +249,7 @@ class Cache(Generic[T]):
     def _fold(self, stored: Stored) -> Change[T] | None:
         key, state = stored.key, self._state
         old = state.objects.get(key)
-        if state.has(stored):
+        if old is not None and old.revision == stored.revision and state.has(stored):
             state.invalid.pop(key, None)
             return None  # the watch repeats a cached state
         is_converted = self.kind.version > 1 and state.shows(stored)
@@ -259,7 +261,8 @@ class Cache(Generic[T]):
         # the function of an index is a user's, and may hold the object
         if obj is not None and not state.indexes:
             self._decoded.keep(stored, obj)
-        self._wake_key_waiters(key)
+        if self._key_waiters:
+            self._wake_key_waiters(key)
         change = Change(self.kind, key, old, state.objects[key])
         return None if is_converted else change
 
@@ -292,9 +295,8 @@ class Cache(Generic[T]):
             _resolve(future)
 
     def _wake_key_waiters(self, key: str) -> None:
-        if self._key_waiters:
-            for future in self._key_waiters.pop(key, ()):
-                _resolve(future)
+        for future in self._key_waiters.pop(key, ()):
+            _resolve(future)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

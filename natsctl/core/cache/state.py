@@ -73,7 +73,7 @@ class State(Generic[T]):
 
         Raises `InvalidObjectError` if the value is kept and does not decode.
         """
-        if not self.keeps(stored.key):
+        if self.keeps is not keeps_all and not self.keeps(stored.key):
             self.put_unread(stored)
             return None
         obj = self.kind.decode(stored.value)
@@ -82,7 +82,8 @@ class State(Generic[T]):
             indexed = [(index, index.values_of(obj)) for index in self.indexes.values()]
             for index, values in indexed:
                 index.put(key, values)
-        self.invalid.pop(key, None)
+        if self.invalid:
+            self.invalid.pop(key, None)
         self.objects[key] = stored
         return obj
 

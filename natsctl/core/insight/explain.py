@@ -233,7 +233,7 @@ def status_of(
         primaries=sum(map(len, caches)),
         keys=sum(count(cache.keys()) for cache in caches),
         invalid=invalid_of(host),
-        failing={key: record.error for key, record in failing.items() if has(key)},
+        failing={key: error for key, error in failing.items() if has(key)},
         syncs=journal.syncs,
         failures=journal.failures,
         watch_restarts=sum(informer.restarts for informer in informers),

@@ -18,6 +18,7 @@ from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, Unr
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
+from natsctl.model.objects import Object
 from natsctl.model.store import OpenStore, Stored
 from natsctl.slices import retain
 
@@ -80,10 +81,11 @@ class CacheReader(Generic[T]):
         return {stored.key: self._decode(stored) for stored in states}
 
     def _decode(self, stored: Stored) -> T:
-        if not is_read(stored):
-            self.informer.cache.want_all()
+        cache = self.informer.cache
+        if cache.partial and not is_read(stored):
+            cache.want_all()
             raise UnreadError(self.kind.name, stored.key)
-        return self.informer.cache.decode(stored)
+        return cache.decode(stored)
 
 
 class Tertiary(CacheReader[T]):
@@ -109,9 +111,11 @@ class Primary(CacheReader[T]):
 
     def get(self, key: str) -> T | None:
         """See `CacheReader.get`."""
-        obj = super().get(key)
-        if obj is not None:
-            self._note_generation(key, obj)
+        stored = self._barrier.read(self.informer, key)
+        if stored is None:
+            return None
+        obj = self._decode(stored)
+        self._note_generation(key, obj)
         return obj
 
     def _decoded(self, keys: Collection[str]) -> dict[str, T]:
@@ -124,8 +128,8 @@ class Primary(CacheReader[T]):
     def _note_generation(self, key: str, obj: T) -> None:
         """Note the generation of the current sync's object, for the status."""
         sync = current_sync.get()
-        if sync is not None and sync.key == key and not self.kind.plain:
-            sync.generation = self.kind.metadata_of(obj).generation
+        if sync is not None and sync.key == key and isinstance(obj, Object):
+            sync.generation = obj.metadata.generation
 
     async def put(self, key: str, obj: T) -> int:
         """Create the object or change its desired state, and return its revision.

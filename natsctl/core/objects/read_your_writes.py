@@ -72,7 +72,10 @@ def current_tape() -> Tape | None:
 
 
 class Barrier:
-    """Keeps the writes of each key's syncs until the caches include them."""
+    """Keeps the writes of each key's syncs until the caches include them.
+
+    `unseen` has the keys with writes that a cache may lack, as a live view.
+    """
 
     def __init__(self, timeout_s: float = 10.0) -> None:
         self.notes = False  # whether syncs have tapes
@@ -80,6 +83,7 @@ class Barrier:
         self.timeouts = 0
         self._timeout_s = timeout_s
         self._written: dict[str, dict[tuple[AnyInformer, str], _Unseen]] = {}
+        self.unseen: Collection[str] = self._written.keys()
         self._order: dict[AnyInformer, deque[tuple[str, str, _Unseen]]] = defaultdict(deque)
 
     def wrote(self, informer: AnyInformer, key: str, written: Written) -> None:
@@ -145,10 +149,6 @@ class Barrier:
         sync = current_sync.get()
         written = self._written.get(sync.key, {}) if sync is not None else {}
         return {key for writer, key in written if writer is informer}
-
-    def awaits(self, key: str) -> bool:
-        """Return whether a cache may lack a write of *key*'s syncs."""
-        return key in self._written
 
     async def wait(self, key: str) -> None:
         """Wait until every cache includes the writes of *key*'s syncs.

@@ -33,16 +33,29 @@ class HeldFile:
     def __init__(self, mapped: mmap.mmap) -> None:
         self._mapped = mapped
 
-    def hold(self, worker: int, key: str) -> None:
-        """Note that the worker begins to sync the key."""
-        data, start = key.encode()[: SLOT - LENGTH], worker * SLOT
-        size = len(data)
-        self._mapped[start : start + LENGTH + size] = _LENGTHS[size] + data
+    def slot(self, worker: int) -> "HeldSlot":
+        """Return the slot of a worker, counted from 0."""
+        return HeldSlot(self._mapped, worker * SLOT)
 
-    def release(self, worker: int) -> None:
+
+class HeldSlot:
+    """The place in the file for the key that one worker holds."""
+
+    def __init__(self, mapped: mmap.mmap, start: int) -> None:
+        self._mapped = mapped
+        self._start = start
+        self._key = start + LENGTH
+        self._free = slice(start, self._key)
+
+    def hold(self, key: str) -> None:
+        """Note that the worker begins to sync the key."""
+        data = key.encode()[: SLOT - LENGTH]
+        size = len(data)
+        self._mapped[self._start : self._key + size] = _LENGTHS[size] + data
+
+    def release(self) -> None:
         """Note that the worker holds no key."""
-        start = worker * SLOT
-        self._mapped[start : start + LENGTH] = _LENGTHS[0]
+        self._mapped[self._free] = _LENGTHS[0]
 
 
 @contextmanager

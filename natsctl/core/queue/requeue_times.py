@@ -41,6 +41,10 @@ class Requeues(msgspec.Struct, gc=False):
         """The highest requested priority."""
         return max((requeue.priority for requeue in self._requested()), default=Priority.RESYNC)
 
+    def drained(self) -> "Requeues":
+        """Return the requests that are left when only keys that are ready are synced."""
+        return Requeues(at_once=self.at_once, counted=self.counted)
+
     def begin(self, now: float) -> None:
         """Remove the requests that a sync that begins now fulfils."""
         self.at_once = _later(self.at_once, now)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -93,7 +93,8 @@ def backoff(
 class ExponentialLimiter(Generic[K]):
     """Computes the delay of a failing key from its own failures in a row.
 
-    The default is client-go's, 5 ms doubling to 1000 s, with up to a tenth of jitter.
+    The default is client-go's, 5 ms doubling to 1000 s, with up to a tenth of jitter. `failing` has
+    the keys that failed and were not forgotten since, as a live view.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class ExponentialLimiter(Generic[K]):
     ) -> None:
         self._base_s, self._limit_s, self._jitter = base_s, limit_s, jitter
         self._failures: dict[K, int] = {}
+        self.failing: Collection[K] = self._failures.keys()
 
     def fail(self, key: K) -> float:
         """Count a failure and return the delay of the key in seconds."""

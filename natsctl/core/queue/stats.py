@@ -1,8 +1,10 @@
 """The measures of a work queue."""
 
+from collections.abc import Collection
+
 import msgspec
 
-from natsctl.telemetry.histogram import Distribution
+from natsctl.telemetry.histogram import Distribution, Histogram
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -25,3 +27,25 @@ class QueueStats(msgspec.Struct, frozen=True):
     work_s: Distribution
     unfinished_s: float
     longest_s: float
+
+
+class QueueCounters:
+    """Counts what happens to the keys of a queue."""
+
+    def __init__(self) -> None:
+        self.adds = self.retries = 0
+        self.latency_s, self.work_s = Histogram(), Histogram()
+
+    def read(self, *, depth: int, waiting: int, held_s: Collection[float]) -> QueueStats:
+        """Return the measures; *held_s* are the times for which keys have been held so far."""
+        return QueueStats(
+            depth=depth,
+            waiting=waiting,
+            held=len(held_s),
+            adds=self.adds,
+            retries=self.retries,
+            latency_s=self.latency_s.read(),
+            work_s=self.work_s.read(),
+            unfinished_s=sum(held_s),
+            longest_s=max(held_s, default=0.0),
+        )

@@ -11,16 +11,16 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.queue.backlog import Backlog
+from natsctl.core.queue.pace import Pace
 from natsctl.core.queue.place import Held, Place, Waiting
 from natsctl.core.queue.ready_queue import Priority, Ready, ReadyQueue
 from natsctl.core.queue.requeue_times import Requeue, Requeues, sooner
 from natsctl.core.queue.retry import ExponentialLimiter, RateLimit, TokenBucket
-from natsctl.core.queue.stats import QueueStats
+from natsctl.core.queue.stats import QueueCounters, QueueStats
 from natsctl.core.queue.timers import Timers
 from natsctl.core.queue.waiters import Waiters
 from natsctl.errors import QueueShutDownError, UsageError
 from natsctl.slices import retain
-from natsctl.telemetry.histogram import Histogram
 
 __all__ = ["Held", "Place", "Priority", "QueueStats", "Ready", "Waiting", "Workqueue"]
 
@@ -64,8 +64,10 @@ class Workqueue(Generic[K]):
         ageing_s: float = 30.0,
     ) -> None:
         self._limiter = ExponentialLimiter[K]() if limiter is None else limiter
+        self.failing = self._limiter.failing
+        """The keys that failed and were not forgotten since, a live view."""
         self._bucket = bucket
-        self._pace = None if pace is None else pace.bucket()
+        self._pace = None if pace is None else Pace(pace)
         self._requeues: dict[K, Requeues] = {}  # of keys that need more than their next sync
         self._failed: dict[K, None] = {}  # every key that waits for a retry, and some others
         self._timers = Timers(self._ripen)
@@ -77,8 +79,7 @@ class Workqueue(Generic[K]):
         self.now: Callable[[], float] = self._find_clock
         """Returns the loop time; an attribute, because every change calls it."""
         self._getters, self._joiners = Waiters(), Waiters()
-        self._adds = self._retries = 0
-        self._latency_s, self._work_s = Histogram(), Histogram()
+        self._counters = QueueCounters()
         if (queues := made_queues.get()) is not None:
             queues.append(self)
 
@@ -116,7 +117,7 @@ class Workqueue(Generic[K]):
             return False
         now = self.now()
         if after > 0:
-            self._retries += 1
+            self._counters.retries += 1
             requeues = self._requeues_of(key, now)
             requeues.explicit = sooner(requeues.explicit, Requeue(now + after, priority))
             self._place(key, requeues, now)
@@ -146,12 +147,11 @@ class Workqueue(Generic[K]):
         priority of a key that is not held is `Priority.RETRY`. After `shut_down`, the failure is
         counted and no sync is requested.
         """
-        delay = self._limiter.fail(key)
+        backoff_s = self._limiter.fail(key)
         if self._shut_down:
             return
-        self._retries += 1
-        if after is not None:
-            delay = after
+        self._counters.retries += 1
+        delay = backoff_s if after is None else after
         if self._bucket is not None:
             delay = max(delay, self._bucket.take())
         now = self.now()
@@ -175,8 +175,8 @@ class Workqueue(Generic[K]):
 
         Other requests are kept, and so is a key whose retry is ready already.
         """
-        self._limiter.forget(key)
-        if self._failed:
+        if self.failing:
+            self._limiter.forget(key)
             self._failed.pop(key, None)
         requeues = self._requeues.get(key)
         if requeues is not None and requeues.retry is not None:
@@ -240,30 +240,21 @@ class Workqueue(Generic[K]):
             self._backlog.refill(len(self._ready.entries))
         if not self._ready.entries:
             return None
-        if self._pace is not None and self._pace.take() > 0:
-            self._pace.give_back()
+        if self._pace is not None and not self._pace.take_nowait():
             return None
         return self._take()
 
     async def _paced(self) -> bool:
         """Wait as long as the pace demands, and return whether a key is still ready then."""
-        pace = self._pace
-        if pace is None or self._shut_down:
-            return True
-        wait_s = pace.take()
-        if wait_s <= 0:
+        if self._pace is None or self._shut_down:
             return True
         try:
-            async with asyncio.timeout(wait_s):
-                await self.closed()
-        except TimeoutError:
-            pass
+            await self._pace.take(self.closed)
         except asyncio.CancelledError:
-            pace.give_back()
             self._getters.wake_one()
             raise
         if not self._ready.entries:
-            pace.give_back()
+            self._pace.give_back()
         return bool(self._ready.entries)
 
     def done(self, key: K) -> None:
@@ -276,7 +267,7 @@ class Workqueue(Generic[K]):
         except KeyError:
             raise UsageError(f"{key} was given back, but nobody holds it") from None
         now = self.now()
-        self._work_s.observe(now - held.since)
+        self._counters.work_s.observe(now - held.since)
         requeues = self._requeues.get(key)
         if requeues is not None:
             if requeues.due_at <= now:
@@ -295,11 +286,8 @@ class Workqueue(Generic[K]):
         self._shut_down = True
         self.feed_no_more()
         self._timers.clear()
-        self._requeues = {
-            key: Requeues(at_once=requeues.at_once, counted=requeues.counted)
-            for key, requeues in self._requeues.items()
-            if drain and requeues.at_once
-        }
+        kept = self._requeues.items() if drain else ()
+        self._requeues = {key: requeues.drained() for key, requeues in kept if requeues.at_once}
         if not drain:
             self._ready.clear()
             self._due.clear()
@@ -340,20 +328,12 @@ class Workqueue(Generic[K]):
     def stats(self) -> QueueStats:
         """Return the measures; takes time in proportion to the held keys only."""
         now = self.now()
-        held_s = [now - held.since for held in self._held.values()]
-        held_requeues = filter(None, map(self._requeues.get, self._held))
-        return QueueStats(
-            depth=len(self._ready.entries)
-            + self._backlog.size
-            + sum(requeues.due_at <= now for requeues in held_requeues),
+        requested = filter(None, map(self._requeues.get, self._held))
+        due = sum(requeues.due_at <= now for requeues in requested)
+        return self._counters.read(
+            depth=len(self._ready.entries) + self._backlog.size + due,
             waiting=len(self._timers),
-            held=len(self._held),
-            adds=self._adds,
-            retries=self._retries,
-            latency_s=self._latency_s.read(),
-            work_s=self._work_s.read(),
-            unfinished_s=sum(held_s),
-            longest_s=max(held_s, default=0.0),
+            held_s=[now - held.since for held in self._held.values()],
         )
 
     def _find_clock(self) -> float:
@@ -390,7 +370,7 @@ class Workqueue(Generic[K]):
             priority = max(priority, requeues.priority)
         if self._ready.push(key, priority, now):
             if requeues is None:
-                self._adds += 1
+                self._counters.adds += 1
             else:
                 self._count_add(requeues)
                 requeues.counted = False
@@ -400,7 +380,7 @@ class Workqueue(Generic[K]):
     def _count_add(self, requeues: Requeues) -> None:
         """Count that a key became due. A held key is counted when it is added, not at `done`."""
         if not requeues.counted:
-            self._adds += 1
+            self._counters.adds += 1
             requeues.counted = True
 
     def _ripen(self, key: K) -> None:
@@ -413,7 +393,7 @@ class Workqueue(Generic[K]):
         key, ready = self._ready.pop(now)
         self._held[key] = Held(now, ready.priority)
         since = self._due.pop(key, ready.since) if self._due else ready.since
-        self._latency_s.observe(now - since)
+        self._counters.latency_s.observe(now - since)
         requeues = self._requeues.get(key)
         if requeues is not None:
             requeues.begin(now)

@@ -5,12 +5,12 @@ import inspect
 import math
 import reprlib
 import threading
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from functools import partial
 from types import CoroutineType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
@@ -43,9 +43,9 @@ SHOWN_MAX = 100  # characters of a value in a message
 
 
 class Call(msgspec.Struct, eq=False):
-    """A call of a user's code for `key`, by the controller `owner`, in `task`.
+    """A call of a user's code for `key`, by the controller `owner`.
 
-    `over` is set when the call has ended.
+    `task` is None while the first step of the call runs. `over` is set when the call has ended.
     """
 
     owner: str
@@ -53,8 +53,7 @@ class Call(msgspec.Struct, eq=False):
     work: Awaitable[object] | None = None
     over: bool = False
     task: Task | None = None
-    _before: "Call | None" = None  # the call of the task before this one
-    _thread: int = msgspec.field(default_factory=threading.get_ident)
+    thread: int = msgspec.field(default_factory=threading.get_ident)
     _threads: Threads | None = None  # made on first use
     _token: "Token[Call | None] | None" = None
 
@@ -71,25 +70,17 @@ class Call(msgspec.Struct, eq=False):
         return bool(self._threads)
 
     def begin(self) -> None:
-        """Make this the call of the current task."""
+        """Make this the current call."""
         self._token = current_call.set(self)
-        self.task = asyncio.current_task()
-        if self.task is not None:
-            self._before = calls.get(self.task)
-            calls[self.task] = self
+        calls[self] = None
 
     def end(self) -> None:
-        """End the call, and restore the call of the task before it."""
+        """End the call, and restore the call before it."""
         self.over = True
+        calls.pop(self, None)
         if self._token is not None:
             current_call.reset(self._token)
             self._token = None
-        if self.task is None:
-            return
-        if self._before is None:
-            calls.pop(self.task, None)
-        else:
-            calls[self.task] = self._before
 
     def __str__(self) -> str:
         return f"{self.owner}: {self.key}"
@@ -97,7 +88,7 @@ class Call(msgspec.Struct, eq=False):
     def stack(self) -> str:
         """Return the frames of the user's code in which the call and its threads are."""
         runs = getattr(self.work, "cr_running", False)
-        frames = thread_frames(self._thread) if runs else coroutine_frames(self.work)
+        frames = thread_frames(self.thread) if runs else coroutine_frames(self.work)
         stacks = (user_frames_text(frames), self.threads.stack())
         return "\n".join(filter(None, stacks)) or "  (in no file of the user)"
 
@@ -105,8 +96,29 @@ class Call(msgspec.Struct, eq=False):
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
 """The call that the current task belongs to; a task inherits it from its creator."""
 
-calls: dict[Task, Call] = {}
-"""The calls that have not ended in this process, by the task that makes them."""
+calls: dict[Call, None] = {}
+"""The calls that have not ended in this process, the oldest first."""
+
+
+def call_in(task: Task, thread: int) -> Call | None:
+    """Return the innermost call that the task makes, if it is known; *thread* runs its loop."""
+    for call in reversed(list(calls)):
+        if call.task is task or (call.task is None and call.thread == thread):
+            return call
+    return None
+
+
+class Unfinished(Generic[T]):
+    """The rest of a call that waits; await it at once, in the task that began the call."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self, rest: Coroutine[Any, Any, T]) -> None:
+        self._rest = rest
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Return the result of the call."""
+        return self._rest.__await__()
 
 
 class Calls:
@@ -140,15 +152,15 @@ class Calls:
             message = f"{what} took longer than {limit_s:g} s ({setting})"
             self._limit = TimeLimit(limit_s, message=message, on_ignored=_report_ignored)
 
-    async def call(
+    def start(
         self,
         key: Hashable,
         function: Callable[P, Awaitable[T]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> T:
-        """Call the function for the key.
+    ) -> T | Unfinished[T]:
+        """Call the function for the key; return its result, or the rest of a call that waits.
 
         Most calls end with their first step, without waiting for anything. Such a call needs no
         time limit, because nothing can cancel it, and it has started no thread.
@@ -158,27 +170,40 @@ class Calls:
         try:
             call.work = work = awaitable(function, *args, **kwargs)
             step = first_step(work)
-            result = await self._finish(call, step) if isinstance(step, Rest) else step
-        except Exception:
-            raise
-        except BaseException as error:
-            failure = failure_of(error, call.task)
-            if failure is None:
-                raise
-            raise failure from error
-        else:
-            return result
-        finally:
+        except BaseException as error:  # noqa: BLE001 - raised again
             call.end()
+            _raise_failure(error, _current_task())
+        if isinstance(step, Rest):
+            return Unfinished(self._finish(call, step))
+        call.end()
+        return step
+
+    async def call(
+        self,
+        key: Hashable,
+        function: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call the function for the key, and return its result."""
+        step = self.start(key, function, *args, **kwargs)
+        return await step if isinstance(step, Unfinished) else step
 
     async def _finish(self, call: Call, rest: Rest[T]) -> T:
         """Wait within the time limit until the rest of the call and its threads have ended."""
-        with self._limit:
-            try:
-                return await rest
-            finally:
-                if call.has_threads:
-                    await call.threads.ended()
+        call.task = _current_task()
+        try:
+            with self._limit:
+                try:
+                    return await rest
+                finally:
+                    if call.has_threads:
+                        await call.threads.ended()
+        except BaseException as error:  # noqa: BLE001 - raised again
+            _raise_failure(error, call.task)
+        finally:
+            call.end()
 
     async def delay(
         self,
@@ -279,6 +304,17 @@ def failure_of(error: BaseException, task: Task | None) -> Exception | None:
     return RuntimeError(f"the handler raised {error_text(error)}")
 
 
+def _raise_failure(error: BaseException, task: Task | None) -> NoReturn:
+    """Raise the error of a user's code, which is the present exception, as an `Exception`.
+
+    The error is raised as it is if the code was cancelled from outside.
+    """
+    failure = failure_of(error, task)
+    if failure is None or failure is error:
+        raise error
+    raise failure from error
+
+
 def delay_of(value: object, handler: str) -> float | None:
     """Return a handler's result as the seconds until the next sync, or None.
 
@@ -305,13 +341,13 @@ def shown(value: object) -> str:
 
 def report_stuck(owner: str) -> None:
     """Log every call of this controller that has not ended although it was cancelled."""
-    for call in list(calls.values()):
+    for call in list(calls):
         if call.owner == owner:
             _log_ignored(call, "stop")
 
 
 def _report_ignored(task: Task) -> None:
-    call = calls.get(task)
+    call = next((call for call in reversed(calls) if call.task is task), None)
     if call is not None:
         _log_ignored(call, "time limit")
 

@@ -57,18 +57,21 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class SyncCounters(Generic[K]):
-    """Counts syncs, and remembers the keys whose change waits for a successful sync."""
+    """Counts syncs, and remembers the keys whose change waits for a successful sync.
+
+    `answers` is true while keys are synced; changes are recorded only then.
+    """
 
     def __init__(self) -> None:
         self._succeeded = self._delayed = self._failed = self._final = self._timeouts = 0
         self._duration_s = Histogram(SYNC_BOUNDS_S)
         self._convergence_s = Histogram(CONVERGENCE_BOUNDS_S)
         self._changed: dict[K, float] = {}  # the time of the first change
-        self._answering = False
+        self.answers = False
 
     def changed(self, key: K, now: float) -> None:
         """Record a change of a desired state at this loop time; its key is enqueued."""
-        if self._answering:
+        if self.answers:
             self._changed.setdefault(key, now)
 
     async def keep(self, wanted: Callable[[K], bool]) -> None:
@@ -78,11 +81,11 @@ class SyncCounters(Generic[K]):
     @contextmanager
     def answering(self) -> Iterator[None]:
         """Record changes while the context lasts, in which keys are synced."""
-        self._answering = True
+        self.answers = True
         try:
             yield
         finally:
-            self._answering = False
+            self.answers = False
             self._changed.clear()
 
     def begin(self, key: K) -> float | None:
@@ -103,7 +106,7 @@ class SyncCounters(Generic[K]):
                 self._convergence_s.observe(now - changed)
         elif self._count(outcome.error) is ErrorClass.PERMANENT:
             return  # no sync will answer the change
-        elif changed is not None and self._answering:
+        elif changed is not None and self.answers:
             self._changed[key] = changed  # the next sync may answer it
 
     def _count(self, error: Exception) -> ErrorClass:

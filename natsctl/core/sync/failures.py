@@ -49,7 +49,8 @@ class HandlerFailures:
 
     def succeeded(self, key: Hashable) -> None:
         """Reset the key's count of failures."""
-        self._counts.pop(key, None)
+        if self._counts:
+            self._counts.pop(key, None)
 
     def _count(self, key: Hashable) -> int:
         count = self._counts.pop(key, 0) + 1

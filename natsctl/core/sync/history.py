@@ -5,6 +5,7 @@ the count of a key's failures. A recording has all that a sync has read and writ
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from natsctl.core.planning.record import planning
 from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.recordings import Delivery, KeptSync, SyncRecorder, frames_of
 from natsctl.core.sync.failures import HandlerFailures
-from natsctl.core.sync.journal import Journal, SyncRecord
+from natsctl.core.sync.journal import Journal, SyncFacts
 from natsctl.errors import ExistsError, NatsctlError, StoreTimeoutError
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, Recorder, RemembersSyncs, SyncNote
@@ -44,7 +45,7 @@ class SyncRun(Sync, kw_only=True):
 
     Attributes:
         operation: the reason for the sync.
-        started: the time of its start.
+        started_s: the time of its start, in seconds since 1970.
         begun: the same by the event loop's clock.
         handler: the name of the handler, if several handlers get the key.
         stored: the object as the sync began; None if it did not exist.
@@ -53,22 +54,27 @@ class SyncRun(Sync, kw_only=True):
     """
 
     operation: str
-    started: datetime
+    started_s: float
     begun: float
     handler: str = ""
     stored: Stored | None = None
     last: Stored | None = None
     delivery: Delivery | None = None
 
-    def record(self, now: float, error: BaseException | None = None) -> SyncRecord:
-        """Return the record of the sync, which ends *now*."""
-        text = "" if error is None else error_text(error)
-        return SyncRecord(
+    @property
+    def started(self) -> datetime:
+        """The time of its start."""
+        return datetime.fromtimestamp(self.started_s, UTC)
+
+    def facts(self, now: float, error: str = "") -> SyncFacts:
+        """Return what the journal keeps of the sync, which ends *now*."""
+        stored = self.stored
+        return (
             self.operation,
-            self.started,
+            self.started_s,
             now - self.begun,
-            None if self.stored is None else self.stored.revision,
-            self.named(text) if text else "",
+            None if stored is None else stored.revision,
+            error,
             self.created,
             self.updated,
             self.deleted,
@@ -86,16 +92,16 @@ class SyncRun(Sync, kw_only=True):
         """Return a text about the sync with the name of its handler."""
         return f"{self.handler}: {text}" if self.handler else text
 
-    def note(self, record: SyncRecord, failures: int = 0) -> SyncNote:
-        """Return the record as an event has it."""
+    def note(self, now: float, failures: int = 0) -> SyncNote:
+        """Return what an event has of the sync, which ends *now*."""
         return SyncNote(
-            operation=record.operation,
-            started=record.started,
-            duration_s=record.duration_s,
-            revision=record.revision,
-            created=record.created,
-            updated=record.updated,
-            deleted=record.deleted,
+            operation=self.operation,
+            started=self.started,
+            duration_s=now - self.begun,
+            revision=None if self.stored is None else self.stored.revision,
+            created=self.created,
+            updated=self.updated,
+            deleted=self.deleted,
             failures=failures,
             handler=self.handler,
         )
@@ -158,7 +164,7 @@ class SyncHistory:
         return SyncRun(
             key,
             operation=operation,
-            started=datetime.now(UTC),
+            started_s=time.time(),
             begun=asyncio.get_running_loop().time(),
             handler=handler,
             stored=stored,
@@ -174,16 +180,15 @@ class SyncHistory:
 
         An event is recorded if the sync wrote anything, or if the one before has failed.
         """
-        key, record = run.key, run.record(now)
+        key = run.key
         self._failures.succeeded(key)
-        message = _message(run, failed=failed)
-        if message:
-            text = run.named(message % key)
-            note = run.note(record)
+        if failed or run.created or run.updated or run.deleted:
+            text = run.named(_message(run) % key)
+            note = run.note(now)
             self._sync_event(
                 key, EventType.NORMAL, REASON_SYNCED, text, note, regarding=run.touched
             )
-        self.journal.add(key, record)
+        self.journal.add(key, run.facts(now))
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
             self._keep(run, recorder, now, after_s=after_s)
@@ -207,18 +212,18 @@ class SyncHistory:
         if recorder is not None and kept and isinstance(error, Exception):
             self._keep(run, recorder, now, error, failures=failures)
         if delayed:
-            self.journal.add(key, run.record(now))
+            self.journal.add(key, run.facts(now))
             return
-        record = run.record(now, error)
-        self.journal.add(key, record)
+        text = run.named(error_text(error))
+        self.journal.add(key, run.facts(now, text))
         if not isinstance(error, Exception):
             return
         if log_failure:
             fields = {"controller": self.controller, "key": key}
             self._failures.failed(key, self._failed, error, **fields)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
-        note = run.note(record, failures)
-        self._sync_event(key, EventType.WARNING, reason, record.error, note)
+        note = run.note(now, failures)
+        self._sync_event(key, EventType.WARNING, reason, text, note)
 
     async def recall(self, key: str, queue: Workqueue[str], error: BaseException) -> None:
         """Continue in *queue* the count of failures that an earlier process recorded."""
@@ -300,14 +305,14 @@ class SyncHistory:
         )
 
 
-def _message(run: SyncRun, *, failed: bool) -> str:
+def _message(run: SyncRun) -> str:
     if run.created:
         return MESSAGE_CREATED
     if run.updated:
         return MESSAGE_UPDATED
     if run.deleted:
         return MESSAGE_DELETED
-    return MESSAGE_RECOVERED if failed else ""
+    return MESSAGE_RECOVERED
 
 
 def _counts(error: BaseException) -> bool:

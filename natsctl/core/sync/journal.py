@@ -1,14 +1,15 @@
 """Remembers the last syncs of each key, for `natsctl explain` and `natsctl status`."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
 
 import msgspec
 
 KEYS_MAX = 10_000
 RECORDS_MAX = 5  # per key
 FAILING_MAX = 200_000
+ERROR: Final = 4  # the index of the error in `SyncFacts`
 
 
 class SyncRecord(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +36,20 @@ class SyncRecord(msgspec.Struct, frozen=True, gc=False):
     deleted: int
 
 
+SyncFacts: TypeAlias = tuple[str, float, float, int | None, str, int, int, int]
+"""The fields of a `SyncRecord`, which starts at these seconds since 1970.
+
+A sync is kept as facts, because few of them are ever looked at.
+"""
+
+
+def record_of(facts: SyncFacts) -> SyncRecord:
+    """Return the record with these facts."""
+    operation, started_s, duration_s, revision, error, created, updated, deleted = facts
+    started = datetime.fromtimestamp(started_s, UTC)
+    return SyncRecord(operation, started, duration_s, revision, error, created, updated, deleted)
+
+
 class Journal:
     """Remembers the last `RECORDS_MAX` syncs of the `KEYS_MAX` keys that were synced last.
 
@@ -44,32 +59,35 @@ class Journal:
     def __init__(self) -> None:
         self.syncs = 0
         self.failures = 0
-        self._records: OrderedDict[str, tuple[SyncRecord, ...]] = OrderedDict()
-        self._failing: OrderedDict[str, SyncRecord] = OrderedDict()
+        self._syncs: OrderedDict[str, tuple[SyncFacts, ...]] = OrderedDict()
+        self._failing: OrderedDict[str, SyncFacts] = OrderedDict()
 
-    def add(self, key: str, record: SyncRecord) -> None:
+    def add(self, key: str, sync: SyncFacts) -> None:
         """Record a sync."""
         self.syncs += 1
-        self.failures += bool(record.error)
         if self._failing:
             self._failing.pop(key, None)
-        if record.error:
-            self._failing[key] = record
-            if len(self._failing) > FAILING_MAX:
-                self._failing.popitem(last=False)
-        before = self._records.pop(key, ())
-        self._records[key] = (*before[1 - RECORDS_MAX :], record)
-        if len(self._records) > KEYS_MAX:
-            self._records.popitem(last=False)
+        if sync[ERROR]:
+            self._add_failure(key, sync)
+        before = self._syncs.pop(key, ())
+        self._syncs[key] = (*before[1 - RECORDS_MAX :], sync)
+        if len(self._syncs) > KEYS_MAX:
+            self._syncs.popitem(last=False)
+
+    def _add_failure(self, key: str, sync: SyncFacts) -> None:
+        self.failures += 1
+        self._failing[key] = sync
+        if len(self._failing) > FAILING_MAX:
+            self._failing.popitem(last=False)
 
     def last_syncs(self, key: str) -> list[SyncRecord]:
         """Return the recorded syncs of the key, oldest first."""
-        records = self._records.get(key)
-        if records is None:
+        syncs = self._syncs.get(key)
+        if syncs is None:
             failed = self._failing.get(key)
-            return [] if failed is None else [failed]
-        return list(records)
+            syncs = () if failed is None else (failed,)
+        return [record_of(sync) for sync in syncs]
 
-    def failing(self) -> Mapping[str, SyncRecord]:
-        """Return the failed last sync of each failing key, as a live view."""
-        return self._failing
+    def failing(self) -> dict[str, str]:
+        """Return the error of each failing key."""
+        return {key: sync[ERROR] for key, sync in self._failing.items()}

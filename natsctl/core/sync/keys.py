@@ -173,7 +173,7 @@ class KeyQueue:
         if operation is not None:
             self.reasons.add(key, operation)
             priority = Priority.RESYNC if change.initial else Priority.USER
-            if self.queue.add(key, priority=priority):
+            if self.queue.add(key, priority=priority) and loop.counters.answers:
                 loop.counters.changed(key, self.queue.now())
 
     def enqueue_all(self, keys: Iterable[str], wanted: KeyFilter = lambda _: True) -> None:

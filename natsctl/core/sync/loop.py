@@ -11,14 +11,15 @@ from natsctl.core.cache.read_values import read_values, release_values
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
-from natsctl.core.pausing.held_file import HeldFile, held_file, keys_of_dead
+from natsctl.core.pausing.held_file import HeldSlot, held_file, keys_of_dead
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Held, Priority, Workqueue
-from natsctl.core.sync.calls import failure_of
+from natsctl.core.sync.calls import Unfinished, failure_of
 from natsctl.core.sync.counters import SyncCounters
 from natsctl.core.sync.follow_up import SYNCED, Failed, Outcome, Synced, settle
+from natsctl.core.sync.steps import Rest, first_step
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
@@ -249,48 +250,54 @@ class SyncLoop(Generic[K]):
         ):
             async with together() as group:
                 for number in range(self._workers):
-                    sync = partial(self._sync, handler=self._handler)
-                    if held is not None:
-                        sync = partial(self._noted, held, number)
-                    group.create_task(self._work(sync), name=f"worker {number}")
+                    slot = None if held is None else held.slot(number)
+                    group.create_task(self._work(slot), name=f"worker {number}")
 
     async def _note_deaths(self) -> None:
         """Count the keys that processes on this machine held when they died."""
         await self._pausing.note_deaths(self.paused, keys_of_dead(self.paused.name))
 
-    async def _work(self, sync: Callable[[K], Awaitable[Outcome]]) -> None:
+    async def _work(self, slot: HeldSlot | None) -> None:
+        """Sync keys one after the other; the *slot* notes the key in case the process dies."""
+        queue, counters, handler = self.queue, self.counters, self._handler
         clock = asyncio.get_running_loop().time
         slices = Slices()
         assigned = self._leadership is not None and self._listener is not None
         worker = cast("asyncio.Task[None]", asyncio.current_task())
         context = log_context()
         while True:
-            key = self.queue.get_nowait()
-            if key is None:
-                try:
-                    key = await self.queue.get()
-                except QueueShutDownError:
-                    return
+            key = queue.get_nowait()
+            if key is None and (key := await self._next()) is None:
+                return
             if assigned and not self.holdings.has(key):
-                self.queue.drop(key)
-                self.queue.done(key)
+                queue.drop(key)
+                queue.done(key)
                 continue
             if (self._pausing.whole or self.paused.any) and await self._held_back(key):
                 continue
-            bind_sync(context, key, self.queue.failures(key) + 1)
-            begun, changed = clock(), self.counters.begin(key)
-            outcome = await sync(key)
+            bind_sync(context, key, queue.failures)
+            begun, changed = clock(), counters.begin(key)
+            outcome = self._sync(key, handler) if slot is None else self._noted(slot, key)
+            if isinstance(outcome, Unfinished):
+                outcome = await outcome
             now = clock()
-            self.counters.end(key, outcome, begun=begun, now=now, changed=changed)
+            counters.end(key, outcome, begun=begun, now=now, changed=changed)
             if self._plan is not None:
                 _record(self._plan, key, outcome)
-            settle(self.queue, key, outcome, self._retry)
+            settle(queue, key, outcome, self._retry)
             if assigned and not self.holdings.has(key):
                 await self._give_up(key)
             if worker.cancelling():
                 raise asyncio.CancelledError  # the handler swallowed the cancellation
             if slices.over or slices.waited:
                 await slices.pause()  # events of its writes arrive first
+
+    async def _next(self) -> K | None:
+        """Wait for the next key; return None when the queue is shut down."""
+        try:
+            return await self.queue.get()
+        except QueueShutDownError:
+            return None
 
     async def _held_back(self, key: K) -> bool:
         """Give back the key if it or the whole controller is paused; return whether it is."""
@@ -322,7 +329,10 @@ class SyncLoop(Generic[K]):
         if self._on_held_back is None:
             self.queue.done(key)
         else:
-            settle(self.queue, key, await self._sync(key, self._on_held_back), self._retry)
+            outcome = self._sync(key, self._on_held_back)
+            if isinstance(outcome, Unfinished):
+                outcome = await outcome
+            settle(self.queue, key, outcome, self._retry)
 
     async def _give_up(self, key: K) -> None:
         """Forget a key that was lost during its sync, and may have been enqueued since."""
@@ -332,39 +342,73 @@ class SyncLoop(Generic[K]):
             await informer.release((str(key),))
         self.paused.forget_unread()
 
-    async def _noted(self, held: HeldFile, worker: int, key: K) -> Outcome:
+    def _noted(self, slot: HeldSlot, key: K) -> Outcome | Unfinished[Outcome]:
         """Sync the key, and note that the worker holds it, in case the process dies."""
-        name = str(key)
-        held.hold(worker, name)
+        slot.hold(str(key))
         try:
-            outcome = await self._sync(key, self._handler)
-        finally:
-            held.release(worker)
-        if name in self.paused.quarantine.deaths:
-            self.paused.quarantine.release(name)
+            outcome = self._sync(key, self._handler)
+        except BaseException:
+            slot.release()
+            raise
+        if isinstance(outcome, Unfinished):
+            return Unfinished(self._noted_rest(slot, key, outcome))
+        self._survived(slot, key)
         return outcome
 
-    async def _sync(self, key: K, handler: Callable[[K], Awaitable[float | None]]) -> Outcome:
+    async def _noted_rest(self, slot: HeldSlot, key: K, rest: Unfinished[Outcome]) -> Outcome:
         try:
-            if self._leadership is None:
-                after_s = await handler(key)
-            else:
-                after_s = await self._handled_in_term(self._leadership, key, handler)
-            return SYNCED if after_s is None else Synced(after_s)
-        except BaseException as error:
-            failure = failure_of(error, asyncio.current_task())
-            if failure is None:
-                self.queue.add(key)  # the next worker syncs it
-                self.queue.done(key)
-                raise
-            return Failed(failure)
+            outcome = await rest
+        except BaseException:
+            slot.release()
+            raise
+        self._survived(slot, key)
+        return outcome
 
-    async def _handled_in_term(
-        self, leadership: Leadership, key: K, handler: Callable[[K], Awaitable[float | None]]
+    def _survived(self, slot: HeldSlot, key: K) -> None:
+        """Note that the process has survived a sync of the key."""
+        slot.release()
+        quarantine = self.paused.quarantine
+        if quarantine.deaths and str(key) in quarantine.deaths:
+            quarantine.release(str(key))
+
+    def _sync(
+        self, key: K, handler: Callable[[K], Awaitable[float | None]]
+    ) -> Outcome | Unfinished[Outcome]:
+        """Sync the key; return the outcome, or the rest of a sync that waits."""
+        try:
+            leadership = self._leadership
+            work = handler(key)
+            if leadership is not None:
+                work = self._in_term(leadership, key, work)
+            step = first_step(work)
+        except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
+            return self._failed(key, error)
+        if isinstance(step, Rest):
+            return Unfinished(self._rest(key, step))
+        return SYNCED if step is None else Synced(step)
+
+    async def _rest(self, key: K, rest: Rest[float | None]) -> Outcome:
+        try:
+            after_s = await rest
+        except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
+            return self._failed(key, error)
+        return SYNCED if after_s is None else Synced(after_s)
+
+    def _failed(self, key: K, error: BaseException) -> Failed:
+        """Return the failure of the handler; raise the error if the worker was cancelled."""
+        failure = failure_of(error, asyncio.current_task())
+        if failure is None:
+            self.queue.add(key)  # the next worker syncs it
+            self.queue.done(key)
+            raise error
+        return Failed(failure)
+
+    async def _in_term(
+        self, leadership: Leadership, key: K, work: Awaitable[float | None]
     ) -> float | None:
-        """Call the handler step by step while the term lasts; the key is not given away."""
+        """Do the work step by step while the term lasts; the key is not given away."""
         with leadership.working_on(key):
-            return await GuardedSteps(handler(key), self._may_sync)
+            return await GuardedSteps(work, self._may_sync)
 
     def _may_sync(self) -> bool:
         return self._leadership is None or self._leadership.leads

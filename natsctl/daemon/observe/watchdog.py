@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from natsctl.core.sync.calls import Call, calls, current_call
+from natsctl.core.sync.calls import Call, call_in, current_call
 from natsctl.telemetry.frames import thread_frames, user_frames
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.repeats import Repeats
@@ -128,7 +128,7 @@ class Watchdog:
         self._end(stall)
 
     def _begin(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> Stall:
-        call = _call_of(asyncio.current_task(loop))
+        call = _call_of(asyncio.current_task(loop), ident)
         controller, key = ("", "") if call is None else (call.owner, str(call.key))
         line = _current_line(ident)
         stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
@@ -162,7 +162,7 @@ class Watchdog:
         self.stalls = {**self.stalls, stall.controller: after}
 
 
-def _call_of(task: "asyncio.Task[object] | None") -> Call | None:
+def _call_of(task: "asyncio.Task[object] | None", ident: int) -> Call | None:
     """Return the call of a handler that the task belongs to, if it is known.
 
     Python 3.12 and later know it also for the tasks that a handler creates.
@@ -170,7 +170,7 @@ def _call_of(task: "asyncio.Task[object] | None") -> Call | None:
     if task is None:
         return None
     context = getattr(task, "get_context", None)
-    return calls.get(task) or (None if context is None else context().get(current_call))
+    return call_in(task, ident) or (None if context is None else context().get(current_call))
 
 
 def _current_line(ident: int) -> str:

@@ -14,7 +14,6 @@ T = TypeVar("T")
 TRIES_MAX = 400
 
 RunSchedule = Callable[[Schedule], Ran]
-IsComplete = Callable[[Sequence[Step]], bool]
 
 
 class Shrinker:
@@ -23,16 +22,12 @@ class Shrinker:
     Args:
         run: runs a schedule.
         ran: the run of the schedule that violates a property.
-        complete: returns whether a script has every step that a controller may rely on.
     """
 
-    def __init__(
-        self, run: RunSchedule, schedule: Schedule, ran: Ran, complete: IsComplete
-    ) -> None:
+    def __init__(self, run: RunSchedule, schedule: Schedule, ran: Ran) -> None:
         self.schedule = msgspec.structs.replace(schedule, faults=ran.faults)
         self.ran = ran
         self._run = run
-        self._complete = complete
         self._tries = 0
 
     def shrink(self) -> None:
@@ -85,7 +80,7 @@ class Shrinker:
 
     def _try(self, schedule: Schedule) -> bool:
         """Keep the schedule if it violates the same property; return whether it does."""
-        if schedule == self.schedule or not self._complete(schedule.script):
+        if schedule == self.schedule:
             return False
         self._tries += 1
         ran = self._run(schedule)

@@ -15,10 +15,10 @@ from pathlib import Path
 from natsctl.core.pausing.held_file import held_file, state_directory
 state_directory.set(Path(sys.argv[1]))
 with held_file(sys.argv[2], 3) as held:
-    held.hold(0, "done")
-    held.release(0)
-    held.hold(1, sys.argv[3])
-    held.hold(2, "other")
+    held.slot(0).hold("done")
+    held.slot(0).release()
+    held.slot(1).hold(sys.argv[3])
+    held.slot(2).hold("other")
     os._exit(9)
 """
 
@@ -54,7 +54,7 @@ def test_the_keys_of_other_loops_are_left(directory: Path) -> None:
 def test_a_living_process_holds_its_keys(directory: Path) -> None:
     with held_file("apps.0", 1) as held:
         assert held is not None
-        held.hold(0, "shop")
+        held.slot(0).hold("shop")
         assert keys_of_dead("apps.0") == []
     assert list(directory.iterdir()) == []
 

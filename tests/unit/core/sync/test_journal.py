@@ -4,20 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from natsctl.core.sync.journal import KEYS_MAX, RECORDS_MAX, Journal, SyncRecord
+from natsctl.core.sync.journal import KEYS_MAX, RECORDS_MAX, Journal, SyncFacts, SyncRecord
 
 
-def record(number: int = 0, error: str = "") -> SyncRecord:
-    return SyncRecord(
-        operation="put",
-        started=datetime.now(UTC),
-        duration_s=0.5,
-        revision=number,
-        error=error,
-        created=0,
-        updated=0,
-        deleted=0,
-    )
+def record(number: int = 0, error: str = "") -> SyncFacts:
+    return ("put", 1_800_000_000.5, 0.5, number, error, 1, 2, 3)
 
 
 @pytest.fixture
@@ -26,11 +17,26 @@ def journal() -> Journal:
 
 
 def test_syncs_of_a_key_are_listed_oldest_first(journal: Journal) -> None:
-    records = [record(1), record(2)]
-    for entry in records:
-        journal.add("a", entry)
+    for number in (1, 2):
+        journal.add("a", record(number))
     journal.add("b", record(3))
-    assert journal.last_syncs("a") == records
+    assert [entry.revision for entry in journal.last_syncs("a")] == [1, 2]
+
+
+def test_a_record_has_the_facts_of_a_sync(journal: Journal) -> None:
+    journal.add("a", record(7, "no"))
+    assert journal.last_syncs("a") == [
+        SyncRecord(
+            operation="put",
+            started=datetime(2027, 1, 15, 8, 0, 0, 500_000, UTC),
+            duration_s=0.5,
+            revision=7,
+            error="no",
+            created=1,
+            updated=2,
+            deleted=3,
+        )
+    ]
 
 
 def test_a_key_that_was_never_synced_has_no_records(journal: Journal) -> None:
@@ -59,10 +65,7 @@ def test_a_key_is_failing_while_its_last_sync_failed(journal: Journal) -> None:
     journal.add("b", record())
     journal.add("c", record())
     journal.add("c", record(2, error="still no"))
-    assert {key: entry.error for key, entry in journal.failing().items()} == {
-        "a": "no",
-        "c": "still no",
-    }
+    assert journal.failing() == {"a": "no", "c": "still no"}
 
 
 def test_syncs_and_failures_are_counted_over_all_keys(journal: Journal) -> None:

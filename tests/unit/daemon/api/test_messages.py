@@ -45,7 +45,7 @@ async def test_many_failing_keys_are_counted_and_some_are_named() -> None:
     for number in range(many):
         run = history.begin(f"k{number:06}", "put", None)
         history.failed(run, ValueError("x" * 10_000), 0.0, failures=1)
-    failing = {key: record.error for key, record in history.journal.failing().items()}
+    failing = history.journal.failing()
     assert all(len(error) <= ERROR_MAX + CUT_NOTE_MAX for error in failing.values())
     status = ControllerStatus.of(Status(controller="apps", failing=failing), PROCESS).limited()
     assert status.failing_count == many
