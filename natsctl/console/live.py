@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from typing import Protocol
 
 import msgspec
 
@@ -10,7 +11,7 @@ from natsctl.console.answers import Answer, encoded, problem_of
 from natsctl.console.listings import Listing
 from natsctl.core.task_group import together
 from natsctl.errors import NatsctlError, StoreError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection.connection import ConnectionState, OnLost
 
 INTERVAL_S = 0.25  # between two notices
 PING_S = 5.0  # without another notice
@@ -20,6 +21,18 @@ KEYS_MAX = 100  # of one notice
 
 Read = Callable[[], Awaitable[Answer]]
 OpenListing = Callable[[], Awaitable[Listing | None]]
+
+
+class Link(Protocol):
+    """The connection to NATS, as far as a view reports it; see `Connection`."""
+
+    def state(self) -> ConnectionState:
+        """Return the present state."""
+        ...
+
+    def on_lost(self, callback: OnLost) -> AbstractContextManager[None]:
+        """Call *callback* at every loss and every reconnect while the context lasts."""
+        ...
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -92,7 +105,7 @@ class Feed:
 
 async def follow(
     feed: Feed,
-    connection: Connection,
+    connection: Link,
     send: Callable[[Notice], Awaitable[None]],
     *,
     read: Read | None = None,
@@ -125,7 +138,7 @@ async def follow(
                 task.cancel()
 
 
-async def _follow_connection(feed: Feed, connection: Connection) -> None:
+async def _follow_connection(feed: Feed, connection: Link) -> None:
     last: tuple[bool, int] | None = None
     lost = asyncio.Event()
     with connection.on_lost(lambda _: lost.set()):

@@ -1,0 +1,413 @@
+"""The console answers what daemons and buckets have, and carries out actions."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controllers.greetings import Greetings
+from natsctl import Controller, Object, kv, primary
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.events import KvEvent, events_of
+from natsctl.jetstream.stores import Nats, connect
+from natsctl.model.plans.plan import Plan, PlanSummary
+from natsctl.telemetry.hiding import MASK
+from tests.support.clients.console_client import ConsoleClient, console_on
+from tests.support.clients.span_recorder import recording
+from tests.support.controllers.daemon import daemon_on
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+
+GREETING = b'{"spec": {"text": "hi"}}'
+
+
+class Failing(Controller):
+    """Fails for every key."""
+
+    shops = primary(kv(Object, bucket="shops"))
+
+    async def sync_handler(self, key: str) -> None:
+        raise ValueError(f"no {key} <script>alert(1)</script>")
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with connect(nats_server.url) as nats:
+        yield nats
+
+
+@pytest.fixture
+async def client(nats_server: NatsServer, nats: Nats) -> AsyncIterator[ConsoleClient]:
+    """A console beside a daemon that runs greetings; the key `shop` is synced."""
+    async with daemon_on(nats, Greetings()), console_on(nats_server.url) as client:
+        await put(nats, "greetings", "shop")
+
+        async def is_ready() -> bool:
+            view = await client.get("key", controller="greetings", key="shop")
+            return bool(view.status == 200 and view.body["tree"]["ready"] == "True")
+
+        await eventually(is_ready)
+        yield client
+
+
+async def put(nats: Nats, bucket: str, key: str, value: bytes = GREETING) -> None:
+    await nats.connection.request(f"$KV.{bucket}.{key}", value)
+
+
+async def events(nats: Nats, key: str) -> list[KvEvent]:
+    return await events_of(nats.connection, "greetings", key)
+
+
+class TestReads:
+    async def test_home_has_a_row_per_controller(self, client: ConsoleClient) -> None:
+        home = await client.read("home")
+        (row,) = home["controllers"]
+        assert (row["name"], row["state"], row["mode"]) == ("greetings", "syncing", "alone")
+        assert row["sources"] == [{"bucket": "greetings", "keys": ">"}]
+        assert (row["keys"], row["failing"], row["queued"]) == (1, 0, 0)
+        assert sum(row["activity"]["syncs"]) >= 1
+        assert (home["partial"], home["no_daemon"]) == (None, False)
+
+    async def test_a_table_has_the_primaries_of_a_controller(self, client: ConsoleClient) -> None:
+        table = await client.read("keys", controller="greetings")
+        assert table["columns"][:2] == ["KEY", "REVISION"]
+        assert [row["key"] for row in table["rows"]] == ["shop"]
+        assert (table["total"], table["complete"]) == (1, True)
+
+    async def test_a_key_has_its_tree_its_syncs_and_its_revisions(
+        self, client: ConsoleClient
+    ) -> None:
+        view = await client.read("key", controller="greetings", key="shop")
+        assert [branch["kind"] for branch in view["tree"]["branches"]] == ["Route.routes"]
+        assert view["explain"][0]["syncs"][-1]["error"] == ""
+        assert [revision["changed"] for revision in view["revisions"]] == [
+            [],
+            ["status.ready"],
+        ]
+        assert json.loads(view["object"]["text"])["spec"] == {"text": "hi"}
+        assert view["errors"] == {}
+
+    async def test_two_revisions_are_compared(self, client: ConsoleClient) -> None:
+        view = await client.read("key", controller="greetings", key="shop")
+        first, last = (revision["revision"] for revision in view["revisions"])
+        query: dict[str, str | int] = {"controller": "greetings", "key": "shop"}
+        difference = await client.read("diff", **query, **{"from": first, "to": last})
+        assert (difference["from"], difference["to"]) == (first, last)
+        assert {"path": "status.ready", "before": None, "after": True} in difference["differences"]
+        assert (await client.read("diff", **query))["from"] == first
+
+    async def test_a_revision_that_is_not_kept_is_not_found(self, client: ConsoleClient) -> None:
+        reply = await client.get("diff", bucket="greetings", key="shop", **{"from": 900})
+        assert reply.problem[0] == "invalid"
+
+    async def test_a_key_without_an_object_and_a_past_is_not_found(
+        self, client: ConsoleClient
+    ) -> None:
+        reply = await client.get("key", controller="greetings", key="nothing")
+        assert (reply.status, reply.problem[0]) == (404, "not_found")
+
+    async def test_the_members_are_listed(self, client: ConsoleClient) -> None:
+        (controller,) = (await client.read("members"))["controllers"]
+        assert [daemon["answered"] for daemon in controller["daemons"]] == [True]
+
+    async def test_buckets_name_the_controllers_of_their_primaries(
+        self, client: ConsoleClient
+    ) -> None:
+        listed = await client.read("buckets")
+        controllers = {bucket["name"]: bucket["controllers"] for bucket in listed["buckets"]}
+        assert controllers["greetings"] == ["greetings"]
+        assert controllers["routes"] == []
+
+    async def test_an_unknown_controller_is_not_found(self, client: ConsoleClient) -> None:
+        reply = await client.get("keys", controller="greeting")
+        assert reply.problem == (
+            "not_found",
+            "no daemon runs controller greeting; did you mean greetings?",
+        )
+
+
+class TestActions:
+    async def test_a_resync_queues_the_key_and_names_the_user(
+        self, client: ConsoleClient, nats: Nats
+    ) -> None:
+        reply = await client.act("resync", controller="greetings", keys=["shop", "no"])
+        assert reply.body["message"].startswith("1 key of greetings queued in ")
+        assert reply.body["warnings"] == ["no: it does not exist"]
+        assert reply.body["recorded"]
+        (event,) = [e for e in await events(nats, "shop") if e.reason == "ConsoleResync"]
+        user = (await client.read("session"))["os_user"]
+        assert event.message.startswith(f"resync by {user} in the console: 1 key")
+
+    async def test_a_paused_key_is_shown_and_resumed(self, client: ConsoleClient) -> None:
+        paused = await client.act(
+            "pause", controller="greetings", keys=["shop"], reason="a disk", **{"for": "2h"}
+        )
+        assert paused.body["message"].startswith("greetings/shop paused until 20")
+
+        async def state() -> Any:
+            table = await client.read("keys", controller="greetings")
+            return table["rows"][0]["state"]
+
+        await eventually(lambda: _is(state, "paused"))
+        resumed = await client.act("resume", controller="greetings", keys=["shop"])
+        assert resumed.body["message"] == "greetings/shop resumed"
+        await eventually(lambda: _is(state, ""))
+
+    async def test_a_whole_controller_is_paused_and_resumed(self, client: ConsoleClient) -> None:
+        await client.act("pause", controller="greetings", everything=True, reason="a disk")
+
+        async def reason() -> Any:
+            (row,) = (await client.read("home"))["controllers"]
+            return row["paused_whole"] and row["paused_whole"]["reason"]
+
+        await eventually(lambda: _is(reason, "a disk"))
+        resumed = await client.act("resume", controller="greetings", everything=True)
+        assert resumed.body["message"] == "controller greetings resumed"
+        await eventually(lambda: _is(reason, None))
+
+    async def test_an_action_on_whole_controllers_is_an_event_too(
+        self, client: ConsoleClient, nats: Nats
+    ) -> None:
+        await client.act("resync", controller="greetings")
+        (event,) = await events(nats, "natsctl.io/controller")
+        assert event.reason == "ConsoleResync"
+
+    async def test_a_recording_is_downloaded(self, client: ConsoleClient) -> None:
+        await client.act("record", controller="greetings", keys=["shop"])
+        await client.act("resync", controller="greetings", keys=["shop"])
+        query = {"controller": "greetings", "key": "shop"}
+
+        async def downloaded() -> tuple[str, bytes]:
+            url = f"{client.origin}/api/recording"
+            async with client.session.get(url, params=query) as answer:
+                name = answer.headers.get("Content-Disposition", "")
+                assert answer.status == 200
+                return name, await answer.read()
+
+        name, text = await eventually(downloaded)
+        assert name == 'attachment; filename="greetings-shop.json"'
+        assert json.loads(text)["key"] == "shop"
+
+    async def test_a_controller_that_the_console_has_is_planned_by_the_console(
+        self, nats_server: NatsServer
+    ) -> None:
+        asked: list[list[str]] = []
+
+        async def plan(keys: Any) -> Plan:
+            asked.append(list(keys))
+            return Plan(controller="shops", summary=PlanSummary(create=2), keys={})
+
+        async with console_on(nats_server.url, planners={"shops": plan}) as client:
+            reply = await client.act("plan", controller="shops", keys=["a"])
+            assert reply.body["result"]["summary"]["create"] == 2
+            assert (asked, (await client.read("session"))["plans"]) == ([["a"]], ["shops"])
+
+    async def test_an_action_with_an_illegal_key_changes_nothing(
+        self, client: ConsoleClient
+    ) -> None:
+        reply = await client.act("pause", controller="greetings", keys=["a b"])
+        assert (reply.status, reply.problem[0]) == (400, "invalid")
+
+
+class TestGarbage:
+    @pytest.fixture
+    async def orphan(self, client: ConsoleClient, nats: Nats) -> dict[str, Any]:
+        """A route whose owner never existed."""
+        label = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": "gone"}
+        metadata = {"labels": label, "annotations": label}
+        value = {"metadata": metadata, "spec": {"subject": "a", "payload": "b"}}
+        await put(nats, "routes", "gone", json.dumps(value).encode())
+
+        async def planned() -> Any:
+            return (await client.read("garbage", controller="greetings"))["orphans"]
+
+        (found,) = await eventually(planned)
+        return {field: found[field] for field in ("kind", "key", "revision")}
+
+    async def test_the_chosen_objects_are_deleted_after_the_count_was_typed(
+        self, client: ConsoleClient, orphan: dict[str, Any], nats: Nats
+    ) -> None:
+        reply = await client.act("garbage", controller="greetings", objects=[orphan], count=1)
+        assert reply.body["message"] == "1 object of greetings deleted"
+        assert (await client.read("garbage", controller="greetings"))["orphans"] == []
+        routes = BucketStore(Bucket(nats.connection, "routes"))
+        assert [message.key for message in await routes.listing()] == ["shop"]
+
+    async def test_a_wrong_count_deletes_nothing(
+        self, client: ConsoleClient, orphan: dict[str, Any]
+    ) -> None:
+        reply = await client.act("garbage", controller="greetings", objects=[orphan], count=2)
+        assert reply.problem == ("invalid", "1 objects are chosen, and 2 was typed")
+        assert len((await client.read("garbage", controller="greetings"))["orphans"]) == 1
+
+    async def test_an_object_that_changed_is_not_deleted(
+        self, client: ConsoleClient, orphan: dict[str, Any]
+    ) -> None:
+        stale = {**orphan, "revision": orphan["revision"] + 1}
+        reply = await client.act("garbage", controller="greetings", objects=[stale], count=1)
+        assert (reply.status, reply.problem[0]) == (409, "conflict")
+
+    async def test_a_controller_without_secondaries_has_no_garbage(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        async with daemon_on(nats, Failing()), console_on(nats_server.url) as client:
+            reply = await client.get("garbage", controller="failing")
+            assert reply.problem == (
+                "invalid",
+                "failing makes no secondaries: it has no garbage",
+            )
+
+
+class TestFailures:
+    async def test_failing_keys_are_grouped_by_message(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        async with daemon_on(nats, Failing()), console_on(nats_server.url) as client:
+            await put(nats, "shops", "a")
+
+            async def groups() -> Any:
+                return (await client.read("home"))["failing"]
+
+            (group,) = await eventually(groups)
+            assert group["keys"] == [{"controller": "failing", "key": "a"}]
+            assert group["message"] == "ValueError: no a <script>alert(1)</script>"
+            (row,) = (await client.read("keys", controller="failing"))["rows"]
+            assert (row["state"], row["reason"]) == ("failing", group["message"])
+
+
+class TestValues:
+    async def test_secrets_are_masked_in_objects_and_differences(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        async with console_on(nats_server.url) as client:
+            await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
+            for password in ("one-secret", "two-secret"):
+                spec = {"password": password, "note": f"see {password}"}
+                await put(nats, "shops", "a", json.dumps({"spec": spec}).encode())
+            view = await client.read("key", bucket="shops", key="a")
+            difference = await client.read("diff", bucket="shops", key="a")
+            assert json.loads(view["object"]["text"])["spec"]["password"] == MASK
+            assert "secret" not in json.dumps(view)
+            assert "-secret" not in json.dumps(difference)
+            assert [change["path"] for change in difference["differences"]] == [
+                "spec.password",
+                "spec.note",
+            ]
+
+    async def test_a_large_value_is_cut(self, nats_server: NatsServer, nats: Nats) -> None:
+        async with console_on(nats_server.url) as client:
+            await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
+            await put(nats, "shops", "a", b"x" * 1_000_000)
+            shown = (await client.read("key", bucket="shops", key="a"))["object"]
+            assert (shown["kind"], shown["bytes"]) == ("text", 1_000_000)
+            assert len(shown["text"]) + shown["omitted"] == 1_000_000
+            assert len(shown["text"]) == 100_000
+
+    async def test_invisible_characters_are_shown_as_escapes(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        async with console_on(nats_server.url) as client:
+            await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
+            await put(nats, "shops", "a", "good \u202edab\u202c".encode())
+            (row,) = (await client.read("objects", bucket="shops"))["rows"]
+            assert row["cells"][-1] == r"good \u202edab\u202c"
+
+    @pytest.mark.parametrize(
+        ("value", "kind"),
+        [(b"\xff\xfe", "binary"), (b"[" * 5000 + b"]" * 5000, "text"), (b"12", "text")],
+        ids=["bytes", "deep", "number"],
+    )
+    async def test_any_value_can_be_shown(
+        self, nats_server: NatsServer, nats: Nats, value: bytes, kind: str
+    ) -> None:
+        async with console_on(nats_server.url) as client:
+            await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
+            for content in (b"{}", value):
+                await put(nats, "shops", "a", content)
+            view = await client.read("key", bucket="shops", key="a")
+            assert view["object"]["kind"] == kind
+            assert (await client.get("diff", bucket="shops", key="a")).status in (200, 503)
+            assert (await client.read("objects", bucket="shops"))["total"] == 1
+
+
+class TestTables:
+    """Tables of a bucket with many keys."""
+
+    COUNT = 6_000
+
+    @pytest.fixture
+    async def many(self, nats_server: NatsServer, nats: Nats) -> AsyncIterator[ConsoleClient]:
+        await Bucket(nats.connection, "many").ensure(kv(bytes, bucket="many"))
+        client = nats.connection.client
+        for number in range(self.COUNT):
+            labels = {"tier": "core" if number % 3 == 0 else "edge"}
+            value = {"metadata": {"labels": labels}, "spec": {"n": number}}
+            await client.publish(f"$KV.many.key-{number:05}", json.dumps(value).encode())
+        await client.flush()
+        async with console_on(nats_server.url) as console:
+            yield console
+
+    async def test_the_first_page_does_not_wait_for_the_values(self, many: ConsoleClient) -> None:
+        table = await many.read("objects", bucket="many", limit=50)
+        assert [row["key"] for row in table["rows"][:2]] == ["key-00000", "key-00001"]
+        assert (len(table["rows"]), table["total"]) == (50, self.COUNT)
+
+    async def test_a_page_of_a_listed_bucket_sends_no_request(self, many: ConsoleClient) -> None:
+        await _listed(many)
+        with recording() as recorded:
+            page = await many.read("objects", bucket="many", search="key-059", offset=20, limit=10)
+        assert [row["key"] for row in page["rows"]] == [f"key-059{n}" for n in range(20, 30)]
+        assert page["total"] == 100
+        assert [span.name for span in recorded.spans if "MSG.GET" in span.name] == []
+
+    async def test_objects_are_selected_by_label_and_sorted_by_a_column(
+        self, many: ConsoleClient
+    ) -> None:
+        await _listed(many)
+        page = await many.read(
+            "objects", bucket="many", labels="tier=core", sort="REVISION", descending="true"
+        )
+        assert page["total"] == self.COUNT / 3
+        assert page["rows"][0]["key"] == "key-05997"
+
+    async def test_the_last_page_has_the_rest(self, many: ConsoleClient) -> None:
+        page = await many.read("objects", bucket="many", offset=self.COUNT - 1)
+        assert [row["key"] for row in page["rows"]] == ["key-05999"]
+
+    async def test_a_change_reaches_the_page(self, many: ConsoleClient, nats: Nats) -> None:
+        await _listed(many)
+        async with many.live(view="objects", bucket="many") as live:
+            await live.next("state", connected=True)
+
+            async def seen() -> bool:
+                await put(nats, "many", "key-00007", b"{}")
+                return "key-00007" in ((await live.next("changed"))["keys"] or ())
+
+            await eventually(seen)
+
+    @pytest.mark.parametrize(
+        "query",
+        [{"limit": 0}, {"limit": 201}, {"offset": -1}, {"sort": "NOTHING"}, {"labels": "a=b=c"}],
+    )
+    async def test_an_invalid_query_is_explained(
+        self, nats_server: NatsServer, nats: Nats, query: dict[str, str | int]
+    ) -> None:
+        async with console_on(nats_server.url) as client:
+            await Bucket(nats.connection, "many").ensure(kv(bytes, bucket="many"))
+            reply = await client.get("objects", bucket="many", **query)
+            assert (reply.status, reply.problem[0]) == (400, "invalid")
+
+
+async def _listed(client: ConsoleClient) -> None:
+    """Wait until the console has all values of the bucket."""
+
+    async def complete() -> bool:
+        return bool((await client.read("objects", bucket="many", limit=1))["complete"])
+
+    await eventually(complete)
+
+
+async def _is(read: Any, expected: object) -> bool:
+    return bool(await read() == expected)

@@ -1,0 +1,341 @@
+"""The console states what it cannot reach, and heals by itself."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, CookieJar
+
+from controllers.greetings import Greetings
+from natsctl import kv
+from natsctl.daemon.api.verbs import NAME, Verb
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
+from natsctl.jetstream.stores import Nats, connect
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.clients.console_client import ConsoleClient, console_on
+from tests.support.controllers.daemon import daemon_on
+from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
+
+OLD = {
+    "controller": "shops",
+    "state": "syncing",
+    "primaries": 3,
+    "invalid": {},
+    "failing": {"a": "no disk"},
+    "syncs": 7,
+    "failures": 1,
+    "watch_restarts": 0,
+    "queue": None,
+    "daemon": {"id": "old", "host": "desk", "pid": 7, "version": "0.0.9", "started": ""},
+    "failing_count": 1,
+    "mode": "alone",
+}
+"""The status that a daemon of an earlier version answers."""
+
+
+@pytest.fixture
+async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
+    async with connect(nats_server.url) as nats:
+        yield nats
+
+
+@pytest.fixture
+async def client(nats_server: NatsServer) -> AsyncIterator[ConsoleClient]:
+    async with console_on(nats_server.url) as client:
+        yield client
+
+
+async def bucket(nats: Nats, name: str) -> None:
+    await Bucket(nats.connection, name).ensure(kv(bytes, bucket=name))
+
+
+@asynccontextmanager
+async def fake_daemon(
+    connection: Connection, id_: str, status: dict[str, Any], *verbs: Verb
+) -> AsyncIterator[None]:
+    """Serve as a daemon that answers `status`, and an empty object for the other *verbs*."""
+
+    async def answer_status(_: bytes) -> bytes:
+        return json.dumps(status).encode()
+
+    async def answer(_: bytes) -> bytes:
+        return b"{}"
+
+    identity = ServiceIdentity(
+        name=NAME, version="0.0.9", description="", metadata={"host": "desk", "pid": "7"}, id=id_
+    )
+    async with serving(connection, identity) as service:
+        service.offer(
+            [
+                Endpoint(
+                    name=verb.replace(".", "-"),
+                    subject=verb.subject("shops"),
+                    handler=answer_status if verb is Verb.STATUS else answer,
+                    metadata={"controller": "shops", "verb": verb},
+                )
+                for verb in (Verb.STATUS, *verbs)
+            ]
+        )
+        yield
+
+
+class TestWithoutADaemon:
+    async def test_home_states_that_no_daemon_runs(self, client: ConsoleClient) -> None:
+        home = await client.read("home")
+        assert (home["no_daemon"], home["controllers"]) == (True, [])
+
+    async def test_buckets_are_browsed(self, client: ConsoleClient, nats: Nats) -> None:
+        await bucket(nats, "shops")
+        await nats.connection.request("$KV.shops.a", b'{"spec": {}}')
+        assert [row["name"] for row in (await client.read("buckets"))["buckets"]] == ["shops"]
+        assert (await client.read("objects", bucket="shops"))["rows"][0]["key"] == "a"
+        assert (await client.read("key", bucket="shops", key="a"))["object"]["revision"] == 1
+
+    async def test_a_question_about_a_controller_states_what_to_do(
+        self, client: ConsoleClient
+    ) -> None:
+        reply = await client.get("keys", controller="shops")
+        assert (reply.status, reply.problem[0]) == (503, "no_daemon")
+        assert "natsctl run" in reply.problem[1]
+
+    async def test_a_controller_is_paused_before_its_daemon_runs(
+        self, client: ConsoleClient
+    ) -> None:
+        reply = await client.act("pause", controller="shops", everything=True)
+        assert reply.body["message"] == "controller shops paused"
+
+    async def test_a_bucket_that_does_not_exist_is_not_found(self, client: ConsoleClient) -> None:
+        assert (await client.get("objects", bucket="nothing")).problem[0] == "not_found"
+
+
+class TestOldDaemons:
+    @pytest.fixture
+    async def old(self, nats: Nats) -> AsyncIterator[None]:
+        async with fake_daemon(nats.connection, "old", OLD, Verb.RESYNC):
+            yield
+
+    async def test_what_it_reports_is_shown(self, client: ConsoleClient, old: None) -> None:
+        (row,) = (await client.read("home"))["controllers"]
+        assert (row["primaries"], row["failing"], row["state"]) == (3, 1, "syncing")
+        assert (row["activity"], row["lanes"], row["queued"]) == (None, None, None)
+
+    async def test_a_verb_that_it_lacks_is_named(self, client: ConsoleClient, old: None) -> None:
+        view = await client.read("key", controller="shops", key="a")
+        assert view["errors"]["explain"]["reason"] == "old_daemon"
+        assert "knows explain" in view["errors"]["explain"]["message"]
+        assert "0.0.9" in view["errors"]["tree"]["message"]
+        for name, verb in (("garbage", "garbage"), ("recording", "recording")):
+            reply = await client.get(name, controller="shops", key="a")
+            assert reply.status in (400, 501), (verb, reply)
+
+    async def test_a_plan_names_the_option_that_helps(
+        self, client: ConsoleClient, old: None
+    ) -> None:
+        reply = await client.act("plan", controller="shops", keys=["a"])
+        assert (reply.status, reply.problem[0]) == (501, "old_daemon")
+        assert "natsctl console -c M:C" in reply.problem[1]
+
+    async def test_its_keys_are_found_by_the_bucket(self, client: ConsoleClient, old: None) -> None:
+        reply = await client.get("keys", controller="shops")
+        assert reply.problem[0] == "old_daemon"
+        assert "under Buckets" in reply.problem[1]
+
+
+class TestSeveralDaemons:
+    async def test_a_daemon_that_does_not_answer_is_named(
+        self, client: ConsoleClient, nats: Nats
+    ) -> None:
+        answers = {**OLD, "daemon": {**OLD["daemon"], "id": "one"}}  # type: ignore[dict-item]
+        async with (
+            fake_daemon(nats.connection, "one", answers),
+            fake_daemon(nats.connection, "two", answers),  # it answers in the name of the other
+        ):
+            home = await client.read("home")
+            assert home["partial"] == {"answered": 1, "expected": 2, "missing": ["desk/7"]}
+            (row,) = home["controllers"]
+            assert [daemon["answered"] for daemon in row["daemons"]] == [True, False]
+
+    async def test_two_daemons_that_sync_the_same_keys_are_a_conflict(
+        self, client: ConsoleClient, nats: Nats
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            for id_ in ("one", "two"):
+                status = {**OLD, "daemon": {**OLD["daemon"], "id": id_}}  # type: ignore[dict-item]
+                await stack.enter_async_context(fake_daemon(nats.connection, id_, status))
+            (row,) = (await client.read("home"))["controllers"]
+            assert row["mode"] == "alone \N{MULTIPLICATION SIGN}2"
+            assert row["conflict"].startswith("every key is synced more than once")
+            assert row["primaries"] == 3
+
+    async def test_the_keys_of_members_are_added(self, client: ConsoleClient, nats: Nats) -> None:
+        async with AsyncExitStack() as stack:
+            for number, id_ in enumerate(("one", "two"), 1):
+                daemon = {**OLD["daemon"], "id": id_}  # type: ignore[dict-item]
+                status = {**OLD, "daemon": daemon, "mode": f"shard {number} of 2", "keys": number}
+                await stack.enter_async_context(fake_daemon(nats.connection, id_, status))
+            (row,) = (await client.read("home"))["controllers"]
+            assert (row["mode"], row["keys"], row["failing"]) == ("2 shards", 3, 2)
+
+    async def test_a_daemon_that_only_plans_refuses_actions(
+        self, client: ConsoleClient, nats: Nats
+    ) -> None:
+        async with daemon_on(nats, Greetings(), dry_run=True):
+            reply = await client.act("resync", controller="greetings", keys=["a"])
+            assert reply.problem[0] == "invalid"
+            assert "only plans" in reply.problem[1]
+
+
+class TestPermissions:
+    CONFIG = """
+accounts: { plants: { jetstream: enabled, users: [
+  { user: admin, password: s3cret }
+  { user: viewer, password: s3cret, permissions: {
+      publish: { allow: [
+        "$SRV.INFO.natsctl", "natsctl.api.status.greetings", "natsctl.api.explain.greetings"
+      ] }
+      subscribe: { allow: ["_INBOX.>"] }
+  } }
+] } }
+"""
+
+    @pytest.fixture
+    async def viewer(self, tmp_path: Path) -> AsyncIterator[ConsoleClient]:
+        async with NatsServer(tmp_path / "nats", config=self.CONFIG) as server:
+
+            def user(name: str) -> NatsOptions:
+                return NatsOptions(servers=(server.url,), user=name, password="s3cret")
+
+            async with (
+                connect(user("admin")) as admin,
+                daemon_on(admin, Greetings()),
+                console_on(user("viewer")) as client,
+            ):
+                await admin.connection.request("$KV.greetings.shop", b'{"spec": {"text": "hi"}}')
+                yield client
+
+    async def test_what_the_user_may_see_is_shown(self, viewer: ConsoleClient) -> None:
+        assert (await viewer.read("home"))["controllers"][0]["name"] == "greetings"
+
+    async def test_an_action_without_permission_names_the_verb(self, viewer: ConsoleClient) -> None:
+        reply = await viewer.act("resync", controller="greetings", keys=["shop"])
+        assert (reply.status, reply.problem[0]) == (403, "refused")
+        assert "natsctl.api.resync.greetings" in reply.problem[1]
+
+    async def test_the_parts_without_permission_are_named(self, viewer: ConsoleClient) -> None:
+        view = await viewer.read("key", controller="greetings", key="shop")
+        assert view["explain"][0]["key"] == "shop"
+        assert {part: problem["reason"] for part, problem in view["errors"].items()} == {
+            "tree": "refused",
+            "revisions": "refused",
+            "object": "refused",
+        }
+
+    async def test_a_table_without_permission_is_refused(self, viewer: ConsoleClient) -> None:
+        assert (await viewer.get("keys", controller="greetings")).problem[0] == "refused"
+        assert (await viewer.get("buckets")).problem[0] == "refused"
+
+
+class TestReconnect:
+    async def test_the_loss_is_reported_and_ends(
+        self, nats_server: NatsServer, client: ConsoleClient, nats: Nats
+    ) -> None:
+        await bucket(nats, "shops")
+        await nats.connection.request("$KV.shops.a", b"1")
+        assert (await client.read("objects", bucket="shops"))["total"] == 1
+        async with client.live(view="objects", bucket="shops") as live:
+            await live.next("state", connected=True)
+            nats_server.kill()
+            lost = await live.next("state", connected=False)
+            assert lost["error"]
+            assert not (await client.read("session"))["connected"]
+            assert (await client.get("buckets")).problem[0] in ("unavailable", "timeout")
+            await nats_server.start()
+            await live.next("state", connected=True)
+
+        await eventually(lambda: _put(nats, "b"))
+
+        async def keys() -> bool:
+            reply = await client.get("objects", bucket="shops")
+            return reply.status == 200 and [row["key"] for row in reply.body["rows"]] == ["a", "b"]
+
+        await eventually(keys)
+
+    async def test_a_new_daemon_is_found(self, client: ConsoleClient, nats: Nats) -> None:
+        assert (await client.read("home"))["no_daemon"]
+        async with client.live(view="home") as live, daemon_on(nats, Greetings()):
+            await live.next("changed")
+
+            async def controllers() -> bool:
+                home = await client.read("home")
+                return [row["name"] for row in home["controllers"]] == ["greetings"]
+
+            await eventually(controllers)
+
+
+async def _put(nats: Nats, key: str) -> bool:
+    try:
+        await nats.connection.request(f"$KV.shops.{key}", b"2")
+    except Exception:  # noqa: BLE001 - not connected yet
+        return False
+    return True
+
+
+class TestCommand:
+    @pytest.fixture
+    def natsctl(self, tmp_path: Path, nats_server: NatsServer) -> Natsctl:
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        return Natsctl(folder, nats_server.url)
+
+    async def test_an_interrupt_ends_it_although_a_page_is_open(self, natsctl: Natsctl) -> None:
+        async with natsctl.running("console", "--port", "0") as console:
+            await console.logged("the console serves http://127.0.0.1:")
+            url = console.log.split("serves ")[1].split()[0]
+            async with ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
+                async with session.get(url):
+                    pass
+                async with session.get(url.partition("?")[0] + "api/live") as live:
+                    assert (await live.content.readline()).startswith(b"event: ")
+                    assert await console.ends(signal.SIGINT) == 0
+                    await asyncio.wait_for(live.content.read(), 60)
+
+    async def test_it_opens_the_page_without_showing_the_token(
+        self, nats_server: NatsServer, tmp_path: Path
+    ) -> None:
+        seen = tmp_path / "seen"
+        script = tmp_path / "browser"
+        script.write_text(f'#!/bin/sh\necho "$@" >{seen}.tmp\ncat "${{1#file://}}" >>{seen}.tmp\n')
+        script.write_text(script.read_text() + f"mv {seen}.tmp {seen}\n")
+        script.chmod(0o700)
+        natsctl = Natsctl(tmp_path, nats_server.url, environ={"BROWSER": f"{script} %s"})
+        async with natsctl.running("console", "--port", "0", "--open") as console:
+            await eventually(seen.exists)
+            url = console.log.split("serves ")[1].split()[0]
+            argument, page = seen.read_text().split("\n", 1)
+            assert (argument.startswith("file://"), url in page) == (True, True)
+
+    async def test_a_port_that_is_taken_is_an_error(
+        self, natsctl: Natsctl, nats_server: NatsServer
+    ) -> None:
+        result = await natsctl("console", "--port", str(nats_server.port))
+        assert result.status == 2
+        assert f"cannot listen on 127.0.0.1:{nats_server.port}" in result.err
+
+    async def test_an_address_that_others_reach_is_a_warning(self, natsctl: Natsctl) -> None:
+        async with natsctl.running("console", "--port", "0", "--bind", "0.0.0.0") as console:
+            await console.logged("the console serves http://127.0.0.1:")
+            assert "other machines can reach the console on 0.0.0.0, without TLS" in console.log
+
+    async def test_it_needs_a_server(self, tmp_path: Path) -> None:
+        result = await Natsctl(tmp_path, "nats://127.0.0.1:1")("console", "--port", "0")
+        assert result.status == 1
+        assert "127.0.0.1:1" in result.err

@@ -1,0 +1,154 @@
+"""The console answers only the browser of its user, and its answers forbid everything else."""
+
+from collections.abc import AsyncIterator
+from io import BytesIO
+
+import pytest
+from aiohttp import ClientSession
+
+from natsctl.console.access import POLICY
+from tests.support.clients.console_client import ConsoleClient, console_on
+from tests.support.servers.nats_server import NatsServer
+
+
+@pytest.fixture
+async def client(nats_server: NatsServer) -> AsyncIterator[ConsoleClient]:
+    async with console_on(nats_server.url, signed_in=False) as client:
+        yield client
+
+
+async def status(client: ConsoleClient, path: str, **headers: str) -> int:
+    async with client.session.get(f"{client.origin}{path}", headers=headers) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/app.js", "/keys/shops", "/api/home", "/api/live", "/api/nothing", "/?token=x"]
+)
+async def test_a_request_without_the_cookie_gets_nothing(client: ConsoleClient, path: str) -> None:
+    assert await status(client, path) == 401
+
+
+async def test_the_answer_states_how_to_get_a_new_url(client: ConsoleClient) -> None:
+    assert "natsctl console" in (await client.get("home")).problem[1]
+    async with client.session.get(client.origin) as answer:
+        assert "natsctl console" in await answer.text()
+
+
+async def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_use(
+    client: ConsoleClient,
+) -> None:
+    async with client.session.get(client.url) as answer:
+        cookie = answer.headers["Set-Cookie"]
+        assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+        assert client.console.access.token not in cookie
+
+
+async def test_the_page_goes_to_the_same_url_without_the_token(client: ConsoleClient) -> None:
+    token = client.console.access.token
+    url = f"{client.origin}/key/shops/a.b?from=1&token={token}"
+    async with client.session.get(url) as answer:
+        assert answer.headers["Refresh"] == "0; url=/key/shops/a.b?from=1"
+
+
+async def test_the_page_never_leaves_the_console(client: ConsoleClient) -> None:
+    url = f"{client.origin}//evil.example/?token={client.console.access.token}"
+    async with client.session.get(url) as answer:
+        assert answer.headers["Refresh"] == "0; url=/evil.example/"
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/api/home", "/api/nothing", "/api/live?view=x"])
+@pytest.mark.parametrize("signed_in", [True, False])
+async def test_every_answer_has_the_policy(
+    client: ConsoleClient, path: str, *, signed_in: bool
+) -> None:
+    if signed_in:
+        await client.sign_in()
+    async with client.session.get(f"{client.origin}{path}") as answer:
+        assert {name: answer.headers.get(name) for name in POLICY} == POLICY
+
+
+async def test_a_request_for_another_host_is_refused(client: ConsoleClient) -> None:
+    await client.sign_in()
+    assert await status(client, "/api/home", Host="evil.example") == 421
+    assert (
+        await status(client, f"/?token={client.console.access.token}", Host="evil.example") == 421
+    )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"X-CSRF-Token": "x"}, {"Origin": "http://evil.example"}],
+    ids=["none", "wrong", "origin"],
+)
+async def test_an_action_needs_the_value_that_only_the_page_has(
+    client: ConsoleClient, headers: dict[str, str]
+) -> None:
+    await client.sign_in()
+    url = f"{client.origin}/api/actions/pause"
+    if "Origin" in headers:
+        headers = {**client.csrf, **headers}
+    body = {"controller": "shops", "everything": True}
+    async with client.session.post(url, json=body, headers=headers) as answer:
+        assert (answer.status, (await answer.json())["error"]["reason"]) == (403, "refused")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/keys/a", "/key/a/b/c.d=e", "/garbage", "/members", "/buckets/a/b"]
+)
+async def test_each_view_has_a_url(client: ConsoleClient, path: str) -> None:
+    await client.sign_in()
+    async with client.session.get(f"{client.origin}{path}") as answer:
+        assert (answer.status, answer.content_type) == (200, "text/html")
+
+
+async def test_the_files_of_the_page_have_their_types(client: ConsoleClient) -> None:
+    await client.sign_in()
+    for path, content_type in (("/app.js", "text/javascript"), ("/style.css", "text/css")):
+        async with client.session.get(f"{client.origin}{path}") as answer:
+            assert (answer.status, answer.content_type) == (200, content_type)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nothing.js", "/..%2fserver.py", "/%2e%2e/server.py", "/views/../../server.py", "/views/"],
+)
+async def test_no_other_file_is_served(client: ConsoleClient, path: str) -> None:
+    await client.sign_in()
+    assert await status(client, path) == 404
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"controller": 5}', b"\xff"])
+async def test_an_action_with_an_invalid_body_is_explained(
+    client: ConsoleClient, body: bytes
+) -> None:
+    await client.sign_in()
+    url = f"{client.origin}/api/actions/resync"
+    async with client.session.post(url, data=body, headers=client.csrf) as answer:
+        assert (answer.status, (await answer.json())["error"]["reason"]) == (400, "invalid")
+
+
+async def test_an_unknown_action_and_an_unknown_answer_are_not_found(client: ConsoleClient) -> None:
+    await client.sign_in()
+    assert (await client.act("explode", controller="a")).status == 404
+    assert (await client.get("explode")).status == 404
+    assert (await client.get("live", view="explode")).status == 404
+
+
+async def test_a_request_that_is_too_large_is_refused(client: ConsoleClient) -> None:
+    await client.sign_in()
+    url = f"{client.origin}/api/actions/resync"
+    async with client.session.post(
+        url, data=BytesIO(b"x" * 1_100_000), headers=client.csrf
+    ) as answer:
+        assert answer.status == 413
+
+
+async def test_two_consoles_do_not_share_their_cookies(nats_server: NatsServer) -> None:
+    async with console_on(nats_server.url) as one, console_on(nats_server.url) as other:
+        cookies = {cookie.key: cookie.value for cookie in one.session.cookie_jar}
+        async with (
+            ClientSession(cookies=cookies) as session,
+            session.get(f"{other.origin}/api/home") as answer,
+        ):
+            assert answer.status == 401

@@ -1,0 +1,120 @@
+"""A browser of the console, as far as a test needs one: requests with the cookie of the page."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from aiohttp import ClientSession, CookieJar
+
+from natsctl.console.access import Access
+from natsctl.console.actions import MakePlan
+from natsctl.console.api import Console
+from natsctl.console.server import serving
+from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection.options import NatsOptions
+
+NO_PLANNERS: Mapping[str, MakePlan] = {}
+
+
+class Reply(NamedTuple):
+    """The status and the body of an answer."""
+
+    status: int
+    body: Any
+
+    @property
+    def problem(self) -> tuple[str, str]:
+        """The reason and the text of an error."""
+        return self.body["error"]["reason"], self.body["error"]["message"]
+
+
+class ConsoleClient:
+    """Sends requests to a console. `url` has the token, `origin` is the URL without a path."""
+
+    def __init__(self, console: Console, url: str, session: ClientSession) -> None:
+        self.console = console
+        self.url = url
+        self.session = session
+        parts = urlsplit(url)
+        self.origin = f"{parts.scheme}://{parts.netloc}"
+        self.csrf = {"X-CSRF-Token": console.access.csrf}
+
+    async def sign_in(self) -> None:
+        """Exchange the token for the cookie."""
+        async with self.session.get(self.url) as answer:
+            assert answer.status == 200
+
+    async def get(self, name: str, **parameters: str | int) -> Reply:
+        """Return an answer of the console."""
+        async with self.session.get(f"{self.origin}/api/{name}", params=parameters) as answer:
+            return Reply(answer.status, await answer.json())
+
+    async def read(self, name: str, **parameters: str | int) -> Any:
+        """Return the body of a successful answer."""
+        reply = await self.get(name, **parameters)
+        assert reply.status == 200, reply
+        return reply.body
+
+    async def act(self, action: str, **body: object) -> Reply:
+        """Request an action."""
+        url = f"{self.origin}/api/actions/{action}"
+        async with self.session.post(url, json=body, headers=self.csrf) as answer:
+            return Reply(answer.status, await answer.json())
+
+    @asynccontextmanager
+    async def live(self, **parameters: str) -> AsyncIterator["Live"]:
+        """Open the stream of changes of a view."""
+        url = f"{self.origin}/api/live"
+        async with self.session.get(url, params=parameters) as answer:
+            assert answer.status == 200
+            yield Live(answer.content)
+
+
+class Live:
+    """The server-sent events of a view."""
+
+    def __init__(self, content: asyncio.StreamReader | Any) -> None:
+        self._content = content
+
+    async def next(self, wanted: str, **fields: object) -> Any:
+        """Return the data of the next event of this name with these fields."""
+        async with asyncio.timeout(60):
+            while True:
+                name = (await self._content.readline()).decode().removeprefix("event: ").strip()
+                data = json.loads((await self._content.readline()).decode().removeprefix("data: "))
+                await self._content.readline()
+                if name == wanted and all(data[field] == value for field, value in fields.items()):
+                    return data
+
+    async def ended(self) -> bool:
+        """Read the stream to its end."""
+        async with asyncio.timeout(60):
+            await self._content.read()
+        return True
+
+
+@asynccontextmanager
+async def console_on(
+    options: NatsOptions | str,
+    *,
+    planners: Mapping[str, MakePlan] = NO_PLANNERS,
+    host: str = "127.0.0.1",
+    signed_in: bool = True,
+) -> AsyncIterator[ConsoleClient]:
+    """Run a console in this process, and open a client of it."""
+    async with connect(options) as connection:
+        console = Console(connection, Access(host), version="1.2.3", planners=planners)
+        try:
+            async with (
+                serving(console, host, 0) as url,
+                ClientSession(cookie_jar=CookieJar(unsafe=True)) as session,
+            ):
+                client = ConsoleClient(console, url, session)
+                if signed_in:
+                    await client.sign_in()
+                yield client
+        finally:
+            await console.close()
