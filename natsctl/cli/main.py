@@ -54,7 +54,7 @@ COMMANDS = {
         "operate.external",
         "Show the links to external resources, and resolve those with an unknown result.",
     ),
-    "console": ("operate.console", "Serve a page that shows controllers and their objects."),
+    "console": ("daemon.console", "Serve a page that shows controllers and their objects."),
     "record": ("operate.record", "Record every sync of keys."),
     "recording": ("operate.recording", "Fetch the recording of a sync."),
     "replay": ("daemon.replay", "Replay a recorded sync in memory."),

@@ -9,10 +9,10 @@ import msgspec
 
 from natsctl.console.answers import Answer, OldDaemonError, problem_of
 from natsctl.console.garbage import Applied, Choice, apply_garbage
-from natsctl.console.identity import identity_on
 from natsctl.console.keys import Keys
-from natsctl.console.roster import Roster
-from natsctl.console.verbs import check_offered
+from natsctl.console.reads.identity import identity_on
+from natsctl.console.reads.roster import Roster
+from natsctl.console.reads.verbs import check_offered
 from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.pauses import (

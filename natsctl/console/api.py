@@ -5,20 +5,19 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from natsctl.console.access import Access
 from natsctl.console.actions import Actions, MakePlan, Report
 from natsctl.console.answers import Answer
 from natsctl.console.buckets import Buckets, buckets
 from natsctl.console.garbage import Garbage, garbage
 from natsctl.console.home import Overview
-from natsctl.console.identity import Identity, identity_on
 from natsctl.console.key import Comparison, KeyView, KeyViews
 from natsctl.console.keys import Keys
-from natsctl.console.listings import Listing, Listings
 from natsctl.console.live import Feed, Notice, follow
-from natsctl.console.roster import Roster
+from natsctl.console.reads.identity import Identity, identity_on
+from natsctl.console.reads.listings import Listing, Listings
+from natsctl.console.reads.roster import Roster
+from natsctl.console.reads.verbs import check_offered
 from natsctl.console.table import Query, Table
-from natsctl.console.verbs import check_offered
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
@@ -46,17 +45,17 @@ class Session(Answer, frozen=True, kw_only=True):
 
 
 class Console:
-    """The answers of one console, over one connection; made by `opened`."""
+    """The answers of one console, over one connection; `csrf` is the value that changes need."""
 
     def __init__(
         self,
         connection: Connection,
-        access: Access,
         *,
+        csrf: str,
         version: str,
         planners: Mapping[str, MakePlan],
     ) -> None:
-        self.access = access
+        self._csrf = csrf
         self._connection = connection
         self._version = version
         self._plans = sorted(planners)
@@ -153,7 +152,7 @@ class Console:
         if self._identity is None and state.connected:
             self._identity = await identity_on(self._connection)
         return Session(
-            csrf=self.access.csrf,
+            csrf=self._csrf,
             version=self._version,
             connected=state.connected,
             server=state.server,

@@ -3,7 +3,7 @@
 import msgspec
 
 from natsctl.console.answers import Answer
-from natsctl.console.verbs import check_offered
+from natsctl.console.reads.verbs import check_offered
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerPlan
 from natsctl.daemon.api.verbs import Verb

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from natsctl.console.answers import Answer, Partial
-from natsctl.console.roster import Roster
+from natsctl.console.reads.roster import Roster
 from natsctl.console.statuses import Daemon, Reports, Row, reports_of
 from natsctl.errors import NoDaemonError
 

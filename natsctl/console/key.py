@@ -8,9 +8,9 @@ import msgspec
 
 from natsctl.console.answers import Answer, Partial, Problem, missing, problem_of
 from natsctl.console.keys import Keys
-from natsctl.console.masking import ShownValue, shown_differences, shown_value
-from natsctl.console.roster import Roster
-from natsctl.console.verbs import check_offered
+from natsctl.console.reads.masking import ShownValue, shown_differences, shown_value
+from natsctl.console.reads.roster import Roster
+from natsctl.console.reads.verbs import check_offered
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import KeyExplanation

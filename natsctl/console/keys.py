@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 
 from natsctl.console.answers import OldDaemonError
-from natsctl.console.listings import Listing, Listings
-from natsctl.console.roster import Roster
+from natsctl.console.reads.listings import Listing, Listings
+from natsctl.console.reads.roster import Roster
 from natsctl.console.statuses import Reports, reports_of
 from natsctl.console.table import Query, Table, TableRow, Tables
 from natsctl.core.insight.explain import Source

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from natsctl.console.answers import Answer, encoded, problem_of
-from natsctl.console.listings import Listing
+from natsctl.console.reads.listings import Listing
 from natsctl.core.task_group import together
 from natsctl.errors import NatsctlError, StoreError
 from natsctl.jetstream.connection.connection import ConnectionState, OnLost

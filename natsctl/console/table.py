@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from natsctl.console.answers import Answer
-from natsctl.console.listings import Listing
+from natsctl.console.reads.listings import Listing
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import cells_of, headings_of, labels_of, object_in

@@ -6,7 +6,7 @@ from io import BytesIO
 import pytest
 from aiohttp import ClientSession
 
-from natsctl.console.access import POLICY
+from natsctl.console.http.access import POLICY
 from tests.support.clients.console_client import ConsoleClient, console_on
 from tests.support.servers.nats_server import NatsServer
 
@@ -41,18 +41,18 @@ async def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_can_u
     async with client.session.get(client.url) as answer:
         cookie = answer.headers["Set-Cookie"]
         assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
-        assert client.console.access.token not in cookie
+        assert client.access.token not in cookie
 
 
 async def test_the_page_goes_to_the_same_url_without_the_token(client: ConsoleClient) -> None:
-    token = client.console.access.token
+    token = client.access.token
     url = f"{client.origin}/key/shops/a.b?from=1&token={token}"
     async with client.session.get(url) as answer:
         assert answer.headers["Refresh"] == "0; url=/key/shops/a.b?from=1"
 
 
 async def test_the_page_never_leaves_the_console(client: ConsoleClient) -> None:
-    url = f"{client.origin}//evil.example/?token={client.console.access.token}"
+    url = f"{client.origin}//evil.example/?token={client.access.token}"
     async with client.session.get(url) as answer:
         assert answer.headers["Refresh"] == "0; url=/evil.example/"
 
@@ -71,9 +71,7 @@ async def test_every_answer_has_the_policy(
 async def test_a_request_for_another_host_is_refused(client: ConsoleClient) -> None:
     await client.sign_in()
     assert await status(client, "/api/home", Host="evil.example") == 421
-    assert (
-        await status(client, f"/?token={client.console.access.token}", Host="evil.example") == 421
-    )
+    assert await status(client, f"/?token={client.access.token}", Host="evil.example") == 421
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from aiohttp import ClientSession, CookieJar
 
-from natsctl.console.access import Access
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
-from natsctl.console.server import serving
+from natsctl.console.http.access import Access
+from natsctl.console.http.server import serving
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 
@@ -34,13 +34,13 @@ class Reply(NamedTuple):
 class ConsoleClient:
     """Sends requests to a console. `url` has the token, `origin` is the URL without a path."""
 
-    def __init__(self, console: Console, url: str, session: ClientSession) -> None:
-        self.console = console
+    def __init__(self, access: Access, url: str, session: ClientSession) -> None:
+        self.access = access
         self.url = url
         self.session = session
         parts = urlsplit(url)
         self.origin = f"{parts.scheme}://{parts.netloc}"
-        self.csrf = {"X-CSRF-Token": console.access.csrf}
+        self.csrf = {"X-CSRF-Token": access.csrf}
 
     async def sign_in(self) -> None:
         """Exchange the token for the cookie."""
@@ -106,13 +106,14 @@ async def console_on(
 ) -> AsyncIterator[ConsoleClient]:
     """Run a console in this process, and open a client of it."""
     async with connect(options) as connection:
-        console = Console(connection, Access(host), version="1.2.3", planners=planners)
+        access = Access(host)
+        console = Console(connection, csrf=access.csrf, version="1.2.3", planners=planners)
         try:
             async with (
-                serving(console, host, 0) as url,
+                serving(console, access, host, 0) as url,
                 ClientSession(cookie_jar=CookieJar(unsafe=True)) as session,
             ):
-                client = ConsoleClient(console, url, session)
+                client = ConsoleClient(access, url, session)
                 if signed_in:
                     await client.sign_in()
                 yield client

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from natsctl.errors import NotFoundError
 
-FOLDER = Path(__file__).with_name("page")
+FOLDER = Path(__file__).parents[1] / "page"
 VIEWS = ("", "keys", "key", "garbage", "members", "buckets")
 """The first part of each URL that the page itself routes."""
 

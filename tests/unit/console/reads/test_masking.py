@@ -2,7 +2,7 @@
 
 import json
 
-from natsctl.console.masking import TEXT_MAX, shown_value
+from natsctl.console.reads.masking import TEXT_MAX, shown_value
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.telemetry.hiding import MASK
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.console.access import POLICY, Access, is_loopback
+from natsctl.console.http.access import POLICY, Access, is_loopback
 
 
 @pytest.mark.parametrize(

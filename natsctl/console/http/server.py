@@ -10,10 +10,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from natsctl.console.access import POLICY, Access
 from natsctl.console.answers import STATUS, Problem, encoded, problem_of
 from natsctl.console.api import Console
-from natsctl.console.files import content_of
+from natsctl.console.http.access import POLICY, Access
+from natsctl.console.http.files import content_of
 from natsctl.console.live import Changed, ConnectionNotice, Notice, Ping
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
@@ -22,7 +22,7 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 PORT = 8222
-ANSWER_S = 30.0  # the deadline of an answer
+ANSWER_S = 25.0  # the deadline of an answer
 BODY_MAX = 1024 * 1024  # bytes of a request
 STOP_S = 0.5  # for answers under way when the console stops
 SIGNED_OUT = (
@@ -37,13 +37,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
-async def serving(console: Console, host: str, port: int | None) -> AsyncIterator[str]:
+async def serving(
+    console: Console, access: Access, host: str, port: int | None
+) -> AsyncIterator[str]:
     """Serve the console while the context lasts; yields its URL with the token.
 
     Without a *port*, it is `PORT` if that is free, or any other. Raises `UsageError` if the process
     cannot listen on the address.
     """
-    access = console.access
     app = web.Application(middlewares=[_checked(access)], client_max_size=BODY_MAX)
     app.router.add_get("/api/live", _live(console))
     app.router.add_get("/api/recording", _recording(console))

@@ -12,11 +12,11 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.output.terminal import write_line, write_notice
-from natsctl.console.access import Access, is_loopback
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
-from natsctl.console.browser import open_in_browser
-from natsctl.console.server import serving
+from natsctl.console.http.access import Access, is_loopback
+from natsctl.console.http.browser import open_in_browser
+from natsctl.console.http.server import serving
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.planning.planned import planned
 from natsctl.core.sync.calls import current_key
@@ -90,9 +90,11 @@ async def _serve(
 ) -> None:
     async with connect(options) as connection:
         access = Access(bind)
-        console = Console(connection, access, version=installed("natsctl"), planners=planners)
+        console = Console(
+            connection, csrf=access.csrf, version=installed("natsctl"), planners=planners
+        )
         try:
-            async with serving(console, bind, port) as url:
+            async with serving(console, access, bind, port) as url:
                 if not is_loopback(bind):
                     write_notice(f"other machines can reach the console on {bind}, without TLS")
                 write_line(f"the console serves {url}")

@@ -1,0 +1,1 @@
+"""Serves the console over HTTP, to the browser of its user only."""

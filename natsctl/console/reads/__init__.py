@@ -1,0 +1,1 @@
+"""The daemons, buckets and values behind the answers of the console."""
