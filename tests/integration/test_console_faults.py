@@ -1,4 +1,4 @@
-"""The console states what it cannot reach, and heals by itself."""
+"""The console reports faults of daemons, servers and permissions, and heals by itself."""
 
 import asyncio
 import json
@@ -123,7 +123,7 @@ class TestOldDaemons:
         async with fake_daemon(nats.connection, "old", OLD, Verb.RESYNC):
             yield
 
-    async def test_what_it_reports_is_shown(self, client: ConsoleClient, old: None) -> None:
+    async def test_its_reports_are_shown(self, client: ConsoleClient, old: None) -> None:
         (row,) = (await client.read("home"))["controllers"]
         assert (row["primaries"], row["failing"], row["state"]) == (3, 1, "syncing")
         assert (row["activity"], row["lanes"], row["queued"]) == (None, None, None)
@@ -222,7 +222,7 @@ accounts: { plants: { jetstream: enabled, users: [
                 await admin.connection.request("$KV.greetings.shop", b'{"spec": {"text": "hi"}}')
                 yield client
 
-    async def test_what_the_user_may_see_is_shown(self, viewer: ConsoleClient) -> None:
+    async def test_the_permitted_answers_are_shown(self, viewer: ConsoleClient) -> None:
         assert (await viewer.read("home"))["controllers"][0]["name"] == "greetings"
 
     async def test_an_action_without_permission_names_the_verb(self, viewer: ConsoleClient) -> None:

@@ -13,7 +13,7 @@ _BLOCK = re.compile(r"^```(?:(console)|[a-z]+ (\S+))\n(.*?)^```$", re.DOTALL | r
 _READ_ONLY = re.compile(
     r"natsctl (get|list|history|status|explain|tree|doctor)\b|kubectl get\b|curl\b|cat\b"
 )
-_DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|dev)\b")
+_DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|dev|console)\b")
 _PORT = re.compile(r"\b808\d\b")
 _INTERRUPT = "^C"
 
