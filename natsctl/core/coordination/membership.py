@@ -51,7 +51,7 @@ from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.term import Clock
 
 UNKNOWN = "?"  # the key of a member that may exist without a record
-KNOWN_MAX = 10_000  # answers of one assignment, about 1 MB
+KNOWN_MAX = 50_000  # answers of one assignment, about 4 MB
 
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
@@ -109,8 +109,8 @@ class SharedAssignment:
         return self._known(key)
 
     def _find(self, key: Hashable) -> bool:
-        return all(members.owner(key) == self._identity for members in self.own) and not any(
-            members.owner(key) == name for name, members in self.claims.items()
+        return all(members.gives(key, self._identity) for members in self.own) and not any(
+            members.gives(key, name) for name, members in self.claims.items()
         )
 
     def within(self, other: Assignment) -> bool:
@@ -146,8 +146,8 @@ class Rebalance:
 
     def gives_up(self, key: Hashable) -> bool:
         """Return whether this process has the key before, and another member after."""
-        owned = self._before.owner(key) == self._identity
-        return owned and self.after.owner(key) != self._identity
+        identity = self._identity
+        return self._before.gives(key, identity) and not self.after.gives(key, identity)
 
     def published(self, renewal: int) -> tuple[str, ...]:
         """Return the members for the record, and note the first renewal that names them."""
@@ -322,7 +322,7 @@ class Group:
     def whose(self, key: str) -> str | None:
         """Return the other member that claims the key, None if no such member is known."""
         for seen in self._claiming():
-            if MemberSet(seen.record.members).owner(key) == seen.record.holder:
+            if MemberSet(seen.record.members).gives(key, seen.record.holder):
                 return seen.record.holder
         return None
 

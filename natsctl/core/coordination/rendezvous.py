@@ -6,10 +6,14 @@ only the keys that move to it change their owner. If a member leaves, only its o
 Source: Thaler and Ravishankar, A Name-Based Mapping Scheme for Rendezvous, 1996.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from hashlib import blake2b
+from typing import NamedTuple
 
 BYTES = 8
+
+Seeded = Callable[[], blake2b]
+"""Returns a new hash that is seeded with the name of a member."""
 
 
 class MemberSet:
@@ -20,7 +24,12 @@ class MemberSet:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = tuple(sorted(set(names)))
-        self._seeds = [(name, _seed(name)) for name in self.names]
+        hashes = [blake2b(digest_size=BYTES, key=_seed(name)) for name in self.names]
+        # a copy of a seeded hash is faster than a new one
+        self._hashes = [
+            (name, seeded.copy) for name, seeded in zip(self.names, hashes, strict=True)
+        ]
+        self._others: dict[str, _Others] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MemberSet) and other.names == self.names
@@ -43,14 +52,51 @@ class MemberSet:
         """Return the member whose hash together with the key is the greatest; None if empty."""
         text = str(key).encode()
         greatest, owner = b"", None
-        for name, seed in self._seeds:
-            digest = blake2b(text, digest_size=BYTES, key=seed).digest()
+        for name, seeded in self._hashes:
+            digest = _digest(seeded, text)
             if digest >= greatest:
                 greatest, owner = digest, name
         return owner
 
+    def gives(self, key: Hashable, name: str) -> bool:
+        """Return whether this member is the owner of the key.
+
+        This is faster than `owner`, because the first greater hash of another member decides.
+        """
+        others = self._others.get(name)
+        if others is None:
+            others = self._others[name] = self._split(name)
+        if others.own is None or len(self.names) == 1:
+            return others.own is not None
+        text = str(key).encode()
+        digest = _digest(others.own, text)
+        for seeded in others.before:
+            if _digest(seeded, text) > digest:
+                return False
+        return all(_digest(seeded, text) < digest for seeded in others.after)
+
+    def _split(self, name: str) -> "_Others":
+        hashes = dict(self._hashes)
+        before = tuple(seeded for other, seeded in self._hashes if other < name)
+        after = tuple(seeded for other, seeded in self._hashes if other > name)
+        return _Others(hashes.get(name), before, after)
+
+
+class _Others(NamedTuple):
+    """The hash of a member, if it is one, and those of the members before and after it."""
+
+    own: Seeded | None
+    before: tuple[Seeded, ...]
+    after: tuple[Seeded, ...]
+
 
 NO_MEMBERS = MemberSet()
+
+
+def _digest(seeded: Seeded, text: bytes) -> bytes:
+    member_hash = seeded()
+    member_hash.update(text)
+    return member_hash.digest()
 
 
 def _seed(member: str) -> bytes:

@@ -55,5 +55,17 @@ def test_the_owner_is_the_same_in_every_process_and_release() -> None:
     assert "".join(view.owner(f"k{number}") or "" for number in range(16)) == "bcbbbacbbccacccc"
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16])
+def test_a_set_gives_a_key_to_its_owner_and_to_no_other_member(size: int) -> None:
+    view = MemberSet(members(size))
+    for key in KEYS[:300]:
+        receivers = [name for name in members(size + 1) if view.gives(key, name)]
+        assert receivers == [view.owner(key)]
+
+
+def test_an_empty_set_gives_no_key() -> None:
+    assert not MemberSet().gives("a", "b")
+
+
 def test_without_members_a_key_has_no_owner() -> None:
     assert MemberSet().owner("a") is None
