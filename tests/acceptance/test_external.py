@@ -168,18 +168,19 @@ async def test_put_keeps_the_link_and_creates_no_second_resource(
 ) -> None:
     (folder / "storage.py").write_text(DISKS)
     (folder / "made").write_text("other")
-    running = await daemon("storage:Disks")
-    for size in (1, 1, 2):
-        await natsctl.done("put", "disks", "a", json.dumps({"spec": {"size": size}}))
-        await running.logged("Successfully requested creation of external resource")
-        assert (await annotations(disks, "a"))["natsctl.io/external-name"] == "disk-1"
-    await disks.put("a", b'{"spec": {"size": 3}}')
+    await daemon("storage:Disks")
 
     async def linked() -> bool:
         document = json.loads((await disks.get("a")).value or b"{}")
         named = document.get("metadata", {}).get("annotations", {})
         return named.get("natsctl.io/external-name") == "disk-1"
 
+    await natsctl.done("put", "disks", "a", json.dumps({"spec": {"size": 1}}))
+    await eventually(linked)
+    for size in (1, 2):
+        await natsctl.done("put", "disks", "a", json.dumps({"spec": {"size": size}}))
+        assert (await annotations(disks, "a"))["natsctl.io/external-name"] == "disk-1"
+    await disks.put("a", b'{"spec": {"size": 3}}')
     await eventually(linked)
     assert (folder / "made").read_text() == "other disk-1"
 

@@ -3,7 +3,8 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -76,14 +77,21 @@ async def prepared() -> MemoryStores:
     return stores
 
 
-async def test_a_key_is_quarantined_after_three_deaths_and_others_are_synced(
-    directory: Path,
-) -> None:
+@asynccontextmanager
+async def after_deaths(directory: Path, times: int) -> AsyncIterator[Harness]:
+    """Run the controller until it is idle, after processes died while they held the key shop."""
     stores = await prepared()
-    await died(directory, stores, 2)
+    await died(directory, stores, times - 1)
     die(directory)
     async with running(Apps(), stores=stores) as harness:
         await harness.run_until_idle()
+        yield harness
+
+
+async def test_a_key_is_quarantined_after_three_deaths_and_others_are_synced(
+    directory: Path,
+) -> None:
+    async with after_deaths(directory, 3) as harness:
         assert syncs_of(harness) == ["market"]
         assert list(harness.runtime.status().quarantined) == ["shop"]
         assert harness.runtime.explain("shop").quarantined.startswith("3 processes died")
@@ -102,16 +110,12 @@ async def test_a_quarantine_survives_a_restart(directory: Path) -> None:
 
 
 async def test_a_changed_key_is_synced_and_its_deaths_are_forgotten(directory: Path) -> None:
-    stores = await prepared()
-    await died(directory, stores, 2)
-    die(directory)
-    async with running(Apps(), stores=stores) as harness:
-        await harness.run_until_idle()
-        await edit(stores.store(APPS), "shop", "spec", "text", to="new")
+    async with after_deaths(directory, 3) as harness:
+        await edit(harness.stores.store(APPS), "shop", "spec", "text", to="new")
         await harness.run_until_idle()
         assert syncs_of(harness) == ["market", "shop"]
         await harness.run_for(1)
-        assert await deaths(stores) == []
+        assert await deaths(harness.stores) == []
 
 
 async def test_a_key_that_changed_while_no_process_ran_is_synced(directory: Path) -> None:
@@ -124,11 +128,7 @@ async def test_a_key_that_changed_while_no_process_ran_is_synced(directory: Path
 
 
 async def test_a_person_can_request_the_sync_of_a_quarantined_key(directory: Path) -> None:
-    stores = await prepared()
-    await died(directory, stores, 2)
-    die(directory)
-    async with running(Apps(), stores=stores) as harness:
-        await harness.run_until_idle()
+    async with after_deaths(directory, 3) as harness:
         harness.runtime.resync("shop")
         await harness.run_until_idle()
         assert syncs_of(harness) == ["market", "shop"]
@@ -136,13 +136,9 @@ async def test_a_person_can_request_the_sync_of_a_quarantined_key(directory: Pat
 
 
 async def test_a_sync_that_ends_forgets_two_deaths(directory: Path) -> None:
-    stores = await prepared()
-    await died(directory, stores, 1)
-    die(directory)
-    async with running(Apps(), stores=stores) as harness:
-        await harness.run_until_idle()
+    async with after_deaths(directory, 2) as harness:
         await harness.run_for(1)
-        assert await deaths(stores) == []
+        assert await deaths(harness.stores) == []
 
 
 async def test_a_failing_key_keeps_its_count_of_failures_after_a_restart() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from natsctl import (
     AnnotationNames,
+    Controller,
     EventKind,
     GarbageLimits,
     Managed,
@@ -39,6 +40,12 @@ async def document(store: MemoryStore, key: str) -> Any:
     return documents.parse((await store.get(key)).value)
 
 
+async def run_once(controller: Controller, stores: MemoryStores) -> None:
+    """Run the controller until it is idle."""
+    async with running(controller, stores=stores) as harness:
+        await harness.run_until_idle()
+
+
 async def migrated(store: MemoryStore) -> None:
     """Migrate all objects, as another process does."""
     async for _ in migrate(store, outdated(store, await objects_of(store))):
@@ -62,8 +69,7 @@ class TestReading:
     ) -> None:
         await stores.store(SHOPS).create("a", old("nginx"))
         await stores.store(Shops.others.kind).create("a", old("caddy"))
-        async with running(Shops(), stores=stores) as harness:
-            await harness.run_until_idle()
+        await run_once(Shops(), stores)
         sign = await document(stores.store(SIGNS), "a")
         assert sign["spec"] == {"images": ["nginx", "caddy"]}
         assert sign["metadata"]["annotations"][STORED_VERSION] == "2"
@@ -73,8 +79,7 @@ class TestReading:
     ) -> None:
         await stores.store(SHOPS).create("a", old("nginx"))
         controller = Shops()
-        async with running(controller, stores=stores) as harness:
-            await harness.run_until_idle()
+        await run_once(controller, stores)
         shop = await document(stores.store(SHOPS), "a")
         assert (shop["spec"], shop["status"]["ready"]) == ({"images": ["nginx"]}, True)
         assert controller.synced == ["a"]
@@ -83,11 +88,9 @@ class TestReading:
         self, stores: MemoryStores
     ) -> None:
         await stores.store(SHOPS).create("a", old("nginx"))
-        async with running(OldShops(), stores=stores) as harness:
-            await harness.run_until_idle()
+        await run_once(OldShops(), stores)
         before = await stores.store(SIGNS).get("a")
-        async with running(Shops(), stores=stores) as harness:
-            await harness.run_until_idle()
+        await run_once(Shops(), stores)
         assert await stores.store(SIGNS).get("a") == before
 
     async def test_an_upgrade_that_raises_makes_the_object_invalid_with_the_reason(
@@ -140,8 +143,7 @@ class TestMigration:
     ) -> None:
         for key in ("a", "b"):
             await stores.store(SHOPS).create(key, old("nginx"))
-        async with running(OldShops(), stores=stores) as harness:
-            await harness.run_until_idle()
+        await run_once(OldShops(), stores)
         controller = Shops()
         async with running(controller, stores=stores) as harness:
             await harness.run_until_idle()
@@ -160,8 +162,7 @@ class TestMigration:
         self, stores: MemoryStores
     ) -> None:
         await stores.store(SHOPS).create("a", old("nginx"))
-        async with running(OldShops(), stores=stores) as harness:
-            await harness.run_until_idle()
+        await run_once(OldShops(), stores)
         controller = Shops()
         async with running(controller, stores=stores) as harness:
             await harness.run_until_idle()
@@ -282,8 +283,7 @@ class TestRollout:
         store = stores.store(SHOPS)
         for key in ("a", "b"):
             await store.create(key, old("nginx"))
-        async with running(OldShops(), stores=stores) as harness:
-            await harness.run_until_idle()
+        await run_once(OldShops(), stores)
         await put_newest(stores, "a", "caddy")
         async with running(OldShops(), stores=stores) as harness:
             await harness.run_until_idle()
