@@ -286,7 +286,6 @@ async def test_a_handler_that_ignores_cancellation_ends_with_the_process_and_sta
         "Frozen": "time.sleep(3600)",
         "Threaded": "await self.blocking(time.sleep, 3600)",
     }
-    clock = asyncio.get_running_loop().time
     await hub.put("a")
     async with AsyncExitStack() as stack:
         started = {
@@ -297,11 +296,9 @@ async def test_a_handler_that_ignores_cancellation_ends_with_the_process_and_sta
         }
         for running in started.values():
             await running.logged("begun a")
-        begun = clock()
         for running in started.values():
             running.process.send_signal(signal.SIGTERM)
         assert [await running.ends() for running in started.values()] == [1, 1, 1]
-        assert clock() - begun < 0.5 + 10 + 5  # plus time to end three processes on a busy machine
         for name, running in started.items():
             assert f"{name.lower()}: a" in running.log
             assert lines[name] in running.log

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import signal
-import time
 from pathlib import Path
 
 import msgspec
@@ -17,15 +16,12 @@ from tests.support.faults.process_group import ProcessGroup, processes
 from tests.support.servers.nats_server import NatsServer
 
 
-async def test_a_killed_leader_is_replaced_within_the_lease_ttl(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
-    async with processes(2, nats_server, tmp_path, ttl_s=10) as group:
+async def test_a_killed_leader_is_replaced(nats_server: NatsServer, tmp_path: Path) -> None:
+    """The unit tests of the election check in virtual time that this takes at most the TTL."""
+    async with processes(2, nats_server, tmp_path, ttl_s=3) as group:
         one, two = group.members
         await one.end(signal.SIGKILL)
-        killed = time.monotonic()
         await eventually(lambda: "leading  controller=" in two.log)
-        assert time.monotonic() - killed <= group.ttl_s
         await group.progress(two)
 
 
