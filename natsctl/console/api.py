@@ -121,7 +121,11 @@ class Console:
         rows = view in ("keys", "objects")
 
         async def read() -> Answer:
-            return await (self.overview.home() if rows else self.answer(view, parameters))
+            if rows:
+                return await self.overview.home()
+            if view == "key":
+                return await self._glance(parameters)
+            return await self.answer(view, parameters)
 
         async def listing() -> Listing | None:
             controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
@@ -176,6 +180,12 @@ class Console:
         if controller:
             return await self._key_views.of_controller(controller, key, bucket)
         return await self._key_views.of_bucket(_required(parameters, "bucket"), key)
+
+    async def _glance(self, parameters: Parameters) -> KeyView:
+        controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
+        if not controller and not bucket:
+            raise UsageError("name a controller or a bucket")
+        return await self._key_views.glance(controller, _required(parameters, "key"), bucket)
 
     async def _comparison(self, parameters: Parameters) -> Comparison:
         controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from natsctl.console.answers import Answer, Partial
+from natsctl.console.reads.background import retrieved
 from natsctl.console.reads.roster import Roster
 from natsctl.console.statuses import Daemon, Reports, Row, reports_of
 from natsctl.errors import NoDaemonError
@@ -31,10 +32,14 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 class Home(Answer, frozen=True, kw_only=True):
-    """A row per controller, and the failing keys, grouped by message."""
+    """A row per controller, and the failing keys, grouped by message.
+
+    `failing_more` counts the failing keys that daemons do not name.
+    """
 
     controllers: list[Row]
     failing: list[Failures]
+    failing_more: int = 0
     no_daemon: bool = False
 
 
@@ -67,17 +72,21 @@ class Overview:
         now = asyncio.get_running_loop().time()
         if self._reading is None or (self._reading.done() and now - self._read_at > SHARED_S):
             self._reading = asyncio.create_task(_reports(self._roster), name="statuses")
+            self._reading.add_done_callback(retrieved)
             self._read_at = now
         return await asyncio.shield(self._reading)
 
     async def home(self) -> Home:
         """Return the state of all controllers; without a daemon there is none."""
         reports = await self.reports()
+        failing, rows = _failures(reports), [report.row for report in reports]
+        known = sum(group.count for group in failing)
         return Home(
-            controllers=[report.row for report in reports],
-            failing=_failures(reports),
+            controllers=rows,
+            failing=failing,
+            failing_more=sum(row.failing or 0 for row in rows) - known,
             no_daemon=not reports,
-            partial=_partial(report.row for report in reports),
+            partial=_partial(rows),
         )
 
     async def members(self) -> Members:

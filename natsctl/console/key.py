@@ -101,6 +101,29 @@ class KeyViews:
             raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
         return view
 
+    async def glance(self, controller: str, key: str, bucket: str = "") -> KeyView:
+        """Return the parts of the view that show every change, without the values."""
+        errors: dict[str, Problem] = {}
+        if not controller:
+            newest = await Bucket(self._connection, bucket).last(check_key(key))
+            known = [_described_one(newest)]
+            return KeyView(controller="", key=key, bucket=bucket, revisions=known)
+        daemons = await self._roster.daemons()
+        name = daemons.controller(controller)
+        check_key(key)
+        explain, tree = await asyncio.gather(
+            _part("explain", self._explain(daemons, name, key), errors),
+            _part("tree", _tree(daemons, name, key), errors),
+        )
+        return KeyView(
+            controller=name,
+            key=key,
+            bucket=bucket,
+            explain=None if explain is None else explain.explanations,
+            tree=tree,
+            errors=errors,
+        )
+
     async def comparison(
         self, controller: str, bucket: str, key: str, revisions: Sequence[int | None]
     ) -> Comparison:
@@ -196,17 +219,14 @@ def _described(store: BucketStore, messages: Sequence[Message]) -> list[Revision
     described: list[Revision] = []
     before: Message | None = None
     for message in messages:
-        described.append(
-            Revision(
-                message.revision,
-                message.created,
-                message.marker is not None,
-                len(message.value),
-                _changed(store, before, message),
-            )
-        )
+        described.append(_described_one(message, _changed(store, before, message)))
         before = message
     return described
+
+
+def _described_one(message: Message, changed: Sequence[str] = ()) -> Revision:
+    deleted = message.marker is not None
+    return Revision(message.revision, message.created, deleted, len(message.value), list(changed))
 
 
 def _changed(store: BucketStore, before: Message | None, after: Message) -> list[str]:

@@ -36,7 +36,10 @@ class Link(Protocol):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """The objects that changed; None if the whole view is to be read again."""
+    """The objects that changed; None if the whole view is to be read again.
+
+    `more` counts the changes of other objects.
+    """
 
     keys: list[str] | None
     more: int = 0
@@ -62,6 +65,7 @@ class Feed:
 
     def __init__(self) -> None:
         self._keys: dict[str, None] = {}
+        self._more = 0
         self._whole = False
         self._state: ConnectionNotice | None = None
         self._wake = asyncio.Event()
@@ -71,8 +75,10 @@ class Feed:
         """Add a change of an object; without a *key*, of the whole view."""
         if key is None:
             self._whole = True
-        else:
+        elif len(self._keys) < KEYS_MAX or key in self._keys:
             self._keys[key] = None
+        else:
+            self._more += 1
         self._wake.set()
 
     def state(self, state: ConnectionNotice) -> None:
@@ -97,9 +103,8 @@ class Feed:
         if self._whole:
             notices.append(Changed(None))
         elif self._keys:
-            names = list(self._keys)
-            notices.append(Changed(names[:KEYS_MAX], len(names[KEYS_MAX:])))
-        self._keys, self._whole, self._state = {}, False, None
+            notices.append(Changed(list(self._keys), self._more))
+        self._keys, self._more, self._whole, self._state = {}, 0, False, None
         return notices or [Ping()]
 
 

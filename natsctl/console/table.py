@@ -1,25 +1,22 @@
 """Searches, sorts and pages the objects of a listing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from natsctl.console.answers import Answer
+from natsctl.console.orders import Order, rank_by
 from natsctl.console.reads.listings import Listing
 from natsctl.errors import NatsctlError, UsageError
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import cells_of, headings_of, labels_of, object_in
+from natsctl.jetstream.bucket.entries import cells_of, headings_of
 from natsctl.model.schemas.field_paths import Columns
-from natsctl.model.selectors import Selector
-from natsctl.slices import Slices
 
 LIMIT_MAX = 200  # rows of a page
 SEARCH_MAX = 200  # characters
 COMPLETE_S = 5.0  # how long a selection waits for the listing
-QUERIES_MAX = 8  # whose results are remembered
+ORDERS_MAX = 4  # of one listing that are kept
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,14 +82,11 @@ class Table(Answer, frozen=True, kw_only=True):
     note: str = ""
 
 
-SortKey = Callable[[Message], Any]
-
-
 class Tables:
-    """Answers queries, and remembers the order of the last ones until an object changes."""
+    """Answers queries, and keeps the orders of the last ones."""
 
     def __init__(self) -> None:
-        self._orders = WeakKeyDictionary[Listing, dict[Query, tuple[int, list[str]]]]()
+        self._orders = WeakKeyDictionary[Listing, dict[tuple[str, str, str], Order]]()
 
     async def page(
         self,
@@ -106,9 +100,10 @@ class Tables:
         await listing.named()
         if query.labels or query.sort != "KEY":
             await _completed(listing)
-        keys = await self._keys(listing, query, columns)
-        part = keys[query.offset : query.offset + query.limit]
-        messages = await listing.messages(part)
+            total, keys = await self._ordered(listing, query, columns)
+        else:
+            total, keys = _by_key(listing, query)
+        messages = await listing.messages(keys)
         headings = headings_of(messages, declared=columns)
         now = datetime.now(UTC)
         rows = [
@@ -126,23 +121,44 @@ class Tables:
             sorts=[heading for heading in headings if heading != "VALUE"],
             rows=rows,
             offset=query.offset,
-            total=len(keys),
+            total=total,
             keys=len(listing.keys),
             complete=listing.complete,
             note="" if listing.values else "the bucket is large: only its keys can be searched",
         )
 
-    async def _keys(self, listing: Listing, query: Query, columns: Columns) -> list[str]:
-        """Return the matching keys in the order of the query."""
+    async def _ordered(
+        self, listing: Listing, query: Query, columns: Columns
+    ) -> tuple[int, list[str]]:
+        """Return the number of matching keys, and those of the page."""
         orders = self._orders.setdefault(listing, {})
-        whole = msgspec.structs.replace(query, offset=0, limit=1)
-        changes, keys = orders.pop(whole, (-1, []))
-        if changes != listing.changes:
-            changes, keys = listing.changes, await _ordered(listing, query, columns)
-        orders[whole] = changes, keys
-        while len(orders) > QUERIES_MAX:
+        place = (query.search, query.labels, query.sort)
+        order = orders.pop(place, None)
+        if order is None:
+            order = Order(listing, query.search, rank_by(query.labels, query.sort, columns))
+        orders[place] = order
+        while len(orders) > ORDERS_MAX:
             del orders[next(iter(orders))]
-        return keys
+        await order.refresh()
+        start, stop = _range(query, len(order))
+        keys = order.keys(start, stop)
+        return len(order), keys[::-1] if query.descending else keys
+
+
+def _by_key(listing: Listing, query: Query) -> tuple[int, list[str]]:
+    """Return the number of matching keys, and those of the page, in the order of keys."""
+    keys = listing.keys
+    if query.search:
+        keys = [key for key in keys if query.search in key]
+    start, stop = _range(query, len(keys))
+    page = keys[start:stop]
+    return len(keys), page[::-1] if query.descending else page
+
+
+def _range(query: Query, total: int) -> tuple[int, int]:
+    """Return the places of a page, in ascending order."""
+    first, last = min(query.offset, total), min(query.offset + query.limit, total)
+    return (total - last, total - first) if query.descending else (first, last)
 
 
 async def _completed(listing: Listing) -> None:
@@ -153,49 +169,3 @@ async def _completed(listing: Listing) -> None:
             f"bucket {listing.bucket.name} is still being listed: it can be filtered by labels and "
             "sorted by other columns when its listing has arrived"
         )
-
-
-async def _ordered(listing: Listing, query: Query, columns: Columns) -> list[str]:
-    keys = [key for key in listing.keys if query.search in key]
-    selector = Selector.parse(query.labels)
-    sort_key = None if query.sort == "KEY" else _sort_key(query.sort, columns)
-    if not selector.requirements and sort_key is None:
-        return _directed(keys, query)
-    matching: list[tuple[Any, str]] = []
-    slices = Slices()
-    for key in keys:
-        stored = listing.get(key)
-        if stored is not None:
-            message = listing.store.dated(stored)
-            document = object_in(message.value) if selector.requirements else None
-            if not selector.requirements or selector.matches(labels_of(document)):
-                matching.append((0 if sort_key is None else sort_key(message), key))
-        if slices.over:
-            await slices.pause()
-    matching.sort()
-    return _directed([key for _, key in matching], query)
-
-
-def _directed(keys: list[str], query: Query) -> list[str]:
-    return keys[::-1] if query.descending else keys
-
-
-def _sort_key(column: str, columns: Columns) -> SortKey:
-    """Return the function that returns the place of an entry in the order of a column."""
-    path = columns.get(column)
-    if path is not None:
-        return lambda message: path.sort_key(object_in(message.value))
-    match column:
-        case "REVISION":
-            return lambda message: message.revision
-        case "AGE":
-            return lambda message: message.created
-        case "GENERATION" | "READY" | "VERSION":
-            now = datetime.now(UTC)
-            return lambda message: _natural(cells_of(message, [column], now)[0])
-        case _:
-            raise UsageError(f"the table cannot be sorted by {column!r}")
-
-
-def _natural(cell: str) -> tuple[int, str]:
-    return (int(cell), "") if cell.isdecimal() else (0, cell)

@@ -1,23 +1,27 @@
 """Keeps the objects of the buckets that somebody browses, up to date by one watch per bucket."""
 
 import asyncio
-from collections import OrderedDict
+from bisect import bisect_left
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any
 
+from natsctl.console.reads.background import retrieved
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import keeps_all
 from natsctl.errors import StoreError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.model.store import Change, Stored
+from natsctl.model.store import Change
 
 BUCKETS_MAX = 4  # that are watched at a time; the one that was read longest ago is given up
 BYTES_MAX = 512 * 1024 * 1024  # of a bucket whose values are kept
 NAMES_MIN = 5_000  # keys of a bucket whose names are read before its values
 NAMED_S = 20.0  # how long a page waits for the keys
+LOG_MAX = 10_000  # changes that are kept by key
 IDLE_S = 300.0  # a bucket that nobody reads for longer is not watched any more
 
 OnKey = Callable[[str], object]
@@ -36,9 +40,9 @@ class Listing:
     def __init__(self, bucket: Bucket, keys: str, *, values: bool, names_first: bool) -> None:
         self.bucket = bucket
         self.values = values
+        self.changes = 0
         self._pattern = keys
         self._names: list[str] = []
-        self.changes = 0
         self.store = BucketStore(bucket, keys=keys)
         self._informer = Informer(
             self.store,
@@ -49,9 +53,10 @@ class Listing:
         self._synced = self._informer.cache.synced
         self._named = asyncio.Event() if names_first else self._synced
         self._order: list[str] | None = None
+        self._log = deque[str](maxlen=LOG_MAX)  # the keys that changed last
         self._listeners: list[OnKey] = []
         self._task = asyncio.create_task(self._run(), name=f"watch of {bucket.name}")
-        self._task.add_done_callback(_retrieved)
+        self._task.add_done_callback(retrieved)
 
     @property
     def complete(self) -> bool:
@@ -98,15 +103,20 @@ class Listing:
             self._order = sorted(self._informer.cache.keys())
         return self._order
 
-    def get(self, key: str) -> Stored | None:
+    def changed_since(self, changes: int) -> list[str] | None:
+        """Return the keys of all changes after that number; None if they are not known any more."""
+        missed = self.changes - changes
+        return None if missed > len(self._log) else list(islice(reversed(self._log), missed))
+
+    def message(self, key: str) -> Message | None:
         """Return the object as it was last seen; None if it does not exist."""
-        return self._informer.cache.get(key)
+        stored = self._informer.cache.get(key)
+        return None if stored is None else self.store.dated(stored)
 
     async def messages(self, keys: list[str]) -> list[Message]:
         """Return the values of these keys in the same order, without those that do not exist."""
         if self.complete and self.values:
-            stored = map(self.get, keys)
-            return [self.store.dated(value) for value in stored if value is not None]
+            return [message for message in map(self.message, keys) if message is not None]
         newest = {message.key: message for message in await self.bucket.newest(keys)}
         return [newest[key] for key in keys if key in newest and newest[key].marker is None]
 
@@ -137,12 +147,19 @@ class Listing:
 
     def _listed(self) -> None:
         self._order, self._names = None, []
+        self._log.clear()
         self.changes += 1
 
     def _changed(self, change: Change[Any]) -> None:
         self.changes += 1
-        if change.before is None or change.after is None:
-            self._order = None
+        self._log.append(change.key)
+        if self._order is not None and (change.before is None) is not (change.after is None):
+            place = bisect_left(self._order, change.key)
+            is_listed = self._order[place : place + 1] == [change.key]
+            if change.after is not None and not is_listed:
+                self._order.insert(place, change.key)
+            elif change.after is None and is_listed:
+                del self._order[place]
         for on_key in self._listeners:
             on_key(change.key)
 
@@ -199,12 +216,6 @@ class Listings:
         self._read.pop(place, None)
         with suppress(KeyError):
             await self._open.pop(place).close()
-
-
-def _retrieved(task: "asyncio.Task[None]") -> None:
-    """Mark the error of a watch as seen: the next reader gets it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _keeps_none(_key: str) -> bool:

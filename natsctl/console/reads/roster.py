@@ -2,6 +2,7 @@
 
 import asyncio
 
+from natsctl.console.reads.background import retrieved
 from natsctl.daemon.api.client import Daemons
 from natsctl.errors import NoDaemonError
 from natsctl.jetstream.connection.connection import Connection
@@ -36,7 +37,7 @@ class Roster:
     def _searching(self) -> "asyncio.Task[None]":
         if self._search is None or self._search.done():
             self._search = asyncio.create_task(self._find(), name="daemons")
-            self._search.add_done_callback(_retrieved)
+            self._search.add_done_callback(retrieved)
         return self._search
 
     async def _find(self) -> None:
@@ -51,9 +52,3 @@ class Roster:
         if self._search is not None:
             self._search.cancel()
             await asyncio.wait((self._search,))
-
-
-def _retrieved(task: "asyncio.Task[None]") -> None:
-    """Mark the error of a search in the background as seen: the next search raises it again."""
-    if not task.cancelled():
-        task.exception()
