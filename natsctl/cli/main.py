@@ -55,6 +55,7 @@ COMMANDS = {
         "Show the links to external resources, and resolve those with an unknown result.",
     ),
     "console": ("daemon.console", "Serve a page that shows controllers and their objects."),
+    "top": ("top.top", "Show controllers and failing keys live in the terminal."),
     "record": ("operate.record", "Record every sync of keys."),
     "recording": ("operate.recording", "Fetch the recording of a sync."),
     "replay": ("daemon.replay", "Replay a recorded sync in memory."),

@@ -110,14 +110,14 @@ class Natsctl:
         self.folder = folder
         self.fresh = fresh
         prefixes = ("NATS", "KUBE")
-        self._environ = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
-        self._environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
-        self._environ |= {"TERM": "xterm"}
+        self.environ = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+        self.environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
+        self.environ |= {"TERM": "xterm"}
         if url is not None:
-            self._environ["NATSCTL_SERVER"] = url
+            self.environ["NATSCTL_SERVER"] = url
         if kubeconfig is not None:
-            self._environ["KUBECONFIG"] = str(kubeconfig)
-        self._environ |= environ or {}
+            self.environ["KUBECONFIG"] = str(kubeconfig)
+        self.environ |= environ or {}
         self._logs = 0
 
     async def __call__(self, *words: str, stdin: str = "", stdout: IO[str] | int = PIPE) -> Result:
@@ -141,7 +141,7 @@ class Natsctl:
         process = await asyncio.create_subprocess_exec(
             *self._program(*words),
             cwd=self.folder,
-            env=self._environ,
+            env=self.environ,
             stdin=PIPE,
             stdout=stdout,
             stderr=PIPE,
@@ -154,7 +154,7 @@ class Natsctl:
     async def _fork(self, *words: str, stdin: int, files: Sequence[IO[str] | int]) -> ForkedProcess:
         out, err = (file if isinstance(file, int) else file.fileno() for file in files)
         return await SERVER_OF_THIS_PROCESS.start(
-            words, folder=self.folder, environ=self._environ, stdin=stdin, stdout=out, stderr=err
+            words, folder=self.folder, environ=self.environ, stdin=stdin, stdout=out, stderr=err
         )
 
     async def done(self, *words: str, stdin: str = "") -> str:
@@ -174,7 +174,7 @@ class Natsctl:
                 process = await asyncio.create_subprocess_exec(
                     *self._program(*words),
                     cwd=self.folder,
-                    env=self._environ,
+                    env=self.environ,
                     stdin=nothing,
                     stdout=log,
                     stderr=log,
@@ -198,7 +198,7 @@ class Natsctl:
             process = await asyncio.create_subprocess_exec(
                 *self._program(*words),
                 cwd=self.folder,
-                env=self._environ,
+                env=self.environ,
                 stdout=(pipe := os.pipe())[1],
                 stderr=errors,
             )
@@ -219,7 +219,7 @@ class Natsctl:
             process = await asyncio.create_subprocess_exec(
                 *self._program(*words),
                 cwd=self.folder,
-                env=self._environ,
+                env=self.environ,
                 stdin=other_end,
                 stdout=other_end,
                 stderr=other_end,

@@ -1,0 +1,1 @@
+"""Shows controllers and failing keys live in a terminal."""

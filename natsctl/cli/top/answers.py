@@ -1,0 +1,92 @@
+"""Answers the questions of the terminal's views, with the same functions as the page's console."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import msgspec
+
+from natsctl.console.actions import Actions, Report, Request
+from natsctl.console.home import Home, Overview
+from natsctl.console.keys import Keys
+from natsctl.console.reads.listings import Listings
+from natsctl.console.reads.roster import Roster
+from natsctl.console.reads.verbs import check_offered
+from natsctl.core.insight.tree import Branch
+from natsctl.daemon.api.messages import KeyExplanation
+from natsctl.daemon.api.verbs import Verb
+from natsctl.jetstream.connection.connection import Connection, ConnectionState
+
+
+class KeyState(msgspec.Struct, frozen=True):
+    """The explanations of a key by its daemons, and the tree of its objects."""
+
+    explanations: list[KeyExplanation]
+    tree: Branch
+
+
+class Answers(Protocol):
+    """The answers that the views show, and the actions of a user. Each call has a deadline.
+
+    The calls raise `NatsctlError`, and `TimeoutError` if a daemon does not answer in time.
+    """
+
+    def connection(self) -> ConnectionState:
+        """Return the state of the connection to NATS."""
+        ...
+
+    async def home(self) -> Home:
+        """Return the state of all controllers."""
+        ...
+
+    async def key(self, controller: str, key: str) -> KeyState:
+        """Return the state of a key."""
+        ...
+
+    async def act(self, action: str, request: Request) -> Report:
+        """Resync, pause or resume keys or a whole controller."""
+        ...
+
+
+class LiveAnswers:
+    """The answers of daemons, over one connection."""
+
+    def __init__(
+        self, connection: Connection, roster: Roster, overview: Overview, actions: Actions
+    ) -> None:
+        self._connection = connection
+        self._roster, self._overview, self._actions = roster, overview, actions
+
+    def connection(self) -> ConnectionState:
+        """See `Answers.connection`."""
+        return self._connection.state()
+
+    async def home(self) -> Home:
+        """See `Answers.home`."""
+        return await self._overview.home()
+
+    async def key(self, controller: str, key: str) -> KeyState:
+        """See `Answers.key`."""
+        daemons = await self._roster.daemons()
+        name = daemons.controller(controller)
+        await check_offered(daemons, Verb.EXPLAIN, name)
+        explanations = await daemons.explain(name, key)
+        return KeyState(explanations, await daemons.tree(name, key))
+
+    async def act(self, action: str, request: Request) -> Report:
+        """See `Answers.act`."""
+        return await self._actions.act(action, msgspec.json.encode(request))
+
+
+@asynccontextmanager
+async def live_answers(connection: Connection) -> AsyncIterator[LiveAnswers]:
+    """Yield the answers of the daemons that the connection reaches."""
+    roster, listings = Roster(connection), Listings(connection)
+    overview = Overview(roster)
+    actions = Actions(connection, roster, Keys(connection, roster, listings), {})
+    try:
+        yield LiveAnswers(connection, roster, overview, actions)
+    finally:
+        await overview.close()
+        await listings.close()
+        await roster.close()

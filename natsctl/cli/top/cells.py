@@ -1,0 +1,185 @@
+"""Describes controllers and keys as rows of tables."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from rich.text import Text
+
+from natsctl.console.answers import Partial, Problem
+from natsctl.console.home import Failures, Home
+from natsctl.console.statuses import Row
+from natsctl.core.insight.lanes import Lanes
+from natsctl.jetstream.bucket.entries import NONE, short_time
+from natsctl.jetstream.connection.connection import ConnectionState
+from natsctl.telemetry.escaping import escaped
+
+NARROW = 100
+"""Columns of a terminal, below which tables leave out some of theirs."""
+
+BARS = "▁▂▃▄▅▆▇█"
+BARS_MAX = 12
+NAME_MAX = 20  # characters of a controller's name on a narrow terminal
+
+GOOD, WARNING, BAD = "green", "yellow", "bold red"
+
+CONTROLLER_HEADINGS = (
+    *("CONTROLLER", "STATE", "MODE", "KEYS", "FAIL", "INV", "PAUSE", "QUEUE", "OLDEST"),
+    *("SYNCS", "ERRORS"),
+)
+WIDE_ONLY = 2
+"""The last columns of the controllers, which a narrow terminal does not show."""
+
+FAILURE_HEADINGS = ("KEYS", "CONTROLLER", "MESSAGE")
+KEY_HEADINGS = ("KEY", "STATE", "REASON")
+
+_STATES = {"syncing": GOOD, "blocked": BAD, "no answer": BAD}
+
+
+class KeyRow(msgspec.Struct, frozen=True):
+    """A key that needs attention or is in the work queue."""
+
+    controller: str
+    key: str
+    state: str
+    reason: str
+
+
+def controller_cells(row: Row, *, wide: bool) -> list[Text]:
+    """Return the cells under `CONTROLLER_HEADINGS`."""
+    state = "no answer" if row.error is not None else row.state
+    mode = Text(f"{row.mode} !", BAD) if row.conflict else Text(row.mode or NONE)
+    paused = Text("all", WARNING) if row.paused_whole is not None else _count(row.paused, WARNING)
+    queued = None if row.queued is None else row.queued + (row.held or 0)
+    cells = [
+        text(row.name if wide else shortened(row.name, NAME_MAX)),
+        Text(state or NONE, _STATES.get(state, WARNING)),
+        mode,
+        _count(row.keys),
+        _count(row.failing, BAD),
+        _count(row.invalid, BAD),
+        paused,
+        _count(queued),
+        _count_s(row.oldest_unanswered_s),
+    ]
+    if not wide:
+        return cells
+    if row.activity is None:
+        return [*cells, Text(NONE), Text(NONE)]
+    return [*cells, Text(bars(row.activity.syncs)), Text(bars(row.activity.failures), BAD)]
+
+
+def failure_cells(failures: Failures) -> list[Text]:
+    """Return the cells under `FAILURE_HEADINGS`."""
+    names = ", ".join(sorted({key.controller for key in failures.keys}))
+    return [Text(str(failures.count), BAD), text(names), text(first_line(failures.message))]
+
+
+def key_cells(row: KeyRow) -> list[Text]:
+    """Return the cells under `KEY_HEADINGS`."""
+    style = BAD if row.state.startswith("failing") else ""
+    return [text(row.key), Text(row.state, style), text(first_line(row.reason))]
+
+
+def keys_of(home: Home, controller: str) -> list[KeyRow]:
+    """Return the keys of a controller that fail or are in its queue, each key once."""
+    row = next((row for row in home.controllers if row.name == controller), None)
+    if row is None:
+        return []
+    queued = dict(_queued(Lanes() if row.lanes is None else row.lanes))
+    rows = [
+        KeyRow(controller, key.key, _failing(queued.pop(key.key, None)), failures.message)
+        for failures in home.failing
+        for key in failures.keys
+        if key.controller == controller
+    ]
+    rows += [KeyRow(controller, key, *described) for key, described in queued.items()]
+    return rows
+
+
+def _failing(queued: tuple[str, str] | None) -> str:
+    return "failing" if queued is None else f"failing, {queued[0]}"
+
+
+def _queued(lanes: Lanes) -> Iterator[tuple[str, tuple[str, str]]]:
+    places = (("held for", lanes.held), ("ready for", lanes.ready), ("due in", lanes.waiting))
+    for place, keys in places:
+        for queued in keys:
+            yield queued.key, (f"{place} {short_time(queued.s)}", queued.reason)
+
+
+def facts_of(row: Row | None) -> list[str]:
+    """Return lines about a controller that its row in the table does not show."""
+    if row is None:
+        return ["no daemon runs the controller now"]
+    lines = [
+        f"{daemon.name}: {daemon.state if daemon.answered else 'no answer'} {daemon.mode}".rstrip()
+        for daemon in row.daemons
+    ]
+    lines += [row.conflict, *row.problems]
+    if row.paused_whole is not None:
+        lines.append(f"the controller is paused {row.paused_whole}")
+    if row.garbage_held:
+        lines.append(f"garbage collection is held: {row.garbage_held}")
+    if row.error is not None:
+        lines.append(row.error.message)
+    return [escaped(line) for line in lines if line]
+
+
+def state_of(
+    connection: ConnectionState, problem: Problem | None, partial: Partial | None, stale_s: float
+) -> Text:
+    """Return the line that states how current the view is."""
+    if not connection.connected:
+        error = f": {connection.last_error}" if connection.last_error else ""
+        return Text(escaped(f"no update for {short_time(stale_s)}, reconnecting{error}"), BAD)
+    if problem is not None:
+        return Text(escaped(first_line(refusal(problem))), BAD)
+    if partial is not None:
+        missing = ", ".join(partial.missing)
+        count = f"{partial.answered} of {partial.expected} daemons answered"
+        return Text(escaped(f"{count}; no answer from {missing}"), WARNING)
+    return Text(escaped(f"live from {connection.server}"))
+
+
+def refusal(problem: Problem) -> str:
+    """Return why a request failed."""
+    return f"refused: {problem.message}" if problem.reason == "refused" else problem.message
+
+
+def bars(counts: Sequence[int]) -> str:
+    """Return the last counts as bars; each bar has the sum of several counts if they are many."""
+    step = -(-len(counts) // BARS_MAX) or 1
+    sums = [sum(counts[max(0, end - step) : end]) for end in range(len(counts), 0, -step)][::-1]
+    highest = max(sums, default=0)
+    if not highest:
+        return "·" * len(sums)
+    heights = (-(-count * len(BARS) // highest) for count in sums)
+    return "".join(BARS[height - 1] if height else "·" for height in heights)
+
+
+def text(content: str) -> Text:
+    """Return the text of an object, whose control characters are escaped."""
+    return Text(escaped(content))
+
+
+def first_line(content: str) -> str:
+    """Return the first line of a text."""
+    return (content.splitlines() or [""])[0]
+
+
+def shortened(content: str, length: int) -> str:
+    """Return at most *length* characters of a text."""
+    return content if len(content) <= length else f"{content[: length - 1]}…"
+
+
+def matches(cells: Sequence[Text], pattern: str) -> bool:
+    """Return whether a cell of a row contains the pattern, in any case."""
+    return not pattern or any(pattern.lower() in cell.plain.lower() for cell in cells)
+
+
+def _count(number: int | None, style: str = "") -> Text:
+    return Text(NONE if number is None else str(number), style if number else "", justify="right")
+
+
+def _count_s(seconds: float | None) -> Text:
+    return Text(NONE if seconds is None else short_time(seconds), justify="right")
