@@ -30,6 +30,7 @@ SIGNED_OUT = (
     "If the console was started again, its URL is a new one: natsctl console --open opens it."
 )
 
+SIGNED_IN = '<!doctype html><link rel="icon" href="/icon.svg"><p>Signed in.</p>'
 EVENTS = {Changed: b"changed", ConnectionNotice: b"state", Ping: b"ping"}
 """The names of the server-sent events."""
 
@@ -112,7 +113,7 @@ def _signed_in(request: web.Request, access: Access) -> web.Response:
     query = {name: text for name, text in request.query.items() if name != "token"}
     url = str(request.rel_url.with_query(query))
     path = "/" + quote(url.lstrip("/\\"), safe="/?&=%:@!$'()*+,;~-._")
-    response = _text(200, "signed in\n")
+    response = web.Response(text=SIGNED_IN, content_type="text/html", headers=POLICY)
     response.headers["Refresh"] = f"0; url={path}"
     response.set_cookie(access.cookie, access.session, httponly=True, samesite="Strict", path="/")
     return response

@@ -6,6 +6,7 @@ import { listen, SHORTCUTS } from "./keyboard.js";
 import { Live } from "./live.js";
 import { show } from "./parts/dialog.js";
 import { Notice } from "./parts/notice.js";
+import { clearReports } from "./parts/reports.js";
 import { routeOf } from "./router.js";
 import { bucketsView } from "./views/buckets.js";
 import { garbageView } from "./views/garbage.js";
@@ -84,6 +85,7 @@ function follow(event) {
   if (!link || !isPlain || link.origin !== location.origin || link.hasAttribute("download")) return;
   if (link.classList.contains("skip")) return;
   event.preventDefault();
+  clearReports();
   if (link.href !== location.href) history.pushState(null, "", link.href);
   open();
   if (!link.closest("nav")) main.focus({ preventScroll: true });

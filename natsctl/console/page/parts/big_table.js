@@ -158,8 +158,9 @@ export class BigTable {
 
   // The place of rows
 
+  /** Whole pixels, because browsers round the place of what is scrolled. */
   _rowHeight() {
-    return 2.25 * Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
+    return Math.round(2.25 * Number.parseFloat(getComputedStyle(document.documentElement).fontSize));
   }
 
   /** The pixels of one row in the scroll bar; fewer than `_rowHeight` in a very long table. */
@@ -204,6 +205,7 @@ export class BigTable {
   }
 
   _resize() {
+    this._space.style.setProperty("--row", `${this._rowHeight()}px`);
     const height = this._matched * this._stride() + this._rowHeight() * 1.5;
     this._space.style.setProperty("height", `${height}px`);
     this._table.setAttribute("aria-rowcount", String(this._matched + 1));
@@ -226,7 +228,7 @@ export class BigTable {
     }
     this._rows = rows;
     arrange(this._body, elements);
-    this._table.style.setProperty("top", `${first * this._stride()}px`);
+    this._table.style.setProperty("top", `${Math.round(first * this._stride())}px`);
     this._empty.hidden = this._matched > 0;
     this._mark();
   }

@@ -3,11 +3,10 @@
 import { h } from "../dom.js";
 import { shown } from "../format.js";
 
-const SHOWN_MS = 10_000;
 const REPORTS_MAX = 5;
 
 /**
- * Show a text for a while. An error stays until the user closes it.
+ * Show a text until the user closes it, or opens another page.
  *
  * @param {string} text
  * @param {{isError?: boolean}} options
@@ -19,5 +18,9 @@ export function report(text, { isError = false } = {}) {
   remove.addEventListener("click", () => item.remove());
   list.append(item);
   while (list.children.length > REPORTS_MAX) list.firstElementChild.remove();
-  if (!isError) setTimeout(() => item.remove(), SHOWN_MS);
+}
+
+/** Remove all reports but errors. */
+export function clearReports() {
+  for (const item of document.querySelectorAll("#reports > :not(.bad)")) item.remove();
 }

@@ -5,6 +5,7 @@ import { count, counted, duration } from "../format.js";
 
 const WIDTH = 120;
 const HEIGHT = 24;
+const PLACES = 60; // the newest number is at the right
 
 /**
  * Return a line of a series.
@@ -19,10 +20,11 @@ export function sparkline(noun, numbers, step_s, kind = "") {
   const total = numbers.reduce((sum, number) => sum + number, 0);
   const label = `${counted(total, noun)} in ${duration(numbers.length * step_s)}, ` +
     `at most ${count(Math.max(0, ...numbers))} in ${duration(step_s)}`;
-  const across = WIDTH / Math.max(1, numbers.length - 1);
-  const points = numbers.map((number, index) => {
+  const places = numbers.length === 1 ? [numbers[0], numbers[0]] : numbers;
+  const points = places.map((number, index) => {
+    const x = WIDTH * (1 - (places.length - 1 - index) / (PLACES - 1));
     const y = HEIGHT - 2 - (number / max) * (HEIGHT - 4);
-    return `${(index * across).toFixed(1)},${y.toFixed(1)}`;
+    return `${x.toFixed(1)},${y.toFixed(1)}`;
   });
   const line = s("polyline", { points: points.join(" "), "vector-effect": "non-scaling-stroke" });
   const picture = s("svg", {

@@ -8,7 +8,7 @@ import { sparkline } from "../parts/sparkline.js";
 import { Table } from "../parts/table.js";
 import { paths } from "../router.js";
 
-const HISTORY_S = 15 * 60;
+const LANE_MAX = 10;
 
 /** @returns {import("../app.js").View} */
 export function homeView() {
@@ -20,8 +20,13 @@ export function homeView() {
   });
   const hint = h("p", { class: "hint", hidden: true }, "No daemon answers. Start one with ",
     h("code", {}, "natsctl run"), ", or look at the ", h("a", { href: "/buckets" }, "buckets"), ".");
+  const queue = new Table({
+    label: "Work queue", columns: QUEUE, keyOf: (row) => `${row.controller} ${row.lane} ${row.key}`,
+    empty: "No key is in a work queue.",
+  });
   const problems = h("ul", { class: "problems", "aria-label": "Problems" });
-  const element = h("div", {}, hint, table.element, problems, h("h2", {}, "Failing keys"), failing.element);
+  const element = h("div", {}, hint, table.element, problems, 
+    h("h2", {}, "Failing keys"), failing.element, h("h2", {}, "Work queue"), queue.element);
   return {
     title: "Controllers",
     element,
@@ -31,6 +36,7 @@ export function homeView() {
       hint.hidden = !answer.no_daemon;
       table.update(answer.controllers);
       failing.update(answer.failing);
+      queue.update(answer.controllers.flatMap(queued));
       replace(problems, ...answer.controllers.flatMap(problemsOf));
       return answer;
     },
@@ -62,8 +68,8 @@ const COLUMNS = [
     name: "oldest", label: "Oldest unanswered", kind: "number",
     value: (row) => duration(row.oldest_unanswered_s),
   },
-  history("syncs", "sync", "Syncs, 15 min", ""),
-  history("errors", "error", "Errors, 15 min", "bad"),
+  activity("syncs", "sync", "Syncs, 15 min", ""),
+  activity("failures", "failed sync", "Errors, 15 min", "bad"),
 ];
 
 const FAILING = [
@@ -80,22 +86,44 @@ const FAILING = [
   },
 ];
 
+const QUEUE = [
+  {
+    name: "key", label: "Key", heads: true, value: (row) => [row.controller, row.key],
+    draw: (row) => h("a", { href: paths.key(row.controller, row.key), class: "text" }, shown(row.key, 80)),
+  },
+  { name: "controller", label: "Controller", kind: "text", value: (row) => row.controller },
+  {
+    name: "lane", label: "State", value: (row) => [row.lane, Math.ceil(row.s)],
+    draw: ({ lane, s }) => ({
+      held: `is synced for ${duration(s)}`, ready: `ready for ${duration(s)}`, waiting: `ready in ${duration(s)}`,
+    })[lane],
+  },
+  { name: "reason", label: "Reason", value: (row) => row.reason },
+];
+
+/** Return the keys in the work queues of a controller: those that take the longest come first. */
+function queued({ name: controller, lanes }) {
+  return ["held", "ready", "waiting"].flatMap((lane) =>
+    (lanes?.[lane] ?? []).slice(0, LANE_MAX).map((entry) => ({ ...entry, lane, controller })));
+}
+
 function number(name, label, kind) {
   const draw = (row) => h("span", { class: row[name] ? kind : "" }, count(row[name]));
   return { name, label, kind: "number", value: (row) => row[name], draw };
 }
 
-function history(name, noun, label, kind) {
+function activity(name, noun, label, kind) {
   return {
-    name, label, kind: "history", value: (row) => row.history?.map((step) => step[name]),
-    draw: (row) => row.history?.length
-      ? sparkline(noun, row.history.map((step) => step[name]), HISTORY_S / row.history.length, kind)
+    name, label, kind: "history", value: (row) => row.activity?.[name],
+    draw: (row) => row.activity
+      ? sparkline(noun, row.activity[name], row.activity.interval_s, kind)
       : h("span", { class: "muted" }, "not known"),
   };
 }
 
 function problemsOf(row) {
   const texts = [...(row.problems ?? [])];
+  if (row.error) texts.push(row.error.message);
   if (row.conflict) texts.push(row.conflict);
   if (row.garbage_held) texts.push(`garbage collection is held: ${row.garbage_held}`);
   return texts.map((text) => h("li", { class: "text" }, h("strong", {}, shown(row.name, 80)), `: ${shown(text)}`));

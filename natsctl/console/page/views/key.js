@@ -141,7 +141,7 @@ class Key {
   async _difference(query, signal) {
     const title = `Revision ${shown(query.from, 20)} to ${shown(query.to, 20)}`;
     const close = h("a", { href: keyPath(this._route, this._route.key), class: "button" }, "Close");
-    const heading = h("h2", {}, title, " ", close);
+    const heading = h("div", { class: "heading" }, h("h2", {}, title), close);
     try {
       const { differences, more } = await get("/api/diff", query, signal);
       const rest = more ? h("p", {}, `${counted(more, "more field")} differ.`) : null;

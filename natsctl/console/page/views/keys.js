@@ -126,8 +126,9 @@ class Keys {
   }
 
   _summarize() {
-    const listing = this._answer?.complete === false ? "; the list still arrives" : "";
-    this._count.textContent = this.table.summary(this._all) + listing;
+    const notes = [this._answer?.complete === false && "the list still arrives", this._answer?.note];
+    const text = [this.table.summary(this._all), ...notes.filter(Boolean)].join("; ");
+    if (this._count.textContent !== text) this._count.textContent = text;
   }
 
   _field(name, label, placeholder) {
