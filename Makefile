@@ -9,7 +9,7 @@ FAST := $(addprefix tests/,unit property scenarios simulation contract architect
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures dist clean
+.PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures screenshots dist clean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -74,6 +74,9 @@ docs: setup  ## build the documentation site in build/site
 pictures: setup  ## draw the pictures, and record the terminal of the README
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/record.py
+
+screenshots: setup  ## take the pictures of the console, in Chromium
+	$(BIN)/python tools/screenshots.py
 
 clean:  ## remove what setup made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
