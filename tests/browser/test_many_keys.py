@@ -1,0 +1,100 @@
+"""The table of keys stays usable with 100,000 keys, and while they change."""
+
+import asyncio
+
+import nats
+import pytest
+from nats.js.kv import KeyValue
+from playwright.async_api import expect
+
+from tests.support.cli.browser import Visitor
+from tests.support.cli.console import Site
+from tests.support.eventually import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+KEYS = 100_000
+ROWS_MAX = 80
+ROWS = "document.querySelectorAll('[role=grid] tbody tr').length"
+
+
+async def fill(site: Site, bucket: str, count: int) -> None:
+    """Create a bucket of so many keys, `k00000` and so on."""
+    client = await nats.connect(site.nats.url, pending_size=64_000_000)
+    try:
+        store = await client.jetstream().create_key_value(bucket=bucket)
+        for number in range(count):
+            await client.publish(f"$KV.{bucket}.k{number:05}", b'{"spec": {"number": 1}}')
+        await client.flush()
+        await eventually(lambda: _has(store, count))
+    finally:
+        await client.close()
+
+
+async def test_a_table_of_100_000_keys_has_few_rows_in_the_document(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await fill(shared_site, "large", KEYS)
+    page = visitor.page
+    await visitor.open("/buckets/large")
+    await expect(
+        page.get_by_role("status").filter(has_text="100,000 of 100,000 keys")
+    ).to_be_visible()
+    await expect(page.get_by_role("link", name="k00000", exact=True)).to_be_visible()
+    assert await page.evaluate(ROWS) <= ROWS_MAX
+    await page.locator(".scroller").evaluate(
+        "(element) => element.scrollTo(0, element.scrollHeight)"
+    )
+    await expect(page.get_by_role("link", name="k99999", exact=True)).to_be_visible()
+    assert await page.evaluate(ROWS) <= ROWS_MAX
+    await page.get_by_label("Search keys").fill("k5432")
+    await expect(page.get_by_role("status").filter(has_text="10 of 100,000 keys")).to_be_visible()
+    await expect(page.get_by_role("link", name="k54321", exact=True)).to_be_visible()
+
+
+async def test_an_offset_survives_a_reload(shared_site: Site, visitor: Visitor) -> None:
+    await fill(shared_site, "offset", 3_000)
+    page = visitor.page
+    await visitor.open("/buckets/offset?offset=2000")
+    await expect(page.get_by_role("link", name="k02000", exact=True)).to_be_in_viewport()
+    await page.reload()
+    await expect(page.get_by_role("link", name="k02000", exact=True)).to_be_in_viewport()
+    assert visitor.count("offset=0&") == 0
+
+
+async def _has(store: KeyValue, count: int) -> bool:
+    return (await store.status()).values >= count
+
+
+async def change(store: KeyValue, stop: asyncio.Event) -> None:
+    """Change keys 50 times a second or less, and create keys before the visible ones."""
+    number = 0
+    while not stop.is_set():
+        await store.put(f"k{1_000 + number % 50:05}", b'{"spec": {"number": 2}}')
+        await store.put(f"a{number % 100:05}", b"{}")
+        number += 1
+        await asyncio.sleep(0.02)
+
+
+async def test_changes_keep_the_selection_and_the_rows_in_view(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await fill(shared_site, "busy", 2_000)
+    page = visitor.page
+    await visitor.open("/buckets/busy?offset=1000")
+    chosen = page.get_by_label("Select k01005")
+    await chosen.check()
+    place = page.get_by_role("row").filter(has=chosen)
+    before = await place.bounding_box()
+    client = await nats.connect(shared_site.nats.url)
+    stop = asyncio.Event()
+    changes = asyncio.create_task(change(await client.jetstream().key_value("busy"), stop))
+    await expect(page.get_by_role("status").filter(has_text="of 2,100 keys")).to_be_visible()
+    stop.set()
+    await changes
+    await client.close()
+    await expect(chosen).to_be_checked()
+    assert await place.bounding_box() == before
+    loads = visitor.count("/api/objects")
+    elapsed_ms = await page.evaluate("performance.now()")
+    assert loads <= elapsed_ms / 250 + 3  # the first load, and pages around the visible one

@@ -1,0 +1,130 @@
+"""Each view of the console shows what the daemon and the buckets have."""
+
+import re
+
+import pytest
+from playwright.async_api import expect
+
+from tests.support.cli.browser import Visitor
+from tests.support.cli.console import Site
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def put(site: Site, key: str, image: str = "nginx", parts: str = "[a]") -> None:
+    await site.natsctl.done("put", "shops", key, f"spec: {{image: {image}, parts: {parts}}}")
+
+
+async def test_home_shows_the_controller_and_its_failing_keys(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await put(shared_site, "home-failing", "broken-home")
+    page = visitor.page
+    row = page.get_by_role("table", name="Controllers").get_by_role("row").nth(1)
+    await expect(row.get_by_role("link", name="shops")).to_be_visible()
+    await expect(row).to_contain_text("syncing")
+    failing = page.get_by_role("table", name="Failing keys").get_by_role("row")
+    group = failing.filter(has_text="cannot pull the image broken-home")
+    await expect(group.get_by_role("link", name="home-failing")).to_be_visible()
+
+
+async def test_home_counts_a_new_key_without_a_reload(shared_site: Site, visitor: Visitor) -> None:
+    cell = visitor.page.get_by_role("table", name="Controllers").locator("td").nth(1)
+    await expect(cell).to_have_text(re.compile(r"^\d+$"))
+    before = await cell.inner_text()
+    await put(shared_site, "home-new")
+    await expect(cell).not_to_have_text(before)
+
+
+async def test_keys_shows_the_columns_and_the_state_of_each_key(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await put(shared_site, "listed-good", "nginx-1")
+    await put(shared_site, "listed-bad", "broken-2")
+    await visitor.open("/keys/shops?search=listed-")
+    rows = visitor.page.get_by_role("grid", name="Keys").get_by_role("row")
+    await expect(rows.filter(has_text="listed-good")).to_contain_text("nginx-1")
+    await expect(rows.filter(has_text="listed-bad")).to_contain_text("failing")
+    await expect(visitor.page.get_by_role("columnheader", name="Image")).to_be_visible()
+
+
+async def test_the_search_is_in_the_url_and_survives_a_reload(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await put(shared_site, "found-one")
+    await put(shared_site, "other-one")
+    page = visitor.page
+    await visitor.open("/keys/shops")
+    await page.get_by_label("Search keys").fill("found-")
+    await expect(page.get_by_role("link", name="other-one")).to_have_count(0)
+    await page.wait_for_url("**/keys/shops?search=found-*")
+    await page.reload()
+    await expect(page.get_by_role("link", name="found-one")).to_be_visible()
+    await expect(page.get_by_role("link", name="other-one")).to_have_count(0)
+    await expect(page.get_by_label("Search keys")).to_have_value("found-")
+
+
+async def test_a_key_shows_its_tree(shared_site: Site, visitor: Visitor) -> None:
+    await put(shared_site, "tree-shop", parts="[a, b]")
+    await visitor.open("/key/shops/tree-shop")
+    tree = visitor.page.get_by_role("tree")
+    await expect(tree.get_by_role("treeitem", name="Shop.shops/tree-shop")).to_contain_text("True")
+    await expect(tree.get_by_role("treeitem", name="Part.parts/tree-shop.a")).to_be_visible()
+    await tree.get_by_role("link", name="Part.parts/tree-shop.b").click()
+    await expect(visitor.page.get_by_role("heading", level=1)).to_have_text("tree-shop.b")
+    await expect(visitor.page).to_have_url(visitor.console.base + "/buckets/parts/tree-shop.b")
+
+
+async def test_the_timeline_has_revisions_syncs_and_events(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await put(shared_site, "history-shop", "broken-first")
+    await visitor.open("/key/shops/history-shop")
+    timeline = visitor.page.get_by_role("list", name="Timeline")
+    failed = timeline.locator("li.sync.failed").first
+    await expect(failed).to_contain_text("cannot pull the image broken-first")
+    await expect(timeline.locator("li.revision").first).to_contain_text("Revision")
+    await expect(timeline.locator("li.event").first).to_contain_text("broken-first")
+    await put(shared_site, "history-shop", "nginx")
+    await expect(timeline.locator("li.sync.done").first).to_be_visible()
+
+
+async def test_a_revision_shows_its_difference_under_a_url_of_its_own(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await put(shared_site, "diff-shop", "nginx-1")
+    await put(shared_site, "diff-shop", "nginx-2")
+    page = visitor.page
+    await visitor.open("/key/shops/diff-shop")
+    changed = page.locator("li.revision").filter(has_text="spec.image")
+    await changed.get_by_role("link").click()
+    row = page.locator("table.diff").get_by_role("row").filter(has_text="spec.image")
+    await expect(row.locator("del")).to_have_text("nginx-1")
+    await expect(row.locator("ins")).to_have_text("nginx-2")
+    await page.reload()
+    await expect(row.locator("ins")).to_have_text("nginx-2")
+
+
+async def test_members_shows_the_daemon(visitor: Visitor) -> None:
+    await visitor.open("/members")
+    table = visitor.page.get_by_role("table", name="Daemons of shops")
+    await expect(table.get_by_role("row").nth(1)).to_contain_text("alone")
+    await expect(table.get_by_role("row").nth(1)).to_contain_text("syncing")
+
+
+async def test_buckets_are_browsed_down_to_an_object(shared_site: Site, visitor: Visitor) -> None:
+    await put(shared_site, "browsed-shop", "nginx-browsed")
+    page = visitor.page
+    await visitor.open("/buckets")
+    await page.get_by_role("table", name="Buckets").get_by_role("link", name="parts").click()
+    await page.get_by_label("Search keys").fill("browsed-")
+    await page.get_by_role("link", name="browsed-shop.a").click()
+    await expect(page.get_by_label("Object", exact=True)).to_contain_text("nginx-browsed")
+
+
+async def test_an_unknown_page_links_to_home(visitor: Visitor) -> None:
+    await visitor.page.goto(visitor.console.base + "/buckets/a/b/c/")
+    await visitor.page.goto(visitor.console.base + "/keys/")
+    await expect(visitor.page.get_by_role("heading", level=1)).to_have_text("No such page")
+    await visitor.page.locator("main").get_by_role("link", name="Home").click()
+    await expect(visitor.page.get_by_role("heading", level=1)).to_have_text("Controllers")
