@@ -78,15 +78,19 @@ class StreamRecorder:
         """
         if not self._guard.may_record(key):
             return
-        message = hidden(message)
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        message, now = hidden(message), datetime.now(UTC)
         note = msgspec.UNSET if sync is None else sync
-        name = self._controller
+        name, kind = self._controller, type.value
+
+        def first() -> KvEvent:
+            time = _text(now)
+            return KvEvent(name, key, kind, reason, message, time, time, sync=note)
+
         self.outbox.add(
             key,
-            (key, type.value, reason, message),
-            first=lambda: KvEvent(name, key, type.value, reason, message, now, now, sync=note),
-            again=lambda sent: replace(sent, count=sent.count + 1, last=now, sync=note),
+            (key, kind, reason, message),
+            first=first,
+            again=lambda sent: replace(sent, count=sent.count + 1, last=_text(now), sync=note),
         )
 
     async def past_failures(self, key: str, handler: str = "") -> int:
@@ -121,6 +125,10 @@ class StreamRecorder:
             await self._connection.api(f"STREAM.INFO.{STREAM}")
         except StoreMissingError:
             await create_stream(self._connection, config, replicas=None)
+
+
+def _text(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds")
 
 
 @asynccontextmanager

@@ -86,16 +86,13 @@ class KubeRecorder:
         """See `Recorder.event`: records one Event for each object in *regarding*."""
         if not self._guard.may_record(key):
             return
-        message = hidden(message)
-        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        message, now = hidden(message), datetime.now(UTC)
         for about in regarding:
-            name = _event_name(about.name)
-            first = partial(KubeEvent, name, about, type, reason, message, now, now)
             self.outbox.add(
                 f"{about.kind} {about.namespace}/{about.name}",
                 (about.kind, about.namespace, about.name, about.uid, type.value, reason, message),
-                first=first,
-                again=lambda event: replace(event, count=event.count + 1, last=now),
+                first=partial(_event, about, type, reason, message, now),
+                again=lambda event: replace(event, count=event.count + 1, last=_text(now)),
             )
 
     async def _send(self, event: KubeEvent) -> KubeEvent:
@@ -144,6 +141,21 @@ class KubeRecorder:
             raise PermissionDeniedError(
                 f"may not patch events in namespace {event.namespace!r}; {RBAC}"
             ) from denial
+
+
+def _event(
+    about: Reference,
+    event_type: EventType,
+    reason: str,
+    message: str,
+    now: datetime,
+) -> KubeEvent:
+    name, time = _event_name(about.name), _text(now)
+    return KubeEvent(name, about, event_type, reason, message, time, time)
+
+
+def _text(time: datetime) -> str:
+    return time.isoformat(timespec="microseconds")
 
 
 def _series(event: KubeEvent) -> dict[str, object]:

@@ -102,6 +102,7 @@ class KubeKind(Kind[T]):
         self.managed_fields = managed_fields
         self.propagation: Propagation = propagation
         self.optional = optional
+        self._read: tuple[bytes | None, KubeMetadata] = (None, KubeMetadata())  # the last value
 
     def labelled(self, labels: Mapping[str, str]) -> "KubeKind[T]":
         """Return this kind, limited further to objects that have these labels."""
@@ -126,11 +127,16 @@ class KubeKind(Kind[T]):
         return part
 
     def metadata(self, value: bytes) -> KubeMetadata:
-        """See `Kind.metadata`."""
+        """See `Kind.metadata`; of the same value, it is decoded once."""
+        last, metadata = self._read
+        if value is last:
+            return metadata
         try:
-            return _head.decode(value).metadata
+            metadata = _head.decode(value).metadata
         except DECODE_ERRORS as error:
             raise InvalidObjectError(f"invalid metadata: {error}") from error
+        self._read = value, metadata
+        return metadata
 
     def metadata_of(self, obj: T) -> Metadata:
         """See `Kind.metadata_of`."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -116,10 +117,13 @@ class Budget:
 
 
 class _Pending(msgspec.Struct, Generic[E], frozen=True, gc=False):
-    """An event about the object `about` that waits to be sent since the time `since`."""
+    """An event about the object `about` that waits to be sent since the time `since`.
+
+    `make` returns the event. It is made when it is sent, because writes of objects come first.
+    """
 
     about: str
-    event: E
+    make: Callable[[], E]
     since: float
 
 
@@ -170,27 +174,28 @@ class Outbox(Generic[E]):
 
         The event is *first*, or *again* of the recent event with the same *identity*. The event is
         dropped if the object has too many events or the queue is full; a repeat is counted anyway.
+        *first* is called when the event is sent or repeated.
         """
         pending = self._pending.get(identity)
         if pending is not None:
-            repeated = again(pending.event)
-            self._pending[identity] = _Pending(about, repeated, pending.since)
+            repeated = again(pending.make())
+            self._pending[identity] = _Pending(about, lambda: repeated, pending.since)
             return
         recent = self._recent(identity)
         if recent is not None and self._delay(about, identity):
             self._sent[identity] = (again(recent), self._sent[identity][1])
             return
-        event = first() if recent is None else again(recent)
+        make = first if recent is None else partial(again, recent)
         if len(self._pending) < PENDING_MAX and self._budget.take(about):
             self._sent.pop(identity, None)
             now = self._clock()
             self._added.append(now)
-            self._pending[identity] = _Pending(about, event, now)
+            self._pending[identity] = _Pending(about, make, now)
             self._wake.set()
             return
         self.dropped += 1
         if recent is not None:
-            self._sent[identity] = (event, self._sent[identity][1])
+            self._sent[identity] = (make(), self._sent[identity][1])
 
     def _delay(self, about: str, identity: Hashable) -> bool:
         """Return whether a repeat is within the quiet time, and schedule it for its end."""
@@ -211,7 +216,7 @@ class Outbox(Generic[E]):
             self.dropped += 1
         else:
             event, _ = self._sent.pop(identity)
-            self._pending[identity] = _Pending(about, event, self._clock())
+            self._pending[identity] = _Pending(about, lambda: event, self._clock())
             self._wake.set()
 
     async def run(self) -> None:
@@ -267,12 +272,13 @@ class Outbox(Generic[E]):
     async def _send_next(self) -> None:
         """Send the oldest event; drop it if that fails."""
         identity, pending = self._pending.popitem(last=False)
-        about = pending.about
-        self._remember(identity, pending.event)  # so that an event during the send is a repeat
+        about, event = pending.about, pending.make()
+        self._remember(identity, event)  # so that an event during the send is a repeat
         try:
-            sent = await self._send(pending.event)
+            sent = await self._send(event)
         except asyncio.CancelledError:
-            self._pending[identity] = pending  # its outcome is unknown
+            # its outcome is unknown
+            self._pending[identity] = _Pending(about, lambda: event, pending.since)
             raise
         except StoreError as error:
             self.dropped += 1

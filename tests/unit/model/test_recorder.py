@@ -70,6 +70,20 @@ class TestCounting:
         await asyncio.sleep(1)
         assert sender.sent == [("no", 5)]
 
+    async def test_an_event_is_made_once_when_it_is_sent(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        made: list[Event] = []
+
+        def make() -> Event:
+            made.append(("no", 1))
+            return made[-1]
+
+        outbox.add("shop", ("shop", "no"), first=make, again=lambda sent: sent)
+        assert made == []
+        await asyncio.sleep(1)
+        assert made == sender.sent == [("no", 1)]
+
     async def test_a_repeat_of_a_sent_event_increments_its_count(
         self, outbox: Outbox[Event], sender: Sender
     ) -> None:

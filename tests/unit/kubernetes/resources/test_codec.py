@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from natsctl import kube
-from natsctl.errors import StoreError
+from natsctl.errors import InvalidObjectError, StoreError
 from natsctl.kubernetes.resources.codec import ObjectDecoder
 
 MANAGED: list[Any] = [{"manager": "x", "fieldsV1": {"f:data": {}}}]
@@ -85,3 +85,11 @@ def test_a_kind_of_which_only_metadata_is_watched_keeps_no_other_field() -> None
 def test_an_invalid_object_is_an_error_of_the_store(document: bytes) -> None:
     with pytest.raises(StoreError, match="invalid ConfigMap"):
         ObjectDecoder(KIND).stored(document)
+
+
+def test_the_metadata_of_each_value_is_its_own() -> None:
+    one, other = (encode({"metadata": {**METADATA, "uid": uid}}) for uid in ("1", "2"))
+    uids = [KIND.metadata(value).uid for value in (one, one, other, other, one)]
+    assert uids == ["1", "1", "2", "2", "1"]
+    with pytest.raises(InvalidObjectError, match="invalid metadata"):
+        kube("v1", "ConfigMap").metadata(b"")
