@@ -21,6 +21,7 @@ from natsctl.daemon.pauses import (
     new_pause,
     pause_controller,
     pause_object,
+    paused_controller,
     resume_controller,
     resume_object,
 )
@@ -167,7 +168,11 @@ class Actions:
                 raise NotFoundError(f"{bucket} has no {key}")
             return f"{bucket}/{key} {'is not paused' if resumption.pause is None else 'resumed'}"
 
-        return await self._each(request, resume_one)
+        outcome = await self._each(request, resume_one)
+        if await paused_controller(self._connection, request.controller) is None:
+            return outcome
+        paused = f"controller {request.controller} is paused as a whole: resume it too"
+        return msgspec.structs.replace(outcome, warnings=[*outcome.warnings, paused])
 
     async def _each(self, request: Request, act: Callable[[str, str], Awaitable[str]]) -> Outcome:
         """Act on each key; raises the error of the first one if none succeeds."""

@@ -8,6 +8,9 @@ import pytest
 
 from controllers.greetings import Greetings
 from natsctl import Controller, Object, kv, primary
+from natsctl.console.reads.listings import BUCKETS_MAX, Listings
+from natsctl.console.table import Query, Tables
+from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.events import KvEvent, events_of
@@ -398,6 +401,55 @@ class TestTables:
             await Bucket(nats.connection, "many").ensure(kv(bytes, bucket="many"))
             reply = await client.get("objects", bucket="many", **query)
             assert (reply.status, reply.problem[0]) == (400, "invalid")
+
+
+class TestListings:
+    """The watches of the buckets that somebody browses."""
+
+    async def test_a_few_buckets_are_watched_at_a_time(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        names = [f"bucket-{number}" for number in range(BUCKETS_MAX + 2)]
+        async with console_on(nats_server.url) as client:
+            for name in names:
+                await Bucket(nats.connection, name).ensure(kv(bytes, bucket=name))
+                await client.read("objects", bucket=name)
+
+            async def watched() -> list[str]:
+                infos = [await Bucket(nats.connection, name).info() for name in names]
+                counts = [info["state"]["consumer_count"] for info in infos]
+                return [name for name, count in zip(names, counts, strict=True) if count]
+
+            await eventually(lambda: _is(watched, names[2:]))
+
+    async def test_a_large_bucket_is_shown_by_its_keys(self, nats: Nats) -> None:
+        await Bucket(nats.connection, "large").ensure(kv(bytes, bucket="large"))
+        for key in ("b", "a"):
+            await put(nats, "large", key)
+        listings, tables = Listings(nats.connection, bytes_max=1), Tables()
+        try:
+            listing = await listings.open("large")
+            table = await tables.page(listing, Query(), columns={}, states={})
+            assert [row.key for row in table.rows] == ["a", "b"]
+            assert "large" in table.note
+            with pytest.raises(UsageError, match="large"):
+                await tables.page(listing, Query(sort="REVISION"), columns={}, states={})
+        finally:
+            await listings.close()
+
+    async def test_a_bucket_that_is_deleted_is_not_found(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
+        async with console_on(nats_server.url) as client:
+            await client.read("objects", bucket="shops")
+            await nats.connection.api("STREAM.DELETE.KV_shops")
+
+            async def reason() -> Any:
+                reply = await client.get("objects", bucket="shops")
+                return reply.body.get("error", {}).get("reason")
+
+            await eventually(lambda: _is(reason, "not_found"))
 
 
 async def _listed(client: ConsoleClient) -> None:

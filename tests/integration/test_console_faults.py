@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,9 +18,10 @@ from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.events import events_of
 from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
 from natsctl.jetstream.stores import Nats, connect
-from tests.support.cli.natsctl_command import Natsctl
+from tests.support.cli.natsctl_command import ROOT, Natsctl
 from tests.support.clients.console_client import ConsoleClient, console_on
 from tests.support.controllers.daemon import daemon_on
 from tests.support.eventually import eventually
@@ -242,6 +244,63 @@ accounts: { plants: { jetstream: enabled, users: [
     async def test_a_table_without_permission_is_refused(self, viewer: ConsoleClient) -> None:
         assert (await viewer.get("keys", controller="greetings")).problem[0] == "refused"
         assert (await viewer.get("buckets")).problem[0] == "refused"
+
+
+class TestDocumentedPermissions:
+    """The subjects of the page suffice."""
+
+    async def test_the_documented_subjects_suffice(self, tmp_path: Path) -> None:
+        allowed = ", ".join(f'"{subject}"' for subject in documented_subjects())
+        config = f"""
+accounts: {{ plants: {{ jetstream: enabled, users: [
+  {{ user: admin, password: s3cret }}
+  {{ user: ops, password: s3cret, permissions: {{
+      publish: {{ allow: [{allowed}] }}, subscribe: {{ allow: ["_INBOX.>"] }}
+  }} }}
+] }} }}
+"""
+        async with NatsServer(tmp_path / "nats", config=config) as server:
+            admin_options = NatsOptions(servers=(server.url,), user="admin", password="s3cret")
+            ops = NatsOptions(servers=(server.url,), user="ops", password="s3cret")
+            async with (
+                connect(admin_options) as admin,
+                daemon_on(admin, Greetings()),
+                console_on(ops) as client,
+            ):
+                await admin.connection.request("$KV.greetings.shop", b'{"spec": {"text": "hi"}}')
+                await eventually(lambda: events_of(admin.connection, "greetings", "shop"))
+                await client.read("home")
+                await client.read("buckets")
+                table = await client.read("keys", controller="greetings")
+                assert [row["key"] for row in table["rows"]] == ["shop"]
+                view = await client.read("key", controller="greetings", key="shop")
+                assert view["errors"] == {}
+                reply = await client.act("pause", controller="greetings", keys=["shop"])
+                assert (reply.body["warnings"], reply.body["recorded"]) == ([], True)
+                (event,) = [
+                    event
+                    for event in await events_of(admin.connection, "greetings", "shop")
+                    if event.reason == "ConsolePause"
+                ]
+                assert "(NATS user ops)" in event.message
+            denied = re.findall(r'Violation - Subject "([^"]+)"', server.log())
+            assert {subject for subject in denied if "greetings" in subject} == set()
+
+
+def documented_subjects() -> list[str]:
+    """Return the subjects of the operator's commands, and those that the page adds."""
+    page = (ROOT / "docs" / "console.md").read_text().partition("## Permissions")[2]
+    first = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `$")]
+    added = [
+        subject.replace("…", "$JS.API.STREAM." if "MSG" in subject else "$JS.API.")
+        .replace("KV_B", "KV_greetings")
+        .replace(".NAME.", ".greetings.")
+        for cell in first
+        for subject in re.findall(r"`([^`]+)`", cell)
+    ]
+    commands = ["$SRV.INFO.natsctl", "natsctl.api.*.greetings", "natsctl.api.gc.*.greetings"]
+    schemas = ["$JS.API.STREAM.INFO.KV_natsctl", "$JS.API.STREAM.MSG.GET.KV_natsctl"]
+    return [*commands, *schemas, "$KV.greetings.>", *added]
 
 
 class TestReconnect:

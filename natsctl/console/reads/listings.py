@@ -165,10 +165,14 @@ class Listing:
 
 
 class Listings:
-    """The listings of the buckets that were read last, by bucket and pattern of keys."""
+    """The listings of the buckets that were read last, by bucket and pattern of keys.
 
-    def __init__(self, connection: Connection) -> None:
+    The values of a bucket with more than *bytes_max* bytes are not kept.
+    """
+
+    def __init__(self, connection: Connection, *, bytes_max: int = BYTES_MAX) -> None:
         self._connection = connection
+        self._bytes_max = bytes_max
         self._open: OrderedDict[tuple[str, str], Listing] = OrderedDict()
         self._read: dict[tuple[str, str], float] = {}
         self._opening = asyncio.Lock()
@@ -202,7 +206,7 @@ class Listings:
         return Listing(
             bucket,
             keys,
-            values=state["bytes"] <= BYTES_MAX,
+            values=state["bytes"] <= self._bytes_max,
             names_first=state.get("num_subjects", 0) > NAMES_MIN,
         )
 
