@@ -65,6 +65,34 @@ async def test_pause_and_resume_are_shown(shared_site: Site, visitor: Visitor) -
     await expect(fact).to_have_count(0)
 
 
+async def test_a_whole_controller_is_paused_and_resumed(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await visitor.open("/keys/shops")
+    page = visitor.page
+    await button(visitor, "Pause").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    await visitor.open("/")
+    await expect(page.get_by_role("table", name="Controllers")).to_contain_text("paused")
+    await visitor.open("/keys/shops")
+    await button(visitor, "Resume").click()
+    dialog = page.get_by_role("dialog", name="Resume all keys of shops?")
+    await dialog.get_by_role("button", name="Resume").click()
+    await expect(reports(visitor)).not_to_be_empty()
+    status = await shared_site.natsctl.done("status", "-o", "json")
+    assert json.loads(status)[0]["paused_controller"] is None
+
+
+async def test_a_key_is_recorded_on_request(shared_site: Site, visitor: Visitor) -> None:
+    await open_key(shared_site, visitor, "recorded-later")
+    await button(visitor, "Record").click()
+    await expect(reports(visitor)).to_contain_text("record")
+    await button(visitor, "Resync").click()
+    await expect(syncs(visitor).filter(has_text="manual").first).to_be_visible()
+    async with visitor.page.expect_download():
+        await button(visitor, "Download recording").click()
+
+
 async def test_a_plan_is_shown_and_nothing_is_written(shared_site: Site, visitor: Visitor) -> None:
     await open_key(shared_site, visitor, "planned-shop")
     await shared_site.natsctl.done("delete", "parts", "planned-shop.a")

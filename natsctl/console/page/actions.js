@@ -16,16 +16,14 @@ const ASKED_FROM = 20; // keys whose resync is asked about
  * @param {string[]} keys
  */
 export async function resync(controller, keys) {
-  const subject = keys.length ? counted(keys.length, "key") : `all keys of ${shown(controller)}`;
-  if (keys.length === 0 || keys.length >= ASKED_FROM) {
-    const answer = await ask({ title: `Resync ${subject}?`, button: "Resync" });
-    if (!answer) return;
-  }
+  const title = `Resync ${subjectOf(controller, keys)}?`;
+  const isAsked = keys.length === 0 || keys.length >= ASKED_FROM;
+  if (isAsked && !(await ask({ title, button: "Resync" }))) return;
   await perform("resync", { controller, keys });
 }
 
 /**
- * Pause keys, with a reason and a time that the user gives.
+ * Pause keys, with a reason and a time that the user gives. No keys means the whole controller.
  *
  * @param {string} controller
  * @param {string[]} keys
@@ -34,25 +32,39 @@ export async function pause(controller, keys) {
   const reason = field("Reason", { name: "reason", maxlength: 1000, autofocus: true });
   const limit = field("Time", { name: "limit", placeholder: "2h", maxlength: 20 });
   const answer = await ask({
-    title: `Pause ${subjectOf(keys)}?`,
+    title: `Pause ${subjectOf(controller, keys)}?`,
     text: "A paused key is neither synced nor garbage collected until it is resumed. " +
-      "Without a time such as 30m or 2h, the pause lasts until somebody resumes the key.",
+      "Without a time such as 30m or 2h, the pause lasts until somebody resumes it.",
     fields: [reason, limit],
     button: "Pause",
   });
   if (!answer) return;
   const time = answer.limit ? { for: answer.limit } : {};
-  await perform("pause", { controller, keys, reason: answer.reason, ...time });
+  const everything = keys.length === 0;
+  await perform("pause", { controller, keys, everything, reason: answer.reason, ...time });
 }
 
 /**
- * Resume keys.
+ * Resume keys. No keys means the whole controller.
  *
  * @param {string} controller
  * @param {string[]} keys
  */
 export async function resume(controller, keys) {
-  await perform("resume", { controller, keys });
+  const everything = keys.length === 0;
+  const title = `Resume ${subjectOf(controller, keys)}?`;
+  if (everything && !(await ask({ title, button: "Resume" }))) return;
+  await perform("resume", { controller, keys, everything });
+}
+
+/**
+ * Record every sync of a key from now on.
+ *
+ * @param {string} controller
+ * @param {string} key
+ */
+export async function record(controller, key) {
+  await perform("record", { controller, keys: [key], stop: false });
 }
 
 /**
@@ -121,6 +133,7 @@ async function perform(action, body) {
   }
 }
 
-function subjectOf(keys) {
+function subjectOf(controller, keys) {
+  if (keys.length === 0) return `all keys of ${shown(controller, 80)}`;
   return keys.length === 1 ? shown(keys[0], 80) : counted(keys.length, "key");
 }

@@ -13,6 +13,8 @@ const TICK_MS = 1_000;
 const STALE_MS = 10_000;
 const SILENCE_MS = 20_000;
 const RETRY_MS = 2_000;
+const AGES_MS = 10_000; // after which a view with ages is loaded again without a change
+const AGING = ["home", "keys", "key", "members"];
 const RETRIED = ["timeout", "unavailable", "no_daemon", "offline"];
 
 /** @typedef {{kind: "live" | "stale" | "connecting", text: string}} LiveState */
@@ -32,6 +34,7 @@ export class Live {
     this._report = report;
     this._abort = new AbortController();
     this._loading = false;
+    this._loadedMs = 0;
     this._pending = false;
     this._nextMs = 0;
     this._heardMs = Date.now();
@@ -64,6 +67,7 @@ export class Live {
     if (this._loading) return; // `_pending` stays set, so the end of this load starts the next
     this._pending = false;
     this._loading = true;
+    this._loadedMs = Date.now();
     this._nextMs = Date.now() + INTERVAL_MS;
     const error = await this._load(this._abort.signal).then(() => null, (reason) => reason);
     this._loading = false;
@@ -130,6 +134,8 @@ export class Live {
   _check() {
     if (document.hidden) return;
     if (Date.now() - Math.max(this._heardMs, this._openedMs) > SILENCE_MS) this._open();
+    const isAging = this._heard && AGING.includes(this._query.view);
+    if (isAging && Date.now() - this._loadedMs > AGES_MS) this.refresh();
     this._report(this._present(Date.now() - this._heardMs));
   }
 

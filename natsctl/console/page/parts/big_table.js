@@ -23,14 +23,12 @@ export class BigTable {
    * @param {string} options.label
    * @param {(offset: number, limit: number, signal: AbortSignal) =>
    *   Promise<{rows: any[], total: number}>} options.load
-   * @param {(key: string) => string} options.pathOf the path of a row's page
    * @param {(sort: string) => void} options.onSort
    * @param {(offset: number) => void} options.onScroll
    * @param {() => void} options.onSelect
    */
-  constructor({ label, load, pathOf, onSort, onScroll, onSelect }) {
+  constructor({ label, load, onSort, onScroll, onSelect }) {
     this._load = load;
-    this._pathOf = pathOf;
     this._onSort = onSort;
     this._onScroll = onScroll;
     this._onSelect = onSelect;

@@ -1,6 +1,6 @@
 /** Shows one key: its objects, its object's text, and its revisions, syncs and events. */
 
-import { pause, plan, resume, resync, saveRecording } from "../actions.js";
+import { pause, plan, record, resume, resync, saveRecording } from "../actions.js";
 import { get } from "../api.js";
 import { h, replace } from "../dom.js";
 import { count, counted, duration, shown } from "../format.js";
@@ -161,6 +161,7 @@ class Key {
       button("Pause", () => pause(controller, [key])),
       button("Resume", () => resume(controller, [key])),
       button("Plan", () => plan(controller, key)),
+      button("Record", () => record(controller, key)),
       button("Download recording", () => saveRecording(controller, key)),
     ];
   }

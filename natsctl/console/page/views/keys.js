@@ -24,7 +24,7 @@ export function keysView(route, refresh) {
     load: (signal) => view.load(signal),
     search: () => view.search.focus(),
     move: (step) => view.table.move(step),
-    resync: () => view.chosen((keys) => resync(route.controller, keys)),
+    resync: () => view.resync(),
     moved: (query) => view.moved(query),
   };
 }
@@ -41,7 +41,6 @@ class Keys {
     this.table = new BigTable({
       label: "Keys",
       load: (offset, limit, signal) => this._page(offset, limit, signal),
-      pathOf: (key) => keyPath(route, key),
       onSort: (sort) => this._changed({ sort }),
       onScroll: (offset) => this._remember(offset),
       onSelect: () => this._summarize(),
@@ -70,9 +69,10 @@ class Keys {
     this._refresh();
   }
 
-  chosen(act) {
+  /** Resync the selected keys, or the active one. */
+  resync() {
     const keys = this.table.chosen;
-    if (keys.length && this._route.controller !== undefined) act(keys);
+    if (keys.length && this._route.controller !== undefined) resync(this._route.controller, keys);
   }
 
   async _page(offset, limit, signal) {
@@ -147,7 +147,7 @@ class Keys {
     const { controller } = this._route;
     if (controller === undefined) return [];
     const button = (label, act) =>
-      h("button", { type: "button", onclick: () => this.chosen((keys) => act(controller, keys)) }, label);
+      h("button", { type: "button", onclick: () => act(controller, this.table.chosen) }, label);
     return [
       button("Resync", resync), button("Pause", pause), button("Resume", resume),
       h("a", { href: paths.garbage(controller), class: "button" }, "Garbage"),
