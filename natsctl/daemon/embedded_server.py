@@ -5,9 +5,13 @@ import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from natsctl.jetstream.embedded import EmbeddedServer
+from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.telemetry.logger import get_logger
+
+if TYPE_CHECKING:  # importing it takes 11 MB
+    from natsctl.jetstream.embedded import EmbeddedServer
 
 log = get_logger(__name__)
 
@@ -15,7 +19,9 @@ DEFAULT_PORT = 4222
 
 
 @asynccontextmanager
-async def private_server(store_dir: Path | None, port: int | None) -> AsyncIterator[EmbeddedServer]:
+async def private_server(
+    store_dir: Path | None, port: int | None
+) -> AsyncIterator["EmbeddedServer"]:
     """Run a private nats-server while the context lasts, and log its URL.
 
     Args:
@@ -25,6 +31,8 @@ async def private_server(store_dir: Path | None, port: int | None) -> AsyncItera
 
     Raises the errors of `EmbeddedServer`.
     """
+    from natsctl.jetstream.embedded import EmbeddedServer  # noqa: PLC0415 - see above
+
     if port is None and _free(DEFAULT_PORT):
         port = DEFAULT_PORT
     async with EmbeddedServer(store_dir, port=port or None) as server:
@@ -34,7 +42,7 @@ async def private_server(store_dir: Path | None, port: int | None) -> AsyncItera
         yield server
 
 
-async def while_it_runs(server: EmbeddedServer, work: Coroutine[None, None, None]) -> None:
+async def while_it_runs(server: "EmbeddedServer", work: Coroutine[None, None, None]) -> None:
     """Run *work*; raises `ConnectError` if the server ends before the work."""
     task, failed = asyncio.create_task(work), asyncio.create_task(server.failed())
     try:
@@ -46,6 +54,15 @@ async def while_it_runs(server: EmbeddedServer, work: Coroutine[None, None, None
     if failed.cancelled() or not task.cancelled():
         return task.result()
     raise failed.result()
+
+
+def private_options(options: NatsOptions, *servers: str) -> NatsOptions:
+    """Return options for a private server: the timeouts stay, the other options do not apply."""
+    return NatsOptions(
+        servers=servers,
+        connect_timeout_s=options.connect_timeout_s,
+        request_timeout_s=options.request_timeout_s,
+    )
 
 
 def _free(port: int) -> bool:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from natsctl import Controller, Object, kv, primary
+from natsctl.daemon.http.checks import Verdict
 from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
-from natsctl.daemon.http.vitals import Verdict, Vitals
+from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, complete
-from natsctl.cli.framework.controllers import ControllersOption, PortOption
+from natsctl.cli.framework.controller_options import ControllersOption, PortOption
 from natsctl.cli.framework.options import typed_options, with_options
 from natsctl.daemon.embedded_server import private_server, while_it_runs
 from natsctl.daemon.observe.logs import log_to_stderr

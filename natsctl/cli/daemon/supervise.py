@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,9 +26,11 @@ from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.load import Effective
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.daemon.signals import until_signalled
-from natsctl.jetstream.embedded import EmbeddedServer
 
-PrivateServer = AbstractAsyncContextManager[EmbeddedServer]
+if TYPE_CHECKING:
+    from natsctl.jetstream.embedded import EmbeddedServer
+
+PrivateServer = AbstractAsyncContextManager["EmbeddedServer"]
 
 
 def process_count(settings: ControllerSettings) -> int:

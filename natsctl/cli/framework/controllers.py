@@ -1,10 +1,7 @@
-"""Loads the controllers that a command names, and defines the options that name them."""
+"""Loads the controllers that a command names."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import slots
@@ -12,34 +9,6 @@ from natsctl.daemon.loader import load, load_runnable, make
 from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.model.kinds import KvKind
-
-_HELP = "Controller class as package.module:Name, searched in the current folder first"
-
-ControllersOption = Annotated[
-    list[str], typer.Option("--controller", "-c", help=f"{_HELP}; repeatable", metavar="M:C")
-]
-KindsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--controller",
-        "-c",
-        metavar="M:C",
-        help="Controller class; the object must match its types for the bucket",
-    ),
-]
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        max=65535,
-        metavar="PORT",
-        help="Port of the private nats-server; 0 selects a free port [default: 4222 if it is free]",
-    ),
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of keys that are synced concurrently", metavar="NUMBER"),
-]
 
 Kinds = list[KvKind[object]]
 

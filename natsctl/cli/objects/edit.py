@@ -7,7 +7,8 @@ from natsctl.cli.documents.editor import EditedFile, edited_file, editor_command
 from natsctl.cli.documents.three_way_merge import Clash, merged
 from natsctl.cli.documents.values import replace, with_version
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
+from natsctl.cli.framework.controller_options import KindsOption
+from natsctl.cli.framework.controllers import Kinds, load_kinds
 from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
 from natsctl.cli.objects.writing import ChangeOutput, ChangeOutputOption, DryRun, DryRunOption

@@ -14,7 +14,8 @@ from natsctl.cli.documents.desired import (
 )
 from natsctl.cli.documents.values import DesiredObject, RawValue, outcome, replace
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.controllers import Kinds, KindsOption, load_kinds
+from natsctl.cli.framework.controller_options import KindsOption
+from natsctl.cli.framework.controllers import Kinds, load_kinds
 from natsctl.cli.framework.usage import only
 from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.terminal import write_line

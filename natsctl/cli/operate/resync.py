@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.controllers import WorkersOption
+from natsctl.cli.framework.controller_options import WorkersOption
 from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, exit_status, report_error
 from natsctl.cli.framework.options import with_cluster, with_owner_names
 from natsctl.cli.operate.find_daemon import (

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 import typer
 
 from natsctl.cli.framework.command import App, complete
-from natsctl.cli.framework.controllers import ControllersOption, load_runnable_controller
+from natsctl.cli.framework.controller_options import ControllersOption
+from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.options import with_cluster
 from natsctl.cli.output.printing import OUTPUT_OPTION, write_json, write_yaml
 from natsctl.cli.output.terminal import write_line, write_notice

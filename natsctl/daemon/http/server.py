@@ -22,8 +22,8 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from natsctl.core.task_group import together
+from natsctl.daemon.http.checks import Check, Endpoint, Verdict
 from natsctl.daemon.http.scrapes import Scrapes
-from natsctl.daemon.http.vitals import Check, Endpoint, Verdict
 from natsctl.daemon.observe.watchdog import Stall, StandIn, Watchdog
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError

@@ -4,56 +4,21 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
 from natsctl.core.insight.measures import CacheMeasures, Measures
+from natsctl.daemon.http.checks import Check, Endpoint, Verdict
 from natsctl.daemon.http.metrics import Scrape, families
 from natsctl.daemon.observe.watchdog import Watchdog
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
-from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.metrics import exposition
 
 StateT_co = TypeVar("StateT_co", covariant=True)
-
-Endpoint = Literal["livez", "readyz"]
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One aspect of a process's health; `failure` is the reason it fails, empty if it passes."""
-
-    name: str
-    failure: str = ""
-
-    def __str__(self) -> str:
-        reason = " ".join(hidden(self.failure).split())  # one line
-        return f"[-]{self.name} failed: {reason}" if self.failure else f"[+]{self.name} ok"
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """The result of all checks behind one endpoint, such as `readyz`."""
-
-    endpoint: str
-    checks: tuple[Check, ...]
-
-    @property
-    def passed(self) -> bool:
-        """True if no check fails."""
-        return not any(check.failure for check in self.checks)
-
-    def text(self, *, verbose: bool = False) -> str:
-        """Return `ok`, or a line for each check if one fails or if *verbose*.
-
-        The form is that of a kube-apiserver.
-        """
-        if self.passed and not verbose:
-            return "ok"
-        end = f"{self.endpoint} check {'passed' if self.passed else 'failed'}\n"
-        return "\n".join((*map(str, self.checks), end))
 
 
 class HasState(Protocol[StateT_co]):

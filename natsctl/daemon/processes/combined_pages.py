@@ -4,8 +4,8 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from natsctl.daemon.http.checks import Check, Endpoint, Verdict
 from natsctl.daemon.http.client import read_page
-from natsctl.daemon.http.vitals import Check, Endpoint, Verdict
 from natsctl.daemon.processes.supervisor import ProcessState
 from natsctl.errors import NoDaemonError
 from natsctl.telemetry.metric_sums import LABEL, MetricSums, ProcessPage

@@ -223,3 +223,15 @@ def test_the_overview_loads_neither_nats_nor_yaml() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_supervisor_loads_neither_clients_nor_controllers() -> None:
+    code = (
+        "import sys; import natsctl.cli.daemon.run; "
+        "heavy = {'nats', 'kubernetes', 'aiohttp', 'natsctl.daemon.operator'}; "
+        "heavy |= {'natsctl.cli.daemon.serve', 'natsctl.controller.controller'}; "
+        "heavy &= set(sys.modules); "
+        "sys.exit(f'loaded: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

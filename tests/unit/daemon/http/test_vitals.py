@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from natsctl import Controller, Object, StoreError, kv, primary, tertiary
 from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
-from natsctl.daemon.http.vitals import Check, Verdict, Vitals
+from natsctl.daemon.http.checks import Check, Verdict
+from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.testing.memory import MemoryStores
