@@ -329,7 +329,8 @@ class ControllerRuntime(Hosted):
             await self._host.begin()
 
     def _sync(self, key: str) -> Awaitable[float | None]:
-        return self._parts.runs.sync(key, self._keys.reasons.take(key))
+        opened = self._opened or self._parts
+        return opened.runs.sync(key, self._keys.reasons.take(key))
 
     async def _resync(self) -> None:
         await self.synced.wait()

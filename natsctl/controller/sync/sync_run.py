@@ -28,6 +28,8 @@ from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import bind_operation, log_context
 from natsctl.telemetry.tracing import records_spans, sync_span
 
+_MANUAL = Operation.MANUAL  # Python looks up the member of an enum slowly
+
 DeletionPolicy = Literal["delete", "orphan"]
 
 
@@ -109,7 +111,7 @@ class SyncRuns:
             return _skipped()
         run = _SyncRun(
             key,
-            operation is Operation.MANUAL,
+            operation is _MANUAL,
             operation=operation,
             started_s=time.time(),
             begun=self._clock(),

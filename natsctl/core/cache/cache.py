@@ -81,11 +81,6 @@ class Cache(Generic[T]):
         """Return whether the object exists, valid or not."""
         return key in self._state.objects or key in self._state.invalid
 
-    @property
-    def invalid(self) -> Mapping[str, Invalid]:
-        """The objects whose newest state is invalid, by key; a view until the next listing."""
-        return self._state.invalid
-
     def decode(self, stored: Stored) -> T:
         """Return the object in a state of this kind as a value that nothing else holds."""
         obj = self._decoded.take(stored)
@@ -95,6 +90,8 @@ class Cache(Generic[T]):
         self._state = state
         self.get: Callable[[str], Stored | None] = state.objects.get
         """Returns the last valid state of an object, None if it has none."""
+        self.invalid: Mapping[str, Invalid] = state.invalid
+        """The objects whose newest state is invalid, by key; a view until the next listing."""
 
     def unread(self, wanted: Keeps) -> Iterator[str | None]:
         """Return the *wanted* keys whose values are missing, also in a listing; None for others.

@@ -174,17 +174,17 @@ class Informer(Generic[T]):
         slices = Slices()
         async for event in events:
             self.failure = None
-            if self._notifying.locked() or isinstance(event, _OF_LISTING):
+            if isinstance(event, _OF_LISTING) or self._notifying.locked():
                 await self._apply(event, slices)
+                if isinstance(event, Listed):
+                    establishing.end()
+                    self._listed()
             else:
                 for change in self.cache.apply(event):  # one at most
                     if change is not None:
                         self._notify(change)
                 if slices.over:
                     await slices.pause()
-            if isinstance(event, Listed):
-                establishing.end()
-                self._listed()
 
     async def _apply(self, event: WatchEvent, slices: Slices) -> None:
         """Apply the event, and notify subscribers of its changes in slices."""

@@ -226,7 +226,9 @@ class DependencyWatches(Generic[W]):
 
     def keep_only(self, dependent: W, wanted: Collection[Dependency[Any]]) -> None:
         """End the dependencies of *dependent* that are not *wanted*."""
-        for dependency in tuple(self._dependencies.get(dependent, ())):
+        if dependent not in self._dependencies:
+            return
+        for dependency in tuple(self._dependencies[dependent]):
             if dependency not in wanted:
                 self.release(dependent, dependency)
 

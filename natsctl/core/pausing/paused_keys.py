@@ -107,11 +107,6 @@ class PausedKeys:
         self._pending.add(key)
         return True
 
-    @property
-    def any(self) -> bool:
-        """True if any key is paused or quarantined."""
-        return bool(self.pauses or self.quarantine.quarantined)
-
     def state(self, key: str) -> str | None:
         """Return a digest of the desired state of the object; empty if it does not exist.
 

@@ -69,7 +69,7 @@ class SyncRun(Sync, kw_only=True):
     def facts(self, now: float, error: str = "") -> SyncFacts:
         """Return what the journal keeps of the sync, which ends *now*."""
         stored = self.stored
-        return (
+        return SyncFacts(
             self.operation,
             self.started_s,
             now - self.begun,

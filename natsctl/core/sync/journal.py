@@ -2,14 +2,12 @@
 
 from collections import OrderedDict
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
 
 import msgspec
 
 KEYS_MAX = 10_000
 RECORDS_MAX = 5  # per key
 FAILING_MAX = 200_000
-ERROR: Final = 4  # the index of the error in `SyncFacts`
 
 
 class SyncRecord(msgspec.Struct, frozen=True, gc=False):
@@ -36,18 +34,33 @@ class SyncRecord(msgspec.Struct, frozen=True, gc=False):
     deleted: int
 
 
-SyncFacts: TypeAlias = tuple[str, float, float, int | None, str, int, int, int]
-"""The fields of a `SyncRecord`, which starts at these seconds since 1970.
+class SyncFacts(msgspec.Struct, frozen=True, gc=False):
+    """A sync as it is kept: a `SyncRecord` is made of it only if somebody looks at it.
 
-A sync is kept as facts, because few of them are ever looked at.
-"""
+    `started_s` is the time of its start in seconds since 1970.
+    """
 
+    operation: str
+    started_s: float
+    duration_s: float
+    revision: int | None = None
+    error: str = ""
+    created: int = 0
+    updated: int = 0
+    deleted: int = 0
 
-def record_of(facts: SyncFacts) -> SyncRecord:
-    """Return the record with these facts."""
-    operation, started_s, duration_s, revision, error, created, updated, deleted = facts
-    started = datetime.fromtimestamp(started_s, UTC)
-    return SyncRecord(operation, started, duration_s, revision, error, created, updated, deleted)
+    def record(self) -> SyncRecord:
+        """Return the record of the sync."""
+        return SyncRecord(
+            self.operation,
+            datetime.fromtimestamp(self.started_s, UTC),
+            self.duration_s,
+            self.revision,
+            self.error,
+            self.created,
+            self.updated,
+            self.deleted,
+        )
 
 
 class Journal:
@@ -67,7 +80,7 @@ class Journal:
         self.syncs += 1
         if self._failing:
             self._failing.pop(key, None)
-        if sync[ERROR]:
+        if sync.error:
             self._add_failure(key, sync)
         before = self._syncs.pop(key, ())
         self._syncs[key] = (*before[1 - RECORDS_MAX :], sync)
@@ -86,8 +99,8 @@ class Journal:
         if syncs is None:
             failed = self._failing.get(key)
             syncs = () if failed is None else (failed,)
-        return [record_of(sync) for sync in syncs]
+        return [sync.record() for sync in syncs]
 
     def failing(self) -> dict[str, str]:
         """Return the error of each failing key."""
-        return {key: sync[ERROR] for key, sync in self._failing.items()}
+        return {key: sync.error for key, sync in self._failing.items()}

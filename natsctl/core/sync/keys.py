@@ -37,6 +37,10 @@ class Operation(StrEnum):
         return _PRIORITY.get(self, Priority.USER)
 
 
+# Python looks up the member of an enum slowly, and each change needs these
+_PUT, _RETRY, _MANUAL = Operation.PUT, Operation.RETRY, Operation.MANUAL
+_USER, _RESYNC = Priority.USER, Priority.RESYNC
+
 _PRIORITY = {
     Operation.SECONDARY: Priority.SECONDARY,
     Operation.RETRY: Priority.RETRY,
@@ -76,11 +80,11 @@ class Reasons:
             if due <= asyncio.get_running_loop().time():
                 del self._later[key]
                 self.add(key, operation)
-        return self._now.pop(key, Operation.RETRY)
+        return self._now.pop(key, _RETRY)
 
 
 def _strength(operation: Operation) -> tuple[bool, int]:
-    return operation is Operation.MANUAL, operation.priority
+    return operation is _MANUAL, operation.priority
 
 
 class KeyQueue:
@@ -172,7 +176,7 @@ class KeyQueue:
         operation = _operation_for(change, primary)
         if operation is not None:
             self.reasons.add(key, operation)
-            priority = Priority.RESYNC if change.initial else Priority.USER
+            priority = _RESYNC if change.initial else _USER
             if self.queue.add(key, priority=priority) and loop.counters.answers:
                 loop.counters.changed(key, self.queue.now())
 
@@ -235,7 +239,7 @@ def _operation_for(change: Change[Any], primary: Primary[Any]) -> Operation | No
     if synced is not None and not _desired_changed(change.kind, synced, after):
         return None
     primary.deleted_states.pop(key, None)
-    return Operation.PUT
+    return _PUT
 
 
 def _desired_changed(kind: Kind[Any], before: Stored, after: Stored) -> bool:

@@ -260,6 +260,8 @@ class SyncLoop(Generic[K]):
     async def _work(self, slot: HeldSlot | None) -> None:
         """Sync keys one after the other; the *slot* notes the key in case the process dies."""
         queue, counters, handler = self.queue, self.counters, self._handler
+        pausing, pauses = self._pausing, self.paused.pauses
+        quarantined = self.paused.quarantine.quarantined
         clock = asyncio.get_running_loop().time
         slices = Slices()
         assigned = self._leadership is not None and self._listener is not None
@@ -273,7 +275,7 @@ class SyncLoop(Generic[K]):
                 queue.drop(key)
                 queue.done(key)
                 continue
-            if (self._pausing.whole or self.paused.any) and await self._held_back(key):
+            if (pausing.whole or pauses or quarantined) and await self._held_back(key):
                 continue
             bind_sync(context, key, queue.failures)
             begun, changed = clock(), counters.begin(key)

@@ -8,7 +8,7 @@ from natsctl.core.sync.journal import KEYS_MAX, RECORDS_MAX, Journal, SyncFacts,
 
 
 def record(number: int = 0, error: str = "") -> SyncFacts:
-    return ("put", 1_800_000_000.5, 0.5, number, error, 1, 2, 3)
+    return SyncFacts("put", 1_800_000_000.5, 0.5, number, error, 1, 2, 3)
 
 
 @pytest.fixture
