@@ -260,8 +260,11 @@ class ManagedController(Hosted, Generic[T]):
         """See `PauseListener.resumed`."""
 
     async def _report_pause(self, key: str) -> float | None:
-        """Set the condition of a paused object; the reconciler calls nothing outside."""
-        if key in self._parts.primary.informer.cache:
+        """Set the condition of a paused object; the reconciler calls nothing outside.
+
+        The reconciler would reconcile an object that is not paused, but quarantined.
+        """
+        if key in self._loop.paused.pauses and key in self._parts.primary.informer.cache:
             await self._calls.call(key, self._parts.reconciler.reconcile, key)
         return None
 

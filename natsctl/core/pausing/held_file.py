@@ -59,39 +59,50 @@ class HeldSlot:
 
 
 @contextmanager
-def held_file(name: str, workers: int) -> Iterator[HeldFile | None]:
+def held_file(name: str, workers: int, process: str = "") -> Iterator[HeldFile | None]:
     """Open the file of the sync loop *name* while the context lasts, and delete it at the end.
 
-    Yields None if the process has no state directory, or cannot write there.
+    *process* is the name of this process, by default a new one. Yields None if the process has no
+    state directory. If it cannot write there, its notes end with the process.
     """
     directory = state_directory.get()
     if directory is None or not name:
         yield None
         return
-    path = directory / f"{name}.{os.getpid()}-{os.urandom(4).hex()}{ENDING}"
+    path = directory / f"{name}.{process or process_name()}{ENDING}"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = _created(path, workers * SLOT)
     except OSError as error:
         log.warning("cannot note held keys: a key that kills the process is not found", error=error)
-        yield None
+        with mmap.mmap(-1, workers * SLOT) as unnamed:
+            yield HeldFile(unnamed)
         return
     with file, mmap.mmap(file.fileno(), workers * SLOT) as mapped:
         yield HeldFile(mapped)
         path.unlink(missing_ok=True)
 
 
-def keys_of_dead(name: str) -> list[str]:
-    """Return the keys that dead processes held in the sync loop *name*, and delete their files."""
+def process_name() -> str:
+    """Return a new name for this process, unique among all machines."""
+    return f"{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def keys_of_dead(name: str) -> list[tuple[str, str]]:
+    """Return the keys that dead processes held in the sync loop *name*, and delete their files.
+
+    Each key comes with the name of its process.
+    """
     directory = state_directory.get()
     if directory is None or not name:
         return []
-    keys: list[str] = []
+    keys: list[tuple[str, str]] = []
     for path in sorted(directory.glob(f"{name}.*-*{ENDING}")):
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while the process lives
             if os.fstat(file.fileno()).st_nlink:
-                keys += _keys_in(file.read())
+                process = path.name.removeprefix(f"{name}.").removesuffix(ENDING)
+                keys += [(key, process) for key in _keys_in(file.read())]
                 path.unlink(missing_ok=True)
     return keys
 

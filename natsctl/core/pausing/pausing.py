@@ -6,11 +6,12 @@ The bucket `natsctl` has the records, as the text of a pause (`natsctl.model.pau
 - `controllers.NAME.paused.BUCKET.KEY` pauses an object that was deleted while it was paused. The
   text `false` resumes it.
 - `controllers.NAME.deaths.BUCKET.KEY` has the deaths of processes that held the key, as JSON.
+- `controllers.NAME.held.PROCESS` has the keys that a process has held for long, as JSON.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -18,9 +19,13 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.core.pausing.clock import Clock
+from natsctl.core.pausing.held_file import keys_of_dead, process_name
+from natsctl.core.pausing.held_records import HeldRecords
+from natsctl.core.pausing.long_syncs import LongSyncs, long_syncs
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
 from natsctl.core.pausing.quarantine import Deaths, deaths_in, one_more
+from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.task_group import together
 from natsctl.errors import NotFoundError, NotLeadingError, PermissionDeniedError, StoreError
 from natsctl.model.kinds import KvKind, kv
@@ -60,6 +65,8 @@ class Pausing:
 
     def __init__(self, controller: str) -> None:
         self.controller = controller
+        self.process = process_name()
+        self._held = HeldRecords(controller, self.process, self._write_soon)
         self.whole: Pause | None = None
         self.listed = asyncio.Event()  # the records are known, or not followed
         self.listed.set()
@@ -149,6 +156,7 @@ class Pausing:
                 finally:
                     for task in tasks:
                         task.cancel()
+                    await self._held.close(store)
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
@@ -200,6 +208,9 @@ class Pausing:
         if change.key.startswith(f"controllers.{self.controller}.deaths."):
             self._observe_deaths(change)
             return
+        if change.key.startswith(self._held.prefix):
+            self._held.observe(change.key, None if change.after is None else change.after.value)
+            return
         prefix = controller_record(self.controller)
         text = None if change.after is None else change.after.value.decode(errors="replace")
         if change.key == prefix:
@@ -222,28 +233,43 @@ class Pausing:
                 deaths = None if change.after is None else deaths_in(change.after.value)
                 paused.quarantine.found(key, deaths, paused.state)
 
-    async def note_deaths(self, paused: PausedKeys, keys: Iterable[str]) -> None:
-        """Record that a process died while it synced *keys*; a key may be quarantined then."""
+    def long_syncs(
+        self, paused: PausedKeys, queue: Workqueue[Any], workers: int
+    ) -> AbstractContextManager[LongSyncs | None]:
+        """Record the keys that a sync loop has held for long, while the context lasts."""
+        return long_syncs(paused, queue, self._held, workers)
+
+    async def note_deaths(self, paused: PausedKeys) -> None:
+        """Count the deaths of processes that held keys, which may quarantine these keys.
+
+        A file has the keys that processes on this machine held. A record has the keys that
+        processes on other machines held for long.
+        """
         paused.quarantine.check(paused.state)
-        for key in keys:
-            deaths = await self._note_death(paused, key)
+        elsewhere = self._held.left_by_others(paused.place, paused.holds)
+        for key, process in dict.fromkeys((*keys_of_dead(paused.name), *elsewhere)):
+            deaths = await self._note_death(paused, key, process)
             paused.quarantine.found(key, deaths, paused.state)
             for reports in self._reports:
                 reports.died(key, deaths, quarantined=key in paused.quarantine.quarantined)
+        if elsewhere and self._store is not None:
+            with suppress(StoreError):  # a process that died once more does not count twice
+                await self._held.remove(self._store, paused.place, paused.holds)
 
-    async def _note_death(self, paused: PausedKeys, key: str) -> Deaths:
+    async def _note_death(self, paused: PausedKeys, key: str, process: str) -> Deaths:
         before = paused.quarantine.deaths.get(key)
         try:
             state = await paused.read_state(key)
         except StoreError as error:
             log.warning("cannot read the object of a death", key=key, error=error)
-            return one_more(before, "" if before is None else before.state)
+            return one_more(before, "" if before is None else before.state, process)
         if self._store is None:
-            return one_more(before, state)
+            return one_more(before, state, process)
         noted: list[Deaths] = []
 
         def change(current: Stored | None) -> bytes:
-            noted.append(one_more(None if current is None else deaths_in(current.value), state))
+            known = None if current is None else deaths_in(current.value)
+            noted.append(one_more(known, state, process))
             return msgspec.json.encode(noted[-1])
 
         name = deaths_record(self.controller, paused.place, key)
@@ -251,7 +277,7 @@ class Pausing:
             await rewrite(self._store, name, change, seen=await read(self._store, name))
         except StoreError as error:
             log.warning("cannot record that a process died during a sync", key=key, error=error)
-            noted.append(one_more(before, state))
+            noted.append(one_more(before, state, process))
         return noted[-1]
 
     def quarantined(self) -> dict[str, Deaths]:
@@ -296,12 +322,16 @@ class Pausing:
             self._unrecorded[number, key] = None
             self._wake.set()
 
+    def _write_soon(self) -> None:
+        self._wake.set()
+
     async def _write_records(self, store: Store) -> None:
         """Write the records of paused objects, so that their deletion does not resume them."""
         await self.listed.wait()
         while True:
             await self._wake.wait()
             self._wake.clear()
+            await self._held.try_write(store)
             while self._unrecorded:
                 (number, key), _ = self._unrecorded.popitem()
                 try:

@@ -17,11 +17,13 @@ class Deaths(msgspec.Struct, frozen=True, kw_only=True):
         count: the number of deaths.
         last: the time at which the last one was found (RFC 3339).
         state: a digest of the desired state of the object.
+        processes: the last processes that died, so that no death counts twice.
     """
 
     count: int
     last: str
     state: str
+    processes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the deaths as a phrase."""
@@ -37,11 +39,18 @@ def deaths_in(value: bytes) -> Deaths | None:
         return None
 
 
-def one_more(before: Deaths | None, state: str) -> Deaths:
-    """Return the deaths with one more; deaths of another desired state do not count."""
-    count = before.count if before is not None and before.state == state else 0
+def one_more(before: Deaths | None, state: str, process: str) -> Deaths:
+    """Return the deaths with that of the *process*, unless they have it already.
+
+    Deaths of another desired state do not count.
+    """
+    if before is None or before.state != state:
+        before = Deaths(count=0, last="", state=state)
+    if process in before.processes:
+        return before
     last = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return Deaths(count=count + 1, last=last, state=state)
+    processes = (*before.processes, process)[-DEATHS_MAX:]
+    return Deaths(count=before.count + 1, last=last, state=state, processes=processes)
 
 
 StateOf = Callable[[str], str | None]

@@ -20,6 +20,7 @@ from natsctl.core.objects.tape import (
     Note,
     OutsideCall,
     RecordedError,
+    RecordedValue,
     StoreCall,
     Tape,
 )
@@ -29,6 +30,7 @@ BYTES_MAX = 16 * 1024 * 1024
 SYNCS_MAX = 5  # of each key that is being recorded
 SHARE = 4  # one recording takes at most this part of the memory
 NOTE_BYTES = 150  # the approximate size of a note without its values
+POINTER_BYTES = 8  # in a list of keys, which the cache has too
 FRAMES_MAX = 50
 
 Frame = tuple[CodeType, int]
@@ -99,8 +101,8 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def size(self) -> int:
         """The approximate number of bytes that the recording holds."""
         states = {id(stored): len(stored.value) for stored in self._states()}
-        written = sum(len(note.value) for note in self.notes if isinstance(note, StoreCall))
-        return sum(states.values()) + written + NOTE_BYTES * (len(self.notes) + len(states) + 10)
+        own = sum(map(_own_bytes, self.notes))
+        return sum(states.values()) + own + NOTE_BYTES * (len(self.notes) + len(states) + 10)
 
     def _states(self) -> Iterator[Stored]:
         change = self.delivery
@@ -230,6 +232,19 @@ def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
         frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
     return tuple(frames[-FRAMES_MAX:])
+
+
+def _own_bytes(note: Note) -> int:
+    """Return the bytes that only the note holds, beside the states of objects."""
+    match note:
+        case StoreCall(value=value):
+            return len(value)
+        case OutsideCall(result=RecordedValue(json=value)):
+            return len(value)
+        case CacheKeys(keys=keys) | CacheQuery(keys=keys):
+            return POINTER_BYTES * len(keys)
+        case _:
+            return 0
 
 
 def _states_of(note: Note) -> Iterator[Stored]:

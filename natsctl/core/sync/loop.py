@@ -11,7 +11,8 @@ from natsctl.core.cache.read_values import read_values, release_values
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
-from natsctl.core.pausing.held_file import HeldSlot, held_file, keys_of_dead
+from natsctl.core.pausing.held_file import HeldSlot, held_file
+from natsctl.core.pausing.long_syncs import LongSyncs
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
@@ -89,6 +90,7 @@ class SyncLoop(Generic[K]):
         self._listener: AssignmentListener | None = None
         self._moved = asyncio.Event()  # the assignment changed, or a key was lost while it was held
         self._workers = 1
+        self._long_syncs: LongSyncs | None = None  # records keys that are held for long
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
 
     @property
@@ -179,7 +181,7 @@ class SyncLoop(Generic[K]):
             settled.set()
             if gained is not None:
                 self.paused.check_records()
-                await self._note_deaths()
+                await self._pausing.note_deaths(self.paused)
                 await listener.gained(gained)
             for informer in self._partial():
                 await release_values(informer)
@@ -243,19 +245,16 @@ class SyncLoop(Generic[K]):
         await ready()
         await self._pausing.listed.wait()
         self.paused.check_records()
-        await self._note_deaths()
+        await self._pausing.note_deaths(self.paused)
         with (
             self.counters.answering(),
-            held_file(self.paused.name, self._workers) as held,
+            held_file(self.paused.name, self._workers, self._pausing.process) as held,
+            self._pausing.long_syncs(self.paused, self.queue, self._workers) as self._long_syncs,
         ):
             async with together() as group:
                 for number in range(self._workers):
                     slot = None if held is None else held.slot(number)
                     group.create_task(self._work(slot), name=f"worker {number}")
-
-    async def _note_deaths(self) -> None:
-        """Count the keys that processes on this machine held when they died."""
-        await self._pausing.note_deaths(self.paused, keys_of_dead(self.paused.name))
 
     async def _work(self, slot: HeldSlot | None) -> None:
         """Sync keys one after the other; the *slot* notes the key in case the process dies."""
@@ -358,11 +357,17 @@ class SyncLoop(Generic[K]):
         return outcome
 
     async def _noted_rest(self, slot: HeldSlot, key: K, rest: Unfinished[Outcome]) -> Outcome:
+        long_syncs = self._long_syncs
+        if long_syncs is not None:
+            long_syncs.wait()
         try:
             outcome = await rest
         except BaseException:
             slot.release()
             raise
+        finally:
+            if long_syncs is not None:
+                long_syncs.end(str(key))
         self._survived(slot, key)
         return outcome
 

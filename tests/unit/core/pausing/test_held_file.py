@@ -36,14 +36,15 @@ def die(directory: Path, name: str = "apps.0", key: str = "shop") -> None:
 
 def test_the_held_keys_of_a_dead_process_are_found_once(directory: Path) -> None:
     die(directory)
-    assert keys_of_dead("apps.0") == ["shop", "other"]
+    assert [key for key, _ in keys_of_dead("apps.0")] == ["shop", "other"]
     assert keys_of_dead("apps.0") == []
 
 
 def test_the_keys_of_several_dead_processes_are_found(directory: Path) -> None:
     die(directory)
     die(directory, key="market")
-    assert sorted(keys_of_dead("apps.0")) == ["market", "other", "other", "shop"]
+    keys = [key for key, _ in keys_of_dead("apps.0")]
+    assert sorted(keys) == ["market", "other", "other", "shop"]
 
 
 def test_the_keys_of_other_loops_are_left(directory: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_living_process_holds_its_keys(directory: Path) -> None:
 
 def test_a_key_that_is_longer_than_a_slot_is_shortened(directory: Path) -> None:
     die(directory, key="k" * 600)
-    assert keys_of_dead("apps.0")[0] == "k" * (SLOT - 2)
+    assert keys_of_dead("apps.0")[0][0] == "k" * (SLOT - 2)
 
 
 def test_without_a_state_directory_there_is_no_file() -> None:
@@ -76,6 +77,7 @@ def test_a_directory_that_cannot_be_written_is_reported(
     (tmp_path / "file").write_text("")
     token = state_directory.set(tmp_path / "file")
     with held_file("apps.0", 1) as held:
-        assert held is None
+        assert held is not None
+        held.slot(0).hold("shop")
     state_directory.reset(token)
     assert "cannot note held keys" in caplog.text

@@ -1,0 +1,87 @@
+"""Finds the keys that a sync loop has held for long, for the record of this process in NATS.
+
+Only a sync that waits can take long, so a short sync costs nothing.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.pausing.held_records import HeldRecords
+from natsctl.core.pausing.paused_keys import PausedKeys
+from natsctl.core.queue.workqueue import Held, Workqueue
+
+LONG_S = 1.0
+EARLY_S = 0.001  # a timer may fire this much too early
+
+
+class LongSyncs:
+    """The keys that one sync loop has held for longer than `LONG_S` seconds.
+
+    Args:
+        place: the place of the objects.
+        queue: has the held keys.
+        records: the records of held keys.
+        workers: how many keys are held at most.
+    """
+
+    def __init__(
+        self, place: str, queue: Workqueue[Any], records: HeldRecords, workers: int
+    ) -> None:
+        self._place = place
+        self._queue = queue
+        self._records = records
+        self._workers = workers
+        self._long: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None  # runs only while keys are held
+
+    def wait(self) -> None:
+        """Note that a sync begins to wait."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LONG_S, self._look)
+
+    def end(self, key: str) -> None:
+        """Note that the sync of the key, which has waited, ends."""
+        if key in self._long:
+            self._long.discard(key)
+            self._records.release(self._place, key)
+
+    def close(self) -> None:
+        """Look for no more keys."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        held = dict(self._held())
+        for key, since in held.items():
+            if key not in self._long and loop.time() - since >= LONG_S - EARLY_S:
+                self._long.add(key)
+                self._records.hold(self._place, key)
+        self._timer = loop.call_later(LONG_S, self._look) if held else None
+
+    def _held(self) -> Iterator[tuple[str, float]]:
+        for key, place in self._queue.places(self._workers):
+            if not isinstance(place, Held):
+                return  # held keys come first
+            yield str(key), place.since
+
+
+@contextmanager
+def long_syncs(
+    paused: PausedKeys, queue: Workqueue[Any], records: HeldRecords, workers: int
+) -> Iterator[LongSyncs | None]:
+    """Find the keys that are held for long while the context lasts.
+
+    Yields None if the process has no state directory, or the sync loop has no name.
+    """
+    if state_directory.get() is None or not paused.name:
+        yield None
+        return
+    syncs = LongSyncs(paused.place, queue, records, workers)
+    try:
+        yield syncs
+    finally:
+        syncs.close()

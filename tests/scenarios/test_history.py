@@ -1,0 +1,198 @@
+"""The history of syncs survives a restart of managed controllers and of watchers."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from natsctl import Retry, SimpleWatcher, Snapshot
+from natsctl.core.insight.hosted import Hosted
+from natsctl.core.objects.primary import Primary
+from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.queue.retry import give_up_after
+from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
+from natsctl.model.recorder import SyncNote
+from natsctl.testing.memory import MemoryStores
+from natsctl.watchers import InformerController
+from tests.support.eventually import eventually
+from tests.support.stores.sample_objects import THINGS, Thing, value
+
+DYING = """
+import os, sys
+from pathlib import Path
+from natsctl.core.pausing.held_file import held_file, state_directory
+state_directory.set(Path(sys.argv[1]))
+with held_file("things.0", 1) as held:
+    held.slot(0).hold("a")
+    os._exit(9)
+"""
+
+
+class Client:
+    """A client of an external system that fails while `fails` is true."""
+
+    fails = True
+
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+
+    async def observe(self, managed: Managed[Thing]) -> Observation:
+        self._calls.append(managed.key)
+        if self.fails:
+            raise ValueError("broken")
+        return Observation(exists=True, up_to_date=True)
+
+    async def create(self, managed: Managed[Thing]) -> None:
+        """Create nothing."""
+
+    async def update(self, managed: Managed[Thing]) -> None:
+        """Update nothing."""
+
+    async def delete(self, managed: Managed[Thing]) -> None:
+        """Delete nothing."""
+
+
+class Things(ManagedController[Thing]):
+    """Reconciles things with the client."""
+
+    kind = THINGS
+    name = "things"
+
+    def __init__(self, stores: MemoryStores, calls: list[str]) -> None:
+        super().__init__(nats=stores)
+        self.client = Client(calls)
+
+    def reconciler(self, managed: Primary[Thing]) -> ManagedReconciler[Thing]:
+        return ManagedReconciler(managed, connecter=self.connect, recorder=self)
+
+    async def connect(self, _managed: Managed[Thing]) -> Client:
+        return self.client
+
+
+class Watching(InformerController):
+    """Calls a watcher that fails while `fails` is true."""
+
+    def __init__(self, stores: MemoryStores, calls: list[str], **options: Any) -> None:
+        options.setdefault("retry_policy", lambda *_: Retry())
+        super().__init__(name="things", nats=stores, **options)
+        self.fails = True
+        self._calls = calls
+        self.add_informer(THINGS)
+        self.add_watcher(SimpleWatcher(add_func=self.add), THINGS)
+
+    async def add(self, new: Snapshot[Thing]) -> None:
+        self._calls.append(new.key)
+        if self.fails:
+            raise ValueError("broken")
+
+
+Make = Callable[[MemoryStores, list[str]], Things | Watching]
+
+
+@pytest.fixture(params=[Things, Watching], ids=["managed", "watchers"])
+def make(request: pytest.FixtureRequest) -> Make:
+    made: Make = request.param
+    return made
+
+
+@pytest.fixture
+async def stores() -> MemoryStores:
+    stores = MemoryStores()
+    await stores.store(THINGS).create("a", value())
+    return stores
+
+
+@asynccontextmanager
+async def running(controller: Things | Watching) -> AsyncIterator[Hosted]:
+    task = asyncio.create_task(controller.run())
+    try:
+        await controller.synced.wait()
+        yield controller
+    finally:
+        controller.stop()
+        await task
+
+
+def notes(stores: MemoryStores) -> list[SyncNote]:
+    return [event.sync for event in stores.events.events if event.sync is not None]
+
+
+async def test_a_failing_key_continues_its_count_after_a_restart(
+    make: Make, stores: MemoryStores
+) -> None:
+    async with running(make(stores, [])) as first:
+        await eventually(lambda: first.explain("a").failures == 12)
+    async with running(make(stores, [])) as second:
+        await eventually(lambda: second.explain("a").failures == 13)
+        queued = second.explain("a").queued
+        assert queued is not None
+        assert queued.s > 15  # 5 ms doubled twelve times
+
+
+async def test_the_first_success_after_failures_is_recorded(
+    make: Make, stores: MemoryStores
+) -> None:
+    calls: list[str] = []
+    controller = make(stores, calls)
+    async with running(controller):
+        await eventually(lambda: len(calls) == 3)
+        if isinstance(controller, Things):
+            controller.client.fails = False
+        else:
+            controller.fails = False
+        await eventually(lambda: notes(stores)[-1].failures == 0)
+
+
+def die(directory: Path) -> None:
+    """Run a process that dies while it holds the key a."""
+    subprocess.run([sys.executable, "-c", DYING, str(directory)], check=False)
+
+
+async def test_a_key_that_kills_processes_is_quarantined(
+    make: Make, stores: MemoryStores, tmp_path: Path
+) -> None:
+    token = state_directory.set(tmp_path)
+    try:
+        for _ in range(3):
+            die(tmp_path)
+        calls: list[str] = []
+        async with running(make(stores, calls)) as controller:
+            await asyncio.sleep(5)
+            assert (calls, list(controller.status().quarantined)) == ([], ["a"])
+            controller.resync("a")
+            await eventually(lambda: calls)
+    finally:
+        state_directory.reset(token)
+
+
+async def test_a_watcher_that_had_given_up_is_retried_after_a_restart(
+    stores: MemoryStores,
+) -> None:
+    calls: list[str] = []
+    for _ in range(2):
+        calls.clear()
+        async with running(Watching(stores, calls, retry_policy=give_up_after(2))) as controller:
+            await asyncio.sleep(60)
+            assert len(calls) == 3
+            assert controller.explain("a").failures == 0
+
+
+async def test_each_watcher_of_a_key_has_its_own_count(stores: MemoryStores) -> None:
+    async def succeed(_new: Snapshot[Thing]) -> None:
+        """Succeed at once."""
+
+    class Both(Watching):
+        def __init__(self, stores: MemoryStores) -> None:
+            super().__init__(stores, [])
+            self.add_watcher(SimpleWatcher(add_func=succeed), THINGS)
+
+    async with running(Both(stores)) as first:
+        await eventually(lambda: first.explain("a").failures == 5)
+    assert {note.handler for note in notes(stores)} == {"SimpleWatcher"}
+    async with running(Both(stores)) as second:
+        await eventually(lambda: second.explain("a").failures == 6)

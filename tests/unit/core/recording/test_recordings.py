@@ -1,0 +1,114 @@
+"""Recordings are kept in memory within a bound."""
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from natsctl import Controller, Object, kv, primary
+from natsctl.core.objects.tape import OutsideCall, RecordedError, RecordedValue, StoreCall
+from natsctl.core.recording.recordings import SHARE, SYNCS_MAX, KeptSync, Recordings, recording
+from natsctl.model.store import Stored
+from natsctl.testing import running
+
+VALUE = 10_000  # bytes of a recorded object
+
+
+def sync(key: str = "a", *, value: int = VALUE, controller: str = "shops", at: int = 0) -> KeptSync:
+    """Return a failed sync that has read one object, and written one."""
+    stored = Stored(key, 1, b"x" * value)
+    return KeptSync(
+        controller=controller,
+        key=key,
+        operation="put",
+        started=datetime(2026, 1, 1, second=at, tzinfo=UTC),
+        duration_s=0.1,
+        stored=stored,
+        error=RecordedError("ValueError", "broken"),
+        notes=(StoreCall("kv/pages", "create", key, b"y" * value, stored, None, 0.0),),
+    )
+
+
+def test_the_last_failed_sync_of_a_key_is_kept() -> None:
+    recordings = Recordings()
+    for second in range(3):
+        recordings.keep(sync(at=second))
+    assert [kept.started.second for kept in recordings.of("shops", "a")] == [2]
+
+
+def test_the_last_syncs_of_a_recorded_key_are_kept() -> None:
+    recordings = Recordings()
+    recordings.select("shops", ["a"])
+    for second in range(SYNCS_MAX + 3):
+        recordings.keep(sync(at=second))
+    kept = [kept.started.second for kept in recordings.of("shops", "a")]
+    assert kept == list(range(3, SYNCS_MAX + 3))
+
+
+def test_a_key_that_is_recorded_no_more_keeps_one_sync() -> None:
+    recordings = Recordings()
+    recordings.select("shops", ["a", "b"])
+    recordings.keep(sync(at=1))
+    recordings.deselect("shops", ["a"])
+    recordings.keep(sync(at=2))
+    assert [kept.started.second for kept in recordings.of("shops", "a")] == [2]
+    assert recordings.selected("shops") == ["b"]
+
+
+def test_the_oldest_recordings_are_dropped_above_the_bound() -> None:
+    recordings = Recordings(10 * VALUE)
+    for number in range(20):
+        recordings.keep(sync(f"key-{number:02}"))
+        assert recordings.bytes <= recordings.bytes_max
+    keys = recordings.keys("shops")
+    assert keys == [f"key-{number:02}" for number in range(20 - len(keys), 20)]
+    assert recordings.bytes == recordings.bytes_of("shops")
+
+
+def test_the_calls_of_an_external_system_count() -> None:
+    answer = RecordedValue("dict", b"z" * VALUE)
+    call = OutsideCall("external observe", answer, None, 0.1)
+    small = sync(value=0)
+    assert msgspec.structs.replace(small, notes=(call,)).size >= small.size + VALUE - 1_000
+
+
+def test_a_sync_that_read_too_much_is_kept_without_its_reads() -> None:
+    recordings = Recordings(SHARE * VALUE)
+    recordings.keep(sync())
+    (kept,) = recordings.of("shops", "a")
+    assert (kept.complete, kept.notes, kept.error) == (
+        False,
+        (),
+        RecordedError("ValueError", "broken"),
+    )
+
+
+def test_the_memory_of_each_controller_is_counted() -> None:
+    recordings = Recordings()
+    recordings.keep(sync(controller="shops"))
+    recordings.keep(sync(controller="sites", value=2 * VALUE))
+    assert recordings.bytes_of("sites") > 1.5 * recordings.bytes_of("shops")
+    assert recordings.bytes == recordings.bytes_of("shops") + recordings.bytes_of("sites")
+
+
+class Shop(Object, frozen=True):
+    pass
+
+
+class Shops(Controller):
+    shops = primary(kv(Shop, bucket="shops"))
+
+    async def sync_handler(self, key: str) -> float | None:
+        raise ValueError(f"cannot sync {key}")
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
+async def test_the_measures_have_the_memory_of_the_recordings(keys: list[str]) -> None:
+    recordings, controller = Recordings(), Shops()
+    with recording(recordings):
+        async with running(controller) as harness:
+            for key in keys:
+                await controller.shops.put(key, Shop())
+            await harness.run_until(lambda: len(recordings.keys("shops")) == len(keys))
+            measured = harness.runtime.measures().recordings_bytes
+            assert measured == recordings.bytes_of("shops") > 0
