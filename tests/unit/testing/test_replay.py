@@ -33,7 +33,7 @@ from natsctl.testing import MemoryStores, ReplayError, replay, running
 from natsctl.testing.replaying.outcome import ReplayedSync, Verdict
 from natsctl.testing.replaying.replay import replay_recording
 
-STORED = Path(__file__).parent / "recordings" / "version1.json"
+STORED = Path(__file__).parent / "recordings"
 
 
 class ShopSpec(msgspec.Struct, frozen=True):
@@ -362,8 +362,11 @@ def test_replay_raises_unless_the_sync_succeeds(failed: Recording, tmp_path: Pat
         replay(file, Fails)
 
 
-def test_a_stored_recording_of_version_1_is_replayed() -> None:
-    assert replay(STORED, fixed(Fails)).writes == ("create kv/pages pier",)
+@pytest.mark.parametrize("file", ["version1.json", "version2-controller.json"])
+def test_a_stored_recording_of_each_version_is_replayed(file: str) -> None:
+    found = decode_recording((STORED / file).read_bytes())
+    assert replayed(found, Fails).verdict is Verdict.AS_RECORDED
+    assert replay(STORED / file, fixed(Fails)).writes == ("create kv/pages pier",)
 
 
 @pytest.mark.parametrize(

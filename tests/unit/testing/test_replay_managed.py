@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from natsctl import Object, kv
 from natsctl.core.objects.primary import Primary
-from natsctl.core.recording.document import Recording, decode_recording
+from natsctl.core.recording.document import OutsideStep, Recording, decode_recording
 from natsctl.core.recording.recordings import KeptSync, Recordings, recording
 from natsctl.core.recording.writing import recording_of
 from natsctl.errors import UsageError
@@ -39,6 +40,7 @@ class Cloud:
         self.disks = disks
         self.calls: list[str] = []
         self.failures: dict[str, Exception] = {}
+        self.leaks = ""
 
     def call(self, verb: str) -> None:
         self.calls.append(verb)
@@ -47,6 +49,7 @@ class Cloud:
 
 
 CLOUD = Cloud()
+STORED = Path(__file__).parent / "recordings" / "version2-managed.json"
 
 
 class Client:
@@ -58,6 +61,8 @@ class Client:
         if size is None:
             return Observation()
         managed.status["size"] = size
+        if CLOUD.leaks:
+            managed.status["password"] = CLOUD.leaks
         return Observation(exists=True, up_to_date=size == managed.spec["size"])
 
     async def create(self, managed: Managed[Disk]) -> None:
@@ -267,6 +272,24 @@ def test_an_observation_that_was_not_recorded_is_listed() -> None:
     steps = tuple(step for step in found.steps if getattr(step, "name", "") != "external connect")
     result = replayed(msgspec.structs.replace(found, steps=steps), Disks)
     assert result.missing == ("the result of external connect",)
+
+
+def test_a_stored_recording_of_version_2_is_replayed() -> None:
+    found = decode_recording(STORED.read_bytes())
+    assert found.version == 2
+    assert replayed(found, ThreadDisks).verdict is Verdict.AS_RECORDED
+    assert replayed(found, CorrectedDisks).verdict is Verdict.SUCCEEDED
+
+
+def test_secrets_of_external_calls_are_masked() -> None:
+    def leak(cloud: Cloud) -> None:
+        cloud.leaks = "hunter2-of-a"
+
+    found = made(Disks, leak)
+    assert b"hunter2" not in found.encoded()
+    assert any(
+        isinstance(step, OutsideStep) and b"***" in bytes(step.result) for step in found.steps
+    )
 
 
 def test_a_class_of_another_kind_is_refused() -> None:

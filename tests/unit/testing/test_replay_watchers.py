@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ class Site(Object, frozen=True):
 
 SITES = kv(Site, bucket="sites")
 PAGES = kv(bytes, bucket="pages")
+STORED = Path(__file__).parent / "recordings" / "version2-watchers.json"
 
 
 class Sites(InformerController):
@@ -178,6 +180,13 @@ def test_a_released_object_is_cleaned_up_again() -> None:
     found = made(HeldSites, "hi", go)
     result = replayed(found, HeldSites)
     assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
+
+
+def test_a_stored_recording_of_version_2_is_replayed() -> None:
+    found = decode_recording(STORED.read_bytes())
+    assert found.version == 2
+    assert replayed(found, Sites).verdict is Verdict.AS_RECORDED
+    assert replayed(found, CorrectedSites).writes == ("create kv/pages a",)
 
 
 def test_a_controller_without_the_watcher_is_refused() -> None:

@@ -86,7 +86,7 @@ async def test_too_many_keys_are_refused(runtime: ControllerRuntime) -> None:
         record_keys(runtime, PROCESS, ["one-more"])
 
 
-async def test_a_process_without_recordings_says_so() -> None:
+async def test_a_process_without_recordings_is_an_error() -> None:
     async with running(Shops()) as harness:
         with pytest.raises(UsageError, match="shops keeps no recordings"):
             record_keys(harness.runtime, PROCESS, ["a"])
