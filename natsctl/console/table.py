@@ -1,6 +1,6 @@
 """Searches, sorts and pages the objects of a listing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from weakref import WeakKeyDictionary
 
@@ -9,12 +9,18 @@ import msgspec
 from natsctl.console.answers import Answer
 from natsctl.console.orders import Order, rank_by
 from natsctl.console.reads.listings import Listing
+from natsctl.console.reads.masking import masked_message
 from natsctl.errors import NatsctlError, UsageError
+from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import cells_of, headings_of
 from natsctl.model.schemas.field_paths import Columns
+from natsctl.slices import Slices
 
 LIMIT_MAX = 200  # rows of a page
 SEARCH_MAX = 200  # characters
+CELL_MAX = 200  # characters
+BYTES_MAX = 4 * 1024 * 1024  # of the values of a page
+NO_VALUE = b'{"metadata": {}}'  # of an object beyond that
 COMPLETE_S = 5.0  # how long a selection waits for the listing
 ORDERS_MAX = 4  # of one listing that are kept
 
@@ -104,16 +110,17 @@ class Tables:
         else:
             total, keys = _by_key(listing, query)
         messages = await listing.messages(keys)
-        headings = headings_of(messages, declared=columns)
+        shown = await _without_secrets(messages)
+        headings = headings_of(shown, declared=columns)
         now = datetime.now(UTC)
         rows = [
             TableRow(
                 message.key,
                 message.revision,
-                cells_of(message, headings, now, declared=columns),
+                [_cut(cell) for cell in cells_of(message, headings, now, declared=columns)],
                 *states.get(message.key, ("", "")),
             )
-            for message in messages
+            for message in shown
         ]
         return Table(
             bucket=listing.bucket.name,
@@ -124,7 +131,7 @@ class Tables:
             total=total,
             keys=len(listing.keys),
             complete=listing.complete,
-            note="" if listing.values else "the bucket is large: only its keys can be searched",
+            note=_note(listing, shown),
         )
 
     async def _ordered(
@@ -143,6 +150,36 @@ class Tables:
         start, stop = _range(query, len(order))
         keys = order.keys(start, stop)
         return len(order), keys[::-1] if query.descending else keys
+
+
+async def _without_secrets(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with masked values, as long as they have `BYTES_MAX` bytes together.
+
+    The others have no value.
+    """
+    shown, slices, bytes_left = list[Message](), Slices(), BYTES_MAX
+    for message in messages:
+        bytes_left -= len(message.value)
+        if bytes_left >= 0:
+            shown.append(masked_message(message))
+        else:
+            shown.append(msgspec.structs.replace(message, value=NO_VALUE))
+        if slices.over:
+            await slices.pause()
+    return shown
+
+
+def _note(listing: Listing, shown: Sequence[Message]) -> str:
+    """Return why a page is not the whole truth; empty if it is."""
+    if not listing.values:
+        return "the bucket is large: only its keys can be searched"
+    if any(message.value is NO_VALUE for message in shown):
+        return "the values of this page are large: the last rows are shown without theirs"
+    return ""
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= CELL_MAX else f"{cell[: CELL_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _by_key(listing: Listing, query: Query) -> tuple[int, list[str]]:

@@ -299,6 +299,29 @@ class TestValues:
                 "spec.note",
             ]
 
+    async def test_secrets_are_masked_in_tables(self, nats_server: NatsServer, nats: Nats) -> None:
+        async with console_on(nats_server.url) as client:
+            await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
+            await put(nats, "shops", "a", b'{"password": "one-secret"}')
+            await put(nats, "shops", "b", b"nats://ann:one-secret@desk")
+            rows = (await client.read("objects", bucket="shops"))["rows"]
+            values = [row["cells"][-1] for row in rows]
+            assert values == ['{ "password": "***" }', "nats://***@desk"]
+
+    async def test_a_page_of_large_values_is_small(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        async with console_on(nats_server.url) as client:
+            await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
+            for number in range(8):
+                value = {"metadata": {"generation": 3}, "spec": {"text": "x" * 900_000}}
+                await put(nats, "shops", f"key-{number}", json.dumps(value).encode())
+            table = await client.read("objects", bucket="shops")
+            assert len(json.dumps(table)) < 10_000
+            generations = [row["cells"][2] for row in table["rows"]]
+            assert generations == ["3"] * 4 + ["-"] * 4
+            assert "large" in table["note"]
+
     async def test_a_large_value_is_cut(self, nats_server: NatsServer, nats: Nats) -> None:
         async with console_on(nats_server.url) as client:
             await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))

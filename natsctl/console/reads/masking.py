@@ -3,6 +3,7 @@
 import re
 
 import msgspec
+from msgspec.structs import replace
 
 from natsctl.core.planning.diff import value_differences
 from natsctl.core.recording.masking import Masker
@@ -48,6 +49,12 @@ def shown_value(message: Message) -> ShownValue:
         revision=message.revision,
         created=message.created,
     )
+
+
+def masked_message(message: Message) -> Message:
+    """Return the message with its value without secrets, JSON or text."""
+    _, text = _text_of(message.value)
+    return replace(message, value=text.encode()) if text else message
 
 
 def shown_differences(
