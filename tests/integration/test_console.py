@@ -49,7 +49,8 @@ async def client(nats_server: NatsServer, nats: Nats) -> AsyncIterator[ConsoleCl
 
         async def is_ready() -> bool:
             view = await client.get("key", controller="greetings", key="shop")
-            return bool(view.status == 200 and view.body["tree"]["ready"] == "True")
+            tree = view.body.get("tree") or {}
+            return bool(tree.get("ready") == "True")
 
         await eventually(is_ready)
         yield client

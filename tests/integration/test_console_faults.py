@@ -23,7 +23,7 @@ from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
 from natsctl.jetstream.stores import Nats, connect
 from tests.support.cli.natsctl_command import ROOT, Natsctl
 from tests.support.clients.console_client import ConsoleClient, console_on
-from tests.support.controllers.daemon import daemon_on
+from tests.support.controllers.daemon import are_served, daemon_on
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -62,9 +62,12 @@ async def bucket(nats: Nats, name: str) -> None:
 
 @asynccontextmanager
 async def fake_daemon(
-    connection: Connection, id_: str, status: dict[str, Any], *verbs: Verb
+    connection: Connection, id_: str, status: dict[str, Any], *verbs: Verb, number: int = 1
 ) -> AsyncIterator[None]:
-    """Serve as a daemon that answers `status`, and an empty object for the other *verbs*."""
+    """Serve as a daemon that answers `status`, and an empty object for the other *verbs*.
+
+    It is the daemon of that *number*.
+    """
 
     async def answer_status(_: bytes) -> bytes:
         return json.dumps(status).encode()
@@ -87,6 +90,7 @@ async def fake_daemon(
                 for verb in (Verb.STATUS, *verbs)
             ]
         )
+        await eventually(lambda: are_served(connection, number))
         yield
 
 
@@ -159,7 +163,8 @@ class TestSeveralDaemons:
         answers = {**OLD, "daemon": {**OLD["daemon"], "id": "one"}}  # type: ignore[dict-item]
         async with (
             fake_daemon(nats.connection, "one", answers),
-            fake_daemon(nats.connection, "two", answers),  # it answers in the name of the other
+            # it answers in the name of the other
+            fake_daemon(nats.connection, "two", answers, number=2),
         ):
             home = await client.read("home")
             assert home["partial"] == {"answered": 1, "expected": 2, "missing": ["desk/7"]}
@@ -170,9 +175,10 @@ class TestSeveralDaemons:
         self, client: ConsoleClient, nats: Nats
     ) -> None:
         async with AsyncExitStack() as stack:
-            for id_ in ("one", "two"):
+            for number, id_ in enumerate(("one", "two"), 1):
                 status = {**OLD, "daemon": {**OLD["daemon"], "id": id_}}  # type: ignore[dict-item]
-                await stack.enter_async_context(fake_daemon(nats.connection, id_, status))
+                fake = fake_daemon(nats.connection, id_, status, number=number)
+                await stack.enter_async_context(fake)
             (row,) = (await client.read("home"))["controllers"]
             assert row["mode"] == "alone \N{MULTIPLICATION SIGN}2"
             assert row["conflict"].startswith("every key is synced more than once")
@@ -183,7 +189,8 @@ class TestSeveralDaemons:
             for number, id_ in enumerate(("one", "two"), 1):
                 daemon = {**OLD["daemon"], "id": id_}  # type: ignore[dict-item]
                 status = {**OLD, "daemon": daemon, "mode": f"shard {number} of 2", "keys": number}
-                await stack.enter_async_context(fake_daemon(nats.connection, id_, status))
+                fake = fake_daemon(nats.connection, id_, status, number=number)
+                await stack.enter_async_context(fake)
             (row,) = (await client.read("home"))["controllers"]
             assert (row["mode"], row["keys"], row["failing"]) == ("2 shards", 3, 2)
 

@@ -8,10 +8,28 @@ from natsctl import Controller
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.core.task_group import together
 from natsctl.daemon.api.service import answering
+from natsctl.daemon.api.verbs import NAME
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
+from natsctl.errors import StoreError
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.service.client import ask_all, services
 from natsctl.jetstream.stores import Nats
 from tests.support.eventually import eventually
+
+
+async def are_served(connection: Connection, count: int) -> bool:
+    """Return whether so many daemons answer; their endpoints are subscribed in order."""
+    infos = await services(connection, NAME, timeout_s=2.0)
+    if len(infos) < count or not all(info.endpoints for info in infos):
+        return False
+    last = max(endpoint.subject for info in infos for endpoint in info.endpoints)
+    grouped = any(e.queue_group for info in infos for e in info.endpoints if e.subject == last)
+    try:
+        answers = await ask_all(connection, last, timeout_s=2.0)
+    except StoreError:
+        return False
+    return len(answers) >= (1 if grouped else count)
 
 
 @asynccontextmanager
@@ -28,6 +46,7 @@ async def daemon_on(
         with recording(Recordings()):
             task = group.create_task(operator.run())
         await eventually(operator.synced.is_set)
+        await eventually(lambda: are_served(nats.connection, 1))
         try:
             yield
         finally:
