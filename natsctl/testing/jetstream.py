@@ -92,6 +92,14 @@ class MemoryJetStream:
         """Return the names of a stream's consumers, in order; empty if there is no such stream."""
         return sorted(self._streams[stream].consumers) if stream in self._streams else []
 
+    def configurations(self) -> dict[str, Config]:
+        """Return the configuration of each stream, and of each consumer as `STREAM/CONSUMER`."""
+        found: dict[str, Config] = {}
+        for name, stream in sorted(self._streams.items()):
+            found[name] = stream.config
+            found |= {f"{name}/{key}": config for key, config in sorted(stream.consumers.items())}
+        return found
+
     def _consumer_counts(self) -> list[int]:
         return [len(stream.consumers) for stream in self._streams.values()]
 

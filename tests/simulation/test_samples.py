@@ -1,14 +1,21 @@
 """The example controllers pass the simulation."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import pytest
 
+from controllers.audit import Audit
 from controllers.greetings import Greetings
+from controllers.hosts import HOSTS, Hosts
 from controllers.rollouts import Rollouts
-from controllers.streams import Streams
+from controllers.streams import Consumers, Streams
 from controllers.webapps import WebApps
+from natsctl import JetStream
+from natsctl.testing.simulation.objects import StoredObjects
+from natsctl.testing.simulation.run import Check
 from natsctl.testing.simulation.simulate import simulate
 from natsctl.testing.simulation.subject import ControllerClass
 
@@ -17,6 +24,35 @@ class Sample(msgspec.Struct, frozen=True):
     controller: ControllerClass
     objects: tuple[dict[str, Any], ...]
     ignore: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    finally_: Check | None = None
+
+
+class HostsInMemory(Hosts):
+    """Keeps its hosts file in a folder of this test, and not in the current one."""
+
+    folder = TemporaryDirectory(prefix="natsctl-hosts-")
+
+    def __init__(self) -> None:
+        super().__init__(Path(self.folder.name) / "hosts")
+
+
+class ConsumersOfOrders(Consumers):
+    """Has its stream from the start."""
+
+    async def start(self) -> None:
+        assert isinstance(self.runtime.nats, JetStream)
+        stream = {"name": "orders", "subjects": ["orders.>"]}
+        await self.runtime.nats.api("STREAM.CREATE.orders", stream)
+        await super().start()
+
+
+def the_file_has_every_host(objects: StoredObjects) -> None:
+    file = (Path(HostsInMemory.folder.name) / "hosts").read_text()
+    lines = [line for line in file.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(objects.items(HOSTS)), file
+    for key, host in objects.items(HOSTS).items():
+        assert any(line.split()[:2] == [host.spec.address, key] for line in lines), file
 
 
 SAMPLES = [
@@ -66,6 +102,29 @@ SAMPLES = [
             {"key": "bills", "spec": {"config": {"subjects": ["bills.*"]}}},
         ),
     ),
+    Sample(
+        ConsumersOfOrders,
+        (
+            {"key": "billing", "spec": {"stream": "orders", "config": {"ack_wait": 9}}},
+            {"key": "billing", "spec": {"stream": "orders", "config": {"ack_wait": 10}}},
+        ),
+        keep=("jetstream/orders",),
+    ),
+    Sample(
+        Audit,
+        ({"key": "shop", "spec": {"text": "hi"}}, {"key": "pier", "spec": {"text": "ahoy"}}),
+        ignore=("audit",),
+        keep=("audit",),
+    ),
+    Sample(
+        HostsInMemory,
+        (
+            {"key": "gw.berlin", "spec": {"address": "10.1.0.1", "aliases": ["gw"]}},
+            {"key": "gw.berlin", "spec": {"address": "10.1.0.2"}},
+            {"key": "db", "spec": {"address": "10.1.0.3"}},
+        ),
+        finally_=the_file_has_every_host,
+    ),
 ]
 
 
@@ -74,7 +133,14 @@ def _name(sample: Sample) -> str:
 
 
 def check(sample: Sample, runs: int) -> None:
-    simulate(sample.controller, objects=sample.objects, runs=runs, ignore=sample.ignore)
+    simulate(
+        sample.controller,
+        objects=sample.objects,
+        runs=runs,
+        ignore=sample.ignore,
+        keep=sample.keep,
+        finally_=sample.finally_,
+    )
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=_name)

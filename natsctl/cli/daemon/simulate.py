@@ -73,7 +73,8 @@ def simulate(
         list[str] | None,
         typer.Option(
             metavar="BUCKET",
-            help="Bucket whose objects stay when all primaries are deleted; repeatable",
+            help="Bucket, or object such as trail/pier, that stays when all primaries are deleted; "
+            "repeatable",
         ),
     ] = None,
     output: Annotated[SimulateOutput, OUTPUT_OPTION] = SimulateOutput.TEXT,

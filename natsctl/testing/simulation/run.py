@@ -11,6 +11,7 @@ from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation import properties
+from natsctl.testing.simulation.made import Made
 from natsctl.testing.simulation.objects import (
     Desired,
     StoredObjects,
@@ -38,7 +39,7 @@ from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.faults import Fault, drawn_faults, given_faults
 from natsctl.testing.simulation.world.group import Group
 from natsctl.testing.simulation.world.lease import Lease
-from natsctl.testing.simulation.world.network import OWN_BUCKETS, Network, Write
+from natsctl.testing.simulation.world.network import Network, Write
 from natsctl.testing.simulation.world.stores import place_of
 
 SETTLE_S = 7200.0  # virtual time in which a controller must become idle
@@ -60,7 +61,7 @@ class Checks(msgspec.Struct, frozen=True):
         always: holds after each write.
         finally_: holds at the end.
         ignored: buckets and fields that may differ between runs.
-        kept: buckets whose objects stay when all primaries are deleted.
+        kept: buckets and objects that stay when all primaries are deleted.
     """
 
     always: Check | None = None
@@ -131,6 +132,7 @@ class Run:
         self._group = Group(
             subject.name, subject.make, self._network, self._stores, seed=schedule.seed
         )
+        self._made = Made(subject, self._network, self._stores, checks.ignored, checks.kept)
         self._steps: list[tuple[Step, str]] = []  # each with its effect by hand
         self._edited: set[str] = set()  # by hand, and not written by the controller since
         self._broken: Violation | None = None
@@ -149,7 +151,7 @@ class Run:
             await self._wait_idle(PAUSE_S)
             self._faults.over = True
             await self._settle()
-            result = self._result()
+            result = self._made.result()
             if expected is not None:
                 _raise(properties.compare(result, expected))
             await self._check_quiet()
@@ -286,14 +288,6 @@ class Run:
         failing = program.failing if isinstance(program, HostedProgram) else {}
         return properties.never_settles(failing, self._group.failure)
 
-    @property
-    def _made(self) -> list[Kind[Any]]:
-        """The kinds of the objects that the controller makes."""
-        if self._subject.made is not None:
-            return list(self._subject.made)
-        places = {*map(place_of, self._subject.kinds), *OWN_BUCKETS}
-        return [kind for place, kind in sorted(self._network.opened.items()) if place not in places]
-
     async def _check_quiet(self) -> None:
         before = self._network.writes_count
         self._resync()
@@ -312,35 +306,12 @@ class Run:
         deadline = clock() + CLEAN_S
         while True:
             await self._settle()
-            left = self._left()
+            left = self._made.left()
             if not left:
                 return
             if clock() > deadline:
                 raise ViolatedError(properties.not_clean(left))
             await asyncio.sleep(10)
-
-    def _left(self) -> list[str]:
-        kept = self._checks.kept
-        kinds = (*self._subject.primaries, *(k for k in self._made if place_of(k) not in kept))
-        objects = (f"{place_of(kind)}/{key}" for kind in kinds for key in self._keys(kind))
-        externals = (
-            f"{name}/{resource}"
-            for name, state in self._network.externals.items()
-            for resource in state.resources
-            if name not in kept
-        )
-        return [*objects, *externals, *self._streams()]
-
-    def _result(self) -> dict[str, object]:
-        ignored = self._checks.ignored
-        result = properties.result_of(self._objects, self._made, ignored)
-        for name, state in self._network.externals.items():
-            if name not in ignored:
-                result |= properties.result_of_external(name, state)
-        return result | dict.fromkeys(self._streams())
-
-    def _streams(self) -> list[str]:
-        return [f"jetstream/{name}" for name in self._stores.jetstream.streams()]
 
     def _last(self, count: int) -> Sequence[Write]:
         return self._network.writes[-count:]

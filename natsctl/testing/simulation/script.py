@@ -121,6 +121,21 @@ class Author:
         ordered = sorted(final, key=lambda desired: self._is_primary(desired.name))
         return tuple(Put(desired) for desired in ordered)
 
+    def complete(self, script: Iterable[Step]) -> bool:
+        """Return whether a resync follows every change of an object that is only read."""
+        pending = False
+        for step in script:
+            match step:
+                case Put(desired=desired):
+                    pending |= not self._is_primary(desired.name)
+                case Remove(kind=kind, key=key):
+                    pending |= not self._is_primary((kind.name, key))
+                case Resync():
+                    pending = False
+                case _:
+                    pass
+        return not pending
+
     def _steps(self, choices: Choices) -> Iterator[Step]:
         names = list(self.versions)
         read_only = [name for name in names if not self._is_primary(name)]
@@ -165,14 +180,13 @@ class Author:
     def _edit(
         self, at: str, choices: Choices, name: Names, current: dict[Names, int | None]
     ) -> Step:
-        """Return the next version of an object, or its newest version with an edited field."""
+        """Return the next version of an object; an object without versions has a field edited."""
         versions, before = self.versions[name], current[name]
-        following = 0 if before is None else before + 1
-        if following < len(versions):
-            current[name] = following
+        if before is None or len(versions) > 1:
+            current[name] = following = 0 if before is None else (before + 1) % len(versions)
             return Put(versions[following], self._note(name, following))
         edited = _edited(versions[-1], choices, at)
-        current[name] = len(versions) - 1 if edited is None else EDITED
+        current[name] = 0 if edited is None else EDITED
         return edited or Put(versions[-1])
 
     def _last(

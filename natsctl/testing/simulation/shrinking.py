@@ -14,6 +14,7 @@ T = TypeVar("T")
 TRIES_MAX = 400
 
 RunSchedule = Callable[[Schedule], Ran]
+IsComplete = Callable[[Sequence[Step]], bool]
 
 
 class Shrinker:
@@ -22,12 +23,16 @@ class Shrinker:
     Args:
         run: runs a schedule.
         ran: the run of the schedule that violates a property.
+        complete: returns whether a script has every step that a controller may rely on.
     """
 
-    def __init__(self, run: RunSchedule, schedule: Schedule, ran: Ran) -> None:
+    def __init__(
+        self, run: RunSchedule, schedule: Schedule, ran: Ran, complete: IsComplete
+    ) -> None:
         self.schedule = msgspec.structs.replace(schedule, faults=ran.faults)
         self.ran = ran
         self._run = run
+        self._complete = complete
         self._tries = 0
 
     def shrink(self) -> None:
@@ -80,7 +85,7 @@ class Shrinker:
 
     def _try(self, schedule: Schedule) -> bool:
         """Keep the schedule if it violates the same property; return whether it does."""
-        if schedule == self.schedule:
+        if schedule == self.schedule or not self._complete(schedule.script):
             return False
         self._tries += 1
         ran = self._run(schedule)

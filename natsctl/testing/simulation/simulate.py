@@ -61,7 +61,7 @@ def simulate(
             `AssertionError` or returns False if a property of yours is violated.
         finally_: is called like *always*, when the controller is idle at the end.
         ignore: buckets, and fields such as `services.spec.port`, that may differ between runs.
-        keep: buckets whose objects stay when all primaries are deleted.
+        keep: buckets, and objects such as `trail/pier`, that stay when all primaries are deleted.
 
     Returns a report if every property holds. Raises `SimulationError` with the shortest schedule
     that violates a property, and `UsageError` if an object is invalid, or if an event loop runs.
@@ -116,7 +116,7 @@ class Simulation:
         ran = self.run(schedule)
         if ran.violation is None:
             return None
-        shrinker = Shrinker(self.run, schedule, ran)
+        shrinker = Shrinker(self.run, schedule, ran, self._author.complete)
         with suppress(KeyboardInterrupt):  # the finding is then longer than necessary
             shrinker.shrink()
         return finding_of(self.subject, seed, shrinker.ran)
