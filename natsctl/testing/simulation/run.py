@@ -258,7 +258,7 @@ class Run:
             waited_s = clock() - begun
             if waited_s > limit_s or self._network.calls > CALLS_MAX:
                 return False
-            await asyncio.sleep(0.002 + waited_s / 4)
+            await asyncio.sleep(0.01 + waited_s / 2)
         return True
 
     @property

@@ -137,13 +137,15 @@ def drawn_faults(choices: Choices, *, standby: bool = False) -> Faults:
     rate = choices.pick("faults/rate", RATES)
     allowed = {kind for kind in FaultType if choices.share(f"faults/{kind.value}") < 0.5}  # noqa: PLR2004 - half of the types
     allowed = (allowed | {FaultType.LEADER}) if standby else allowed - _OF_ELECTIONS
-    usable: dict[tuple[FaultType, ...], tuple[FaultType, ...]] = {}
+    allowed_of: dict[int, tuple[FaultType, ...]] = {}  # by the identity of constant tuples
 
     def fault_at(call: Call, types: tuple[FaultType, ...]) -> Fault | None:
-        if types not in usable:
-            usable[types] = tuple(filter(allowed.__contains__, types))
-        drawable = usable[types]
-        if not rate or not drawable or len(faults.happened) >= FAULTS_MAX:
+        if not rate or len(faults.happened) >= FAULTS_MAX:
+            return None
+        drawable = allowed_of.get(id(types))
+        if drawable is None:
+            drawable = allowed_of[id(types)] = tuple(filter(allowed.__contains__, types))
+        if not drawable:
             return None
         drawn = choices.draw(f"fault/{call.operation}/{call.target}/{call.number}")
         if drawn.share() >= rate:
