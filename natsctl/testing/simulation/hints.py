@@ -4,7 +4,7 @@ from collections import Counter
 
 from natsctl.testing.simulation.properties import Difference, Property, Violation
 from natsctl.testing.simulation.run import Ran
-from natsctl.testing.simulation.script import EditSecondary, Put, RemoveSecondary
+from natsctl.testing.simulation.script import EditSecondary, Put, Remove, RemoveSecondary
 from natsctl.testing.simulation.subject import Subject
 from natsctl.testing.simulation.world.faults import FaultType
 
@@ -61,15 +61,15 @@ def _another_result(
                 "the names of objects differ between runs: they depend on randomness, on the "
                 "memory of a process or on the order of keys"
             )
-        case Difference.EXTRA if faults & LOST:
+        case Difference.EXTRA if faults & LOST and not _deletes(ran):
             return (
                 "a call took effect, and the process does not know that: choose a fixed name, by "
                 "which a later sync finds what was created"
             )
         case Difference.EXTRA if faults:
             return (
-                "a cleanup was lost: clean up before the finalizer is removed, and let errors "
-                "pass, so that the key is retried"
+                "a cleanup was lost: hold the object by a finalizer, clean up before the finalizer "
+                "is removed, and let errors pass, so that the key is retried"
             )
         case Difference.EXTRA:
             return (
@@ -80,6 +80,10 @@ def _another_result(
             return _unfinished(faults) or _NOT_ASKED
         case _:
             return _unfinished(faults) or _from_steps(ran, subject)
+
+
+def _deletes(ran: Ran) -> bool:
+    return any(isinstance(step, Remove) for step, _ in ran.steps)
 
 
 def _unfinished(faults: set[FaultType]) -> str:

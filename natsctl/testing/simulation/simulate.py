@@ -7,7 +7,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing.synchronize import Event
 from typing import Self
+
+import msgspec
 
 from natsctl.errors import UsageError
 from natsctl.testing.simulation.bench import Bench
@@ -152,7 +155,15 @@ class Simulation:
 MakeSimulation = Callable[[], Simulation]
 """Makes the simulation in each process, so it can be pickled: a function of a module."""
 
-_opened: list[Simulation] = []  # of this process
+
+class _Worker(msgspec.Struct):
+    """The simulation of a process, and the event that ends its search."""
+
+    simulation: Simulation
+    over: Event
+
+
+_workers: list[_Worker] = []  # one, in each process of a search
 
 
 def search_in_processes(
@@ -165,9 +176,10 @@ def search_in_processes(
     chunks = deque(seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
     context = multiprocessing.get_context("spawn")
     done, name = 0, ""
+    over = context.Event()
     running: deque[Future[Report]] = deque()
     with ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_open, initargs=(make,)
+        processes, mp_context=context, initializer=_open, initargs=(make, over)
     ) as pool:
         try:
             while chunks or running:
@@ -183,17 +195,23 @@ def search_in_processes(
         except KeyboardInterrupt:
             return Report(controller=name, runs=done, seed=seeds.start, interrupted=True)
         finally:
+            over.set()
             pool.shutdown(wait=False, cancel_futures=True)
     return Report(controller=name, runs=done, seed=seeds.start)
 
 
-def _open(make: MakeSimulation) -> None:
+def _open(make: MakeSimulation, over: Event) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles it
-    _opened.append(make().__enter__())
+    _workers.append(_Worker(make().__enter__(), over))
 
 
 def _search(seeds: range) -> Report:
-    return _opened[0].search(seeds)
+    return _workers[0].simulation.search(seeds, _check_over)
+
+
+def _check_over(_: int) -> None:
+    if _workers[0].over.is_set():
+        raise KeyboardInterrupt
 
 
 def _loop_runs() -> bool:
