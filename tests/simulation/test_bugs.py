@@ -10,7 +10,7 @@ from natsctl.testing.simulation.finding import Finding
 from natsctl.testing.simulation.objects import StoredObjects
 from natsctl.testing.simulation.simulate import SimulationError, simulate
 from natsctl.testing.simulation.subject import ControllerClass
-from tests.support.controllers import faulty
+from tests.support.controllers import faulty, fragile
 
 RUNS_MAX = 500
 STEPS_MAX = 10
@@ -66,6 +66,7 @@ BUGS = [
     Case(faulty.ReliesOnOrder, "same result", "the order in which keys are synced"),
     Case(faulty.CreatesUnnamed, "same result", "choose a fixed name"),
     Case(faulty.ReleasesFirst, "same result", "clean up before the finalizer is removed"),
+    Case(fragile.AlwaysFails, "settles", "nothing around the handler failed"),
 ]
 CORRECT = [
     Case(faulty.FixedNames),

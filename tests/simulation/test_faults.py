@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from natsctl.testing.simulation.hints import hint_of
 from natsctl.testing.simulation.objects import Desired, StoredObjects
 from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.script import Pause, Put, Remove, Step
@@ -35,6 +36,11 @@ class Case(msgspec.Struct, frozen=True):
     seconds: float = 3.0
     numbers: tuple[int, ...] = (1,)
     always: Callable[[StoredObjects], None] | None = None
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        calls = [Call(self.operation, self.target, number) for number in self.numbers]
+        return tuple(Fault(self.fault, call, self.seconds) for call in calls)
 
     def run(self, *faults: Fault) -> Ran:
         elects = self.fault in (FaultType.LEADER, FaultType.LATE)
@@ -85,12 +91,29 @@ def test_every_type_of_fault_has_a_case() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_a_fault_shows_a_bug_that_needs_it(case: Case) -> None:
-    calls = [Call(case.operation, case.target, number) for number in case.numbers]
-    faults = tuple(Fault(case.fault, call, case.seconds) for call in calls)
-    ran = case.run(*faults)
-    assert ran.faults == faults
+    ran = case.run(*case.faults)
+    assert ran.faults == case.faults
     assert ran.violation is not None
     assert case.run().violation is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "hint"),
+    [
+        (FaultType.CRASH_BEFORE, "the process crashed between two steps"),
+        (FaultType.CRASH_AFTER, "choose a fixed name"),
+        (FaultType.TIMEOUT, "an error was swallowed"),
+        (FaultType.BREAK, "missed an event"),
+        (FaultType.OLD, "an old read"),
+        (FaultType.LEADER, "another process led"),
+        (FaultType.LATE, "another process led"),
+    ],
+)
+def test_the_hint_fits_the_fault(fault: FaultType, hint: str) -> None:
+    case = next(case for case in CASES if case.fault is fault)
+    ran = case.run(*case.faults)
+    assert ran.violation is not None
+    assert hint in hint_of(ran.violation, ran, subject_of(case.controller))
 
 
 @pytest.mark.parametrize("fault", FaultType, ids=lambda fault: fault.value)

@@ -91,7 +91,7 @@ def _name(example: Example) -> str:
 
 @pytest.mark.parametrize("example", [*EXAMPLES, QUOTAS], ids=_name)
 def test_a_controller_of_a_page_passes(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(example.controller(monkeypatch), objects=example.documents, runs=15)
+    simulate(example.controller(monkeypatch), objects=example.documents, runs=8)
 
 
 @pytest.mark.long

@@ -49,6 +49,6 @@ def test_a_run_does_not_depend_on_hash_randomization() -> None:
 
 @pytest.mark.parametrize("controller", [RandomNames, ReservedPort, ManagedShops])
 def test_a_run_does_not_depend_on_the_runs_before(controller: ControllerClass) -> None:
-    forward = runs_of(controller, range(16))
-    backward = runs_of(controller, reversed(range(16)))
+    forward = runs_of(controller, range(8))
+    backward = runs_of(controller, reversed(range(8)))
     assert [shown(ran) for ran in forward] == [shown(ran) for ran in reversed(backward)]

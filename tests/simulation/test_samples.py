@@ -145,7 +145,7 @@ def check(sample: Sample, runs: int) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=_name)
 def test_a_sample_passes(sample: Sample) -> None:
-    check(sample, 20)
+    check(sample, 15)
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ BUGS = [
 
 @pytest.mark.parametrize("controller", CORRECT)
 def test_a_correct_class_passes(controller: ControllerClass) -> None:
-    simulate(controller, objects=DOCUMENTS, runs=60)
+    simulate(controller, objects=DOCUMENTS, runs=20)
 
 
 @pytest.mark.long

@@ -55,35 +55,39 @@ def _never_settles(violation: Violation, faults: set[FaultType]) -> str:
 def _another_result(
     violation: Violation, ran: Ran, subject: Subject, faults: set[FaultType]
 ) -> str:
+    """Return the likely cause of a result that differs from a run without faults."""
     match violation.difference:
         case Difference.NAMES:
             return (
                 "the names of objects differ between runs: they depend on randomness, on the "
                 "memory of a process or on the order of keys"
             )
-        case Difference.EXTRA if faults & LOST and not _deletes(ran):
-            return (
-                "a call took effect, and the process does not know that: choose a fixed name, by "
-                "which a later sync finds what was created"
-            )
-        case Difference.EXTRA if faults:
-            return (
-                "a cleanup was lost: hold the object by a finalizer, clean up before the finalizer "
-                "is removed, and let errors pass, so that the key is retried"
-            )
         case Difference.EXTRA:
-            return (
-                "an object that is no longer wanted stays: delete what exists and the spec does "
-                "not name, also after a restart"
-            )
+            return _too_many(ran, faults)
         case Difference.MISSING:
             return _unfinished(faults) or _NOT_ASKED
         case _:
             return _unfinished(faults) or _from_steps(ran, subject)
 
 
-def _deletes(ran: Ran) -> bool:
-    return any(isinstance(step, Remove) for step, _ in ran.steps)
+def _too_many(ran: Ran, faults: set[FaultType]) -> str:
+    """Return the likely cause of an object that should not exist."""
+    if not faults:
+        return (
+            "an object that is no longer wanted stays: delete what exists and the spec does not "
+            "name, also after a restart"
+        )
+    if faults <= OLD_READS:
+        return _OLD_READ
+    if faults & LOST and not any(isinstance(step, Remove) for step, _ in ran.steps):
+        return (
+            "a call took effect, and the process does not know that: choose a fixed name, by which "
+            "a later sync finds what was created"
+        )
+    return (
+        "a cleanup was lost: hold the object by a finalizer, clean up before the finalizer is "
+        "removed, and let errors pass, so that the key is retried"
+    )
 
 
 def _unfinished(faults: set[FaultType]) -> str:
@@ -99,7 +103,7 @@ def _unfinished(faults: set[FaultType]) -> str:
             "work is done before it is done"
         )
     if faults and faults <= OLD_READS:
-        return "a sync decided by an old read or missed an event: compare with the newest state"
+        return _OLD_READ
     if faults:
         return (
             "a call failed, and the sync ended as done: an error was swallowed, or a status or "
@@ -127,6 +131,7 @@ def _from_steps(ran: Ran, subject: Subject) -> str:
     return "a field depends on the clock or on randomness"
 
 
+_OLD_READ = "a sync decided by an old read or missed an event: compare with the newest state"
 _NOT_ASKED = (
     "an object that exists is taken for a right one, or a status or the memory states that it was "
     "made: ask the store in each sync"

@@ -116,3 +116,18 @@ class ReplacesSigns(SignsOfShops):
         except NotFoundError:
             pass
         await hang(self.signs, shop.key, image)
+
+
+class TwoSteps(MakesParts):
+    """Makes two parts for each shop, one after the other."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        for number in (1, 2):
+            await self.parts.apply(f"{key}.{number}", part(shop))
+
+
+class AlwaysFails(MakesParts):
+    """Fails for every shop."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        raise ValueError(key)

@@ -43,6 +43,15 @@ def test_without_a_finding_the_property_is_null(
     assert (found["runs"], found["property"]) == (5, None)
 
 
+def test_a_class_with_watchers_is_simulated_without_its_kept_bucket(
+    shops: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watchers = "tests.support.controllers.simulated_surfaces:KeepsSigns"
+    options = ("--runs", "5", "--ignore", "signs", "--keep", "signs")
+    assert run(["simulate", "-c", watchers, "-f", shops, *options]) == 0
+    assert "nothing was found in 5 runs of keepssigns" in capsys.readouterr().out
+
+
 def test_the_seed_of_a_finding_shows_it_again(
     shops: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
