@@ -117,8 +117,8 @@ class Network:
         try:
             call = self._numbered(operation, f"{place}/{name}" if name else place)
             fault = self.faults.at(call, types)
-            if fault is not None and fault.fault is FaultType.LEADER:
-                self._move_lease()
+            if fault is not None:
+                self._at_once(fault)
             may_send()
             drawn = self._choices.draw(f"latency/{operation}/{call.target}/{call.number}")
             await self._travel(drawn)
@@ -204,6 +204,15 @@ class Network:
             if seconds:
                 await asyncio.sleep(seconds)
 
+    def _at_once(self, fault: Fault) -> None:
+        match fault.fault:
+            case FaultType.LEADER:
+                self._move_lease()
+            case FaultType.JUMP:
+                _jump(fault.seconds)
+            case _:
+                pass
+
     async def _before(self, life: Life, fault: Fault, place: str) -> None:
         match fault.fault:
             case FaultType.CRASH_BEFORE:
@@ -216,8 +225,6 @@ class Network:
                 raise ConflictError(f"{place} changed since it was read")
             case FaultType.AWAY:
                 self._away[life.name, place] = asyncio.get_running_loop().time() + fault.seconds
-            case FaultType.JUMP:
-                _jump(fault.seconds)
             case FaultType.SLOW:
                 await asyncio.sleep(fault.seconds)
             case FaultType.OLD:
