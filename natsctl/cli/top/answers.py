@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from natsctl.console.actions import Actions, Report, Request
+from natsctl.console.answers import Problem, problem_of
 from natsctl.console.home import Home, Overview
 from natsctl.console.keys import Keys
 from natsctl.console.reads.listings import Listings
@@ -15,14 +16,15 @@ from natsctl.console.reads.verbs import check_offered
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.verbs import Verb
+from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection.connection import Connection, ConnectionState
 
 
 class KeyState(msgspec.Struct, frozen=True):
-    """The explanations of a key by its daemons, and the tree of its objects."""
+    """The explanations of a key by its daemons, and its tree or the reason why there is none."""
 
     explanations: list[KeyExplanation]
-    tree: Branch
+    tree: Branch | Problem
 
 
 class Answers(Protocol):
@@ -71,7 +73,11 @@ class LiveAnswers:
         name = daemons.controller(controller)
         await check_offered(daemons, Verb.EXPLAIN, name)
         explanations = await daemons.explain(name, key)
-        return KeyState(explanations, await daemons.tree(name, key))
+        try:
+            await check_offered(daemons, Verb.TREE, name)
+            return KeyState(explanations, await daemons.tree(name, key))
+        except (NatsctlError, TimeoutError) as error:
+            return KeyState(explanations, problem_of(error))
 
     async def act(self, action: str, request: Request) -> Report:
         """See `Answers.act`."""

@@ -11,8 +11,11 @@ from textual.widgets import Static
 from natsctl.cli.output.explanations import TREE_HEADINGS, explanation_lines, tree_rows
 from natsctl.cli.output.printing import table_lines
 from natsctl.cli.top.answers import Answers, KeyState
+from natsctl.cli.top.cells import refusal
 from natsctl.cli.top.live import LiveScreen
 from natsctl.console.actions import Request
+from natsctl.console.answers import Problem
+from natsctl.telemetry.escaping import escaped
 
 
 class Scroll(ScrollableContainer):
@@ -58,7 +61,10 @@ class KeyScreen(LiveScreen[KeyState]):
             for explanation in answer.explanations
             for line in (*explanation_lines(explanation, now), "")
         ]
-        lines += table_lines(TREE_HEADINGS, tree_rows(answer.tree, now))
+        if isinstance(answer.tree, Problem):
+            lines.append(escaped(refusal(answer.tree)))
+        else:
+            lines += table_lines(TREE_HEADINGS, tree_rows(answer.tree, now))
         pattern = self.pattern.lower()
         shown = [line for line in lines if pattern in line.lower()]
         self.query_one("#lines", Static).update("\n".join(shown))

@@ -19,6 +19,7 @@ from natsctl.console.answers import Partial, Problem, problem_of
 from natsctl.errors import NatsctlError
 
 INTERVAL_S = 1.0  # between two reads; a view is drawn again at most four times a second
+MESSAGE_S = 10.0  # for which the result of an action is shown
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class LiveScreen(Screen[None], Generic[T]):
         self._state: object = None  # the text and the style that are shown
         self._on_top = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
-        self._read_at = self._clock()
+        self._read_at = self._message_at = self._clock()
 
     @abstractmethod
     def heading(self) -> str:
@@ -89,7 +90,7 @@ class LiveScreen(Screen[None], Generic[T]):
         self.query_one("#title", Static).update(text(self.heading()))
         self.focus_body()
         self.run_worker(self._follow(), name="reads")
-        self.run_worker(self._notice_loss(), name="connection")
+        self.run_worker(self._look(), name="state")
 
     def on_screen_resume(self) -> None:
         """Read while the view is on top."""
@@ -108,20 +109,23 @@ class LiveScreen(Screen[None], Generic[T]):
     async def refresh_answer(self) -> None:
         """Read the answer once; keep the last one if that fails."""
         try:
-            self.answer = await self.read()
+            answer = await self.read()
         except (NatsctlError, TimeoutError) as error:
             self._problem = problem_of(error)
         else:
-            self._problem, self._read_at = None, self._clock()
-            self.show(self.answer)
+            if self.answers.connection().connected:  # or else daemons seem not to answer
+                self.answer, self._problem, self._read_at = answer, None, self._clock()
+                self.show(answer)
         self._show_state()
 
-    async def _notice_loss(self) -> None:
-        """Show the state while a read takes long, because the connection may be lost."""
+    async def _look(self) -> None:
+        """Show the state while a read takes long, and remove an old message."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             if self._clock() - self._read_at > 2 * INTERVAL_S:
                 self._show_state()
+            if self._clock() - self._message_at > MESSAGE_S:
+                self.query_one("#message", Static).update("")
 
     def _show_state(self) -> None:
         problem, partial = self._problem, None
@@ -134,7 +138,8 @@ class LiveScreen(Screen[None], Generic[T]):
             self.query_one("#state", Static).update(state)
 
     def message(self, content: str) -> None:
-        """Show the result of an action."""
+        """Show the result of an action, for a few seconds."""
+        self._message_at = self._clock()
         self.query_one("#message", Static).update(text(content))
 
     # ---- the filter

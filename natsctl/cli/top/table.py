@@ -22,8 +22,8 @@ class LiveTable(DataTable[Text]):
     ]
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - the base's word
-        super().__init__(id=id, cursor_type="row", zebra_stripes=False)
-        self._headings: tuple[str, ...] = ()
+        super().__init__(id=id, cursor_type="row")
+        self._widths: dict[str, int] = {}  # of the columns, by heading
         self._shown: dict[str, Sequence[Text]] = {}
 
     @property
@@ -34,24 +34,26 @@ class LiveTable(DataTable[Text]):
 
     def fill(self, headings: Sequence[str], rows: Rows) -> None:
         """Show these rows; cells that did not change are not drawn again."""
-        if tuple(headings) != self._headings:
-            self._headings = tuple(headings)
-            self._replace(rows)
-        elif list(rows) != list(self._shown):
+        widths = {
+            heading: max(len(heading), *(cells[number].cell_len for cells in rows.values()), 0)
+            for number, heading in enumerate(headings)
+        }
+        if list(widths.items()) != list(self._widths.items()) or list(rows) != list(self._shown):
+            self._widths = widths
             self._replace(rows)
         else:
             for key, cells in rows.items():
                 for heading, cell, before in zip(headings, cells, self._shown[key], strict=True):
-                    if cell != before or cell.style != before.style:
-                        self.update_cell(key, heading, cell, update_width=True)
+                    if (cell, cell.style) != (before, before.style):
+                        self.update_cell(key, heading, cell)
         self._shown = dict(rows)
 
     def _replace(self, rows: Rows) -> None:
         """Show other rows; the cursor stays on its row, or else at its place."""
         key, place, top = self.selected, self.cursor_row, self.scroll_y
         self.clear(columns=True)
-        for heading in self._headings:
-            self.add_column(heading, key=heading)
+        for heading, width in self._widths.items():
+            self.add_column(heading, key=heading, width=width)
         for name, cells in rows.items():
             self.add_row(*cells, key=name)
         keys = list(rows)

@@ -4,6 +4,7 @@ import asyncio
 
 from natsctl.cli.top.answers import KeyState
 from natsctl.console.actions import Report, Request
+from natsctl.console.answers import Problem
 from natsctl.console.home import FailingKey, Failures, Home
 from natsctl.console.statuses import Daemon, Row
 from natsctl.core.insight.explain import KeyPause
@@ -57,6 +58,9 @@ class FakeAnswers:
         self.error: Exception | None = None
         self.refusal: Exception | None = None
         self.pause: KeyPause | None = None
+        self.tree: Branch | Problem = Branch(
+            kind="Shop.shops", key="bad", branches=(Branch(kind="Sign.signs", key="bad"),)
+        )
         self.acts: list[tuple[str, Request]] = []
         self.takes_s = 0.0
         self.reads = 0
@@ -78,8 +82,7 @@ class FakeAnswers:
         explanation = KeyExplanation(
             controller=controller, key=key, exists=True, paused=self.pause, daemon=PROCESS
         )
-        child = Branch(kind="Sign.signs", key=key)
-        return KeyState([explanation], Branch(kind="Shop.shops", key=key, branches=(child,)))
+        return KeyState([explanation], self.tree)
 
     async def act(self, action: str, request: Request) -> Report:
         if self.refusal is not None:

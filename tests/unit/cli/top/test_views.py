@@ -10,8 +10,9 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from natsctl.cli.top.app import TopApp
-from natsctl.cli.top.live import INTERVAL_S
+from natsctl.cli.top.live import INTERVAL_S, MESSAGE_S
 from natsctl.cli.top.table import LiveTable
+from natsctl.console.answers import Problem
 from natsctl.core.insight.explain import KeyPause
 from natsctl.errors import NatsctlError, PermissionDeniedError
 from natsctl.model.pause import Pause
@@ -103,6 +104,16 @@ async def test_enter_opens_a_controller_then_a_key_and_escape_goes_back() -> Non
         assert terminal.view == "ControllerScreen"
         await terminal.press("escape", "escape")
         assert terminal.view == "HomeScreen"
+
+
+async def test_a_key_without_a_tree_shows_its_explanation_and_the_reason() -> None:
+    answers = FakeAnswers()
+    answers.tree = Problem("invalid", "shops only plans: no daemon answers tree")
+    async with using(answers) as terminal:
+        await terminal.press("enter", "enter")
+        await terminal.wait()
+        assert "bad of shops, in h/7" in terminal.text("lines")
+        assert terminal.text("lines").endswith("shops only plans: no daemon answers tree")
 
 
 async def test_enter_opens_the_keys_of_a_message() -> None:
@@ -233,6 +244,23 @@ async def test_a_lost_connection_shows_since_when_the_rows_are_stale() -> None:
         assert state.startswith("no update for 1")
         assert state.endswith("s, reconnecting: connection refused")
         assert terminal.rows("controllers")[0][0] == "shops"
+
+
+async def test_an_answer_without_a_connection_does_not_replace_the_rows() -> None:
+    async with using() as terminal:
+        terminal.answers.state = replace(terminal.answers.state, connected=False)
+        terminal.answers.overview = home_of(no_daemon=True)
+        await terminal.wait(12)
+        assert terminal.rows("controllers")[0][0] == "shops"
+        assert terminal.text("state").startswith("no update for 1")
+
+
+async def test_the_result_of_an_action_is_shown_for_a_few_seconds() -> None:
+    async with using() as terminal:
+        await terminal.press("r", "y")
+        assert terminal.text("message") == "resync done"
+        await terminal.wait(MESSAGE_S + 2)
+        assert terminal.text("message") == ""
 
 
 async def test_a_read_that_waits_for_the_connection_shows_the_loss() -> None:
