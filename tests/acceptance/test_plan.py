@@ -57,7 +57,7 @@ async def test_a_daemon_plans_keys_that_are_sent_to_it_by_the_name_of_the_contro
     await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
     await daemon(GREETINGS)
     await eventually(lambda: _has(natsctl, "routes", "shop"))
-    await natsctl.done("pause", "--all", "-c", "greetings")
+    await _pause(natsctl, "greetings")
     await natsctl.done("put", "greetings", "shop", "spec: {text: ho}")
     planned = (await natsctl("plan", "-c", "greetings", "shop")).out
     assert '  ~ Route.routes/shop\n      spec.payload: "hi!" -> "ho!"\n' in planned
@@ -66,6 +66,17 @@ async def test_a_daemon_plans_keys_that_are_sent_to_it_by_the_name_of_the_contro
     assert "-o diff needs the controller's class" in refused.err
     unselected = await natsctl("plan", "-c", "greetings")
     assert "send 1 to 20 keys" in unselected.err
+
+
+async def _pause(natsctl: Natsctl, controller: str) -> None:
+    """Pause a controller, and wait until its daemon knows."""
+    await natsctl.done("pause", "--all", "-c", controller)
+
+    async def is_paused() -> bool:
+        status = (await natsctl("status", "-c", controller, "-o", "json")).json[0]
+        return status["paused_controller"] is not None
+
+    await eventually(is_paused)
 
 
 async def _has(natsctl: Natsctl, bucket: str, key: str) -> bool:
@@ -141,6 +152,23 @@ async def test_a_plan_for_a_cluster_equals_the_work_of_the_daemon(
     assert {action["action"] for action in actions} == {"delete"}
     assert deleted.json["summary"]["delete"] == 3
     assert await namespace.has("shop")
+
+
+async def test_a_daemon_plans_for_a_cluster_as_a_dry_run(
+    webapps: Natsctl, namespace: Namespace
+) -> None:
+    await webapps.done("put", "webapps", "shop", namespace.app(), "--create-bucket")
+    async with webapps.running("run", "-c", WEBAPPS) as running:
+        await running.logged("primaries listed, syncing")
+        await eventually(lambda: namespace.has("shop"))
+        await _pause(webapps, "webapps")
+        await webapps.done("put", "webapps", "shop", namespace.app(env={"A": "b"}))
+        planned = await webapps("plan", "-c", "webapps", "shop", "-o", "json")
+    assert planned.status == 0, planned
+    actions = planned.json["keys"]["shop"]["actions"]
+    assert ("update", "Deployment.apps") in {
+        (action["action"], action["kind"]) for action in actions
+    }
 
 
 async def _nothing_to_do(natsctl: Natsctl) -> bool:

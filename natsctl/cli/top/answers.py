@@ -9,10 +9,11 @@ import msgspec
 from natsctl.console.actions import Actions, Report, Request
 from natsctl.console.answers import Problem, problem_of
 from natsctl.console.home import Home, Overview
-from natsctl.console.keys import Keys
+from natsctl.console.keys import Keys, states_of
 from natsctl.console.reads.listings import Listings
 from natsctl.console.reads.roster import Roster
 from natsctl.console.reads.verbs import check_offered
+from natsctl.console.statuses import Row
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.verbs import Verb
@@ -27,6 +28,20 @@ class KeyState(msgspec.Struct, frozen=True):
     tree: Branch | Problem
 
 
+class ControllerState(msgspec.Struct, frozen=True):
+    """A controller, and its keys that need attention, each with its state and the reason.
+
+    Attributes:
+        row: the state of the controller; None if no daemon runs it.
+        keys: some of its quarantined, invalid, failing and paused keys.
+        no_daemon: whether no daemon runs at all.
+    """
+
+    row: Row | None
+    keys: dict[str, tuple[str, str]]
+    no_daemon: bool = False
+
+
 class Answers(Protocol):
     """The answers that the views show, and the actions of a user. Each call has a deadline.
 
@@ -39,6 +54,10 @@ class Answers(Protocol):
 
     async def home(self) -> Home:
         """Return the state of all controllers."""
+        ...
+
+    async def controller(self, name: str) -> ControllerState:
+        """Return the state of a controller and of its keys that need attention."""
         ...
 
     async def key(self, controller: str, key: str) -> KeyState:
@@ -66,6 +85,14 @@ class LiveAnswers:
     async def home(self) -> Home:
         """See `Answers.home`."""
         return await self._overview.home()
+
+    async def controller(self, name: str) -> ControllerState:
+        """See `Answers.controller`."""
+        all_reports = await self._overview.reports()
+        for reports in all_reports:
+            if reports.row.name == name:
+                return ControllerState(reports.row, states_of(reports))
+        return ControllerState(None, {}, no_daemon=not all_reports)
 
     async def key(self, controller: str, key: str) -> KeyState:
         """See `Answers.key`."""

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from rich.text import Text
 
+from natsctl.cli.top.answers import ControllerState
 from natsctl.console.answers import Partial, Problem
-from natsctl.console.home import Failures, Home
+from natsctl.console.home import Failures
 from natsctl.console.statuses import Row
 from natsctl.core.insight.lanes import Lanes
 from natsctl.jetstream.bucket.entries import NONE, short_time
@@ -76,28 +77,25 @@ def failure_cells(failures: Failures) -> list[Text]:
 
 def key_cells(row: KeyRow) -> list[Text]:
     """Return the cells under `KEY_HEADINGS`."""
-    style = BAD if row.state.startswith("failing") else ""
+    style = BAD if row.state.startswith(("failing", "invalid", "quarantined")) else ""
     return [text(row.key), Text(row.state, style), text(first_line(row.reason))]
 
 
-def keys_of(home: Home, controller: str) -> list[KeyRow]:
-    """Return the keys of a controller that fail or are in its queue, each key once."""
-    row = next((row for row in home.controllers if row.name == controller), None)
-    if row is None:
+def keys_of(state: ControllerState) -> list[KeyRow]:
+    """Return the keys of a controller that need attention or are in its queue, each key once."""
+    if state.row is None:
         return []
-    queued = dict(_queued(Lanes() if row.lanes is None else row.lanes))
+    name = state.row.name
+    queued = dict(_queued(Lanes() if state.row.lanes is None else state.row.lanes))
     rows = [
-        KeyRow(controller, key.key, _failing(queued.pop(key.key, None)), failures.message)
-        for failures in home.failing
-        for key in failures.keys
-        if key.controller == controller
+        KeyRow(name, key, _with_place(kind, queued.pop(key, None)), reason)
+        for key, (kind, reason) in sorted(state.keys.items())
     ]
-    rows += [KeyRow(controller, key, *described) for key, described in queued.items()]
-    return rows
+    return rows + [KeyRow(name, key, *described) for key, described in queued.items()]
 
 
-def _failing(queued: tuple[str, str] | None) -> str:
-    return "failing" if queued is None else f"failing, {queued[0]}"
+def _with_place(state: str, queued: tuple[str, str] | None) -> str:
+    return state if queued is None else f"{state}, {queued[0]}"
 
 
 def _queued(lanes: Lanes) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -107,8 +105,9 @@ def _queued(lanes: Lanes) -> Iterator[tuple[str, tuple[str, str]]]:
             yield queued.key, (f"{place} {short_time(queued.s)}", queued.reason)
 
 
-def facts_of(row: Row | None) -> list[str]:
-    """Return lines about a controller that its row in the table does not show."""
+def facts_of(state: ControllerState) -> list[str]:
+    """Return lines about a controller that the tables do not show."""
+    row = state.row
     if row is None:
         return ["no daemon runs the controller now"]
     lines = [
@@ -122,6 +121,11 @@ def facts_of(row: Row | None) -> list[str]:
         lines.append(f"garbage collection is held: {row.garbage_held}")
     if row.error is not None:
         lines.append(row.error.message)
+    more = sum(filter(None, (row.quarantined, row.invalid, row.failing, row.paused))) - len(
+        state.keys
+    )
+    if more > 0:
+        lines.append(f"and {more} more keys need attention")
     return [escaped(line) for line in lines if line]
 
 

@@ -1,13 +1,13 @@
 """Shows the keys of a controller that need attention, or the keys that fail with one message."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
-from natsctl.cli.top.answers import Answers
+from natsctl.cli.top.answers import Answers, ControllerState
 from natsctl.cli.top.cells import (
     KEY_HEADINGS,
     KeyRow,
@@ -18,14 +18,17 @@ from natsctl.cli.top.cells import (
 )
 from natsctl.cli.top.dialogs import Question
 from natsctl.cli.top.key import KeyScreen
-from natsctl.cli.top.overview import OverviewScreen
+from natsctl.cli.top.live import LiveScreen
+from natsctl.cli.top.overview import NO_DAEMON, OverviewScreen
 from natsctl.cli.top.table import LiveTable
 from natsctl.console.actions import Request
+from natsctl.console.answers import Partial, Problem
 from natsctl.console.home import Home
-from natsctl.console.statuses import Row
+
+T = TypeVar("T")
 
 
-def ask_for_key(screen: OverviewScreen, controller: str) -> None:
+def ask_for_key(screen: LiveScreen[T], controller: str) -> None:
     """Ask for the name of a key, and open the key."""
 
     def answered(key: str | None) -> None:
@@ -35,7 +38,7 @@ def ask_for_key(screen: OverviewScreen, controller: str) -> None:
     screen.app.push_screen(Question(f"Key of {controller}:"), answered)
 
 
-class KeysScreen(OverviewScreen):
+class KeysScreen(LiveScreen[T]):
     """A table of keys under `headings`."""
 
     headings: ClassVar[tuple[str, ...]] = KEY_HEADINGS
@@ -46,11 +49,11 @@ class KeysScreen(OverviewScreen):
         yield LiveTable(id="keys")
 
     @abstractmethod
-    def rows(self, answer: Home) -> list[KeyRow]:
+    def rows(self, answer: T) -> list[KeyRow]:
         """Return the keys."""
 
     @abstractmethod
-    def facts(self, answer: Home) -> list[str]:
+    def facts(self, answer: T) -> list[str]:
         """Return the lines above the table."""
 
     @property
@@ -62,7 +65,7 @@ class KeysScreen(OverviewScreen):
         """See `LiveScreen.focus_body`."""
         self.table.focus()
 
-    def show(self, answer: Home) -> None:
+    def show(self, answer: T) -> None:
         """See `LiveScreen.show`."""
         rows = {f"{row.controller}/{row.key}": key_cells(row) for row in self.rows(answer)}
         self.table.fill(self.headings, self.filtered(rows))
@@ -86,8 +89,8 @@ class KeysScreen(OverviewScreen):
             self.app.push_screen(KeyScreen(self.answers, row.controller, row.key))
 
 
-class ControllerScreen(KeysScreen):
-    """The keys of a controller that fail, are held, are ready, or are due next."""
+class ControllerScreen(KeysScreen[ControllerState]):
+    """The keys of a controller that need attention, are held, are ready, or are due next."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "open_key", "Open key")]
 
@@ -99,16 +102,25 @@ class ControllerScreen(KeysScreen):
         """See `LiveScreen.heading`."""
         return f"controller {self._controller}"
 
-    def rows(self, answer: Home) -> list[KeyRow]:
+    async def read(self) -> ControllerState:
+        """See `LiveScreen.read`."""
+        return await self.answers.controller(self._controller)
+
+    def partial(self, answer: ControllerState) -> Partial | None:
+        """See `LiveScreen.partial`."""
+        return None if answer.row is None else answer.row.partial
+
+    def problem(self, answer: ControllerState) -> Problem | None:
+        """See `LiveScreen.problem`."""
+        return NO_DAEMON if answer.no_daemon else None
+
+    def rows(self, answer: ControllerState) -> list[KeyRow]:
         """See `KeysScreen.rows`."""
-        return keys_of(answer, self._controller)
+        return keys_of(answer)
 
-    def facts(self, answer: Home) -> list[str]:
+    def facts(self, answer: ControllerState) -> list[str]:
         """See `KeysScreen.facts`."""
-        return facts_of(self._row(answer))
-
-    def _row(self, answer: Home) -> Row | None:
-        return next((row for row in answer.controllers if row.name == self._controller), None)
+        return facts_of(answer)
 
     def subject(self) -> Request | None:
         """See `LiveScreen.subject`: the selected key; the controller if it has no key."""
@@ -119,7 +131,7 @@ class ControllerScreen(KeysScreen):
         ask_for_key(self, self._controller)
 
 
-class FailureScreen(KeysScreen):
+class FailureScreen(KeysScreen[Home], OverviewScreen):
     """The keys that fail with the same message."""
 
     headings = ("KEY", "STATE", "CONTROLLER")

@@ -35,7 +35,7 @@ async def top(options: NatsOptions) -> None:
             f"natsctl top needs the extra console ({error.name} is missing): "
             "pip install 'natsctl[console]'"
         ) from error
-    logging.getLogger("natsctl").setLevel(logging.CRITICAL)  # the view states what is lost
+    logging.getLogger("natsctl").setLevel(logging.CRITICAL)  # log lines would overwrite the view
     from natsctl.cli.top.answers import live_answers  # noqa: PLC0415 - imports aiohttp
 
     async with connect(options) as connection, live_answers(connection) as answers:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from natsctl.cli.top.answers import KeyState
+from natsctl.cli.top.answers import ControllerState, KeyState
 from natsctl.console.actions import Report, Request
 from natsctl.console.answers import Problem
 from natsctl.console.home import FailingKey, Failures, Home
@@ -42,6 +42,10 @@ SHOPS = Row(
 FAILING = Failures(
     "ValueError: no luck", 2, [FailingKey("shops", "bad"), FailingKey("shops", "odd")]
 )
+KEYS = {
+    "bad": ("failing", "ValueError: no luck"),
+    "odd": ("invalid", "not a valid Shop"),
+}
 
 
 def home_of(*rows: Row, failing: list[Failures] | None = None, no_daemon: bool = False) -> Home:
@@ -74,6 +78,11 @@ class FakeAnswers:
         if self.error is not None:
             raise self.error
         return self.overview
+
+    async def controller(self, name: str) -> ControllerState:
+        overview = await self.home()
+        row = next((row for row in overview.controllers if row.name == name), None)
+        return ControllerState(row, KEYS, no_daemon=overview.no_daemon)
 
     async def key(self, controller: str, key: str) -> KeyState:
         self.reads += 1

@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
+from natsctl.cli.top.answers import ControllerState
 from natsctl.cli.top.cells import bars, controller_cells, facts_of, keys_of, state_of
 from natsctl.console.answers import Partial, Problem
-from natsctl.console.home import FailingKey, Failures
 from natsctl.console.statuses import Row
 from natsctl.model.pause import Pause
-from tests.support.cli.fake_answers import CONNECTED, FAILING, SHOPS, home_of
+from tests.support.cli.fake_answers import CONNECTED, KEYS, SHOPS
 
 
 def cells(row: Row, *, wide: bool = False) -> list[str]:
@@ -42,7 +42,7 @@ def test_an_older_daemon_has_no_bars_and_no_oldest_change() -> None:
 def test_several_daemons_that_sync_the_same_keys_are_marked_without_colours() -> None:
     row = replace(SHOPS, mode="alone \N{MULTIPLICATION SIGN}2", conflict="both sync every key")
     assert cells(row)[2] == "alone \N{MULTIPLICATION SIGN}2 !"
-    assert "both sync every key" in facts_of(row)
+    assert "both sync every key" in facts_of(ControllerState(row, {}))
 
 
 def test_a_controller_whose_daemons_are_silent_has_no_numbers() -> None:
@@ -53,7 +53,7 @@ def test_a_controller_whose_daemons_are_silent_has_no_numbers() -> None:
 def test_a_paused_controller_has_all_keys_paused() -> None:
     row = replace(SHOPS, paused_whole=Pause(reason="the disk is full"))
     assert cells(row)[6] == "all"
-    assert any("the disk is full" in fact for fact in facts_of(row))
+    assert any("the disk is full" in fact for fact in facts_of(ControllerState(row, {})))
 
 
 def test_control_characters_of_names_are_escaped() -> None:
@@ -66,19 +66,24 @@ def test_a_long_name_is_shortened_on_a_narrow_terminal() -> None:
     assert cells(row, wide=True)[0] == "x" * 40
 
 
-def test_the_keys_of_a_controller_are_those_that_fail_and_those_in_its_queue() -> None:
-    other = Failures("no", 1, [FailingKey("others", "x")])
-    keys = keys_of(home_of(SHOPS, failing=[FAILING, other]), "shops")
+def test_the_keys_of_a_controller_are_those_with_a_problem_and_those_in_its_queue() -> None:
+    keys = keys_of(ControllerState(SHOPS, KEYS))
     assert [(row.key, row.state, row.reason) for row in keys] == [
         ("bad", "failing, due in 8s", "ValueError: no luck"),
-        ("odd", "failing", "ValueError: no luck"),
+        ("odd", "invalid", "not a valid Shop"),
         ("slow", "held for 40s", "change"),
     ]
 
 
 def test_a_controller_that_no_daemon_runs_has_no_keys() -> None:
-    assert keys_of(home_of(), "shops") == []
-    assert facts_of(None) == ["no daemon runs the controller now"]
+    nothing = ControllerState(None, {})
+    assert keys_of(nothing) == []
+    assert facts_of(nothing) == ["no daemon runs the controller now"]
+
+
+def test_keys_that_the_daemon_does_not_name_are_counted() -> None:
+    state = ControllerState(replace(SHOPS, failing=200), KEYS)
+    assert facts_of(state)[-1] == "and 199 more keys need attention"
 
 
 def test_the_state_names_the_daemons_that_do_not_answer() -> None:

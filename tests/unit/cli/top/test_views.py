@@ -92,7 +92,7 @@ async def test_enter_opens_a_controller_then_a_key_and_escape_goes_back() -> Non
         assert terminal.view == "ControllerScreen"
         assert terminal.rows("keys") == [
             ["bad", "failing, due in 8s", "ValueError: no luck"],
-            ["odd", "failing", "ValueError: no luck"],
+            ["odd", "invalid", "not a valid Shop"],
             ["slow", "held for 40s", "change"],
         ]
         await terminal.press("enter")
