@@ -4,8 +4,9 @@ One browser, server, daemon and console serve all tests of a process. Each test 
 in the browser, and puts keys that no other test uses.
 """
 
+import inspect
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ from playwright.async_api import Browser, async_playwright, expect
 from tests.support.cli.browser import Visitor
 from tests.support.cli.console import Site, site
 
-LIMIT_MS = 60_000.0
+LIMIT_MS = 120_000.0
 ABSENT = "NO CHROMIUM: the tests of the console's page need the Debian package chromium"
 OPTIONS = (
     "--no-sandbox",  # CI runs as root
@@ -55,3 +56,13 @@ async def visitor(chromium: Browser, shared_site: Site) -> AsyncIterator[Visitor
     async with Visitor.of(chromium, shared_site.console) as opened:
         yield opened
         opened.check()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report all tests skipped without Chromium in one line, as skipped in this module."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and ABSENT in report.longrepr[2]:
+        _, line = inspect.getsourcelines(pytest_runtest_makereport)
+        report.longrepr = (__file__, line, f"Skipped: {ABSENT}")
+    return report

@@ -4,7 +4,8 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, expect
+import pytest_asyncio
+from playwright.async_api import Page, expect
 
 from tests.support.cli.browser import Visitor
 from tests.support.cli.console import Site
@@ -34,49 +35,47 @@ NO_CONTRAST = {"rules": {"color-contrast": {"enabled": False}}}  # colours chang
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
-async def difference(site: Site) -> str:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shops(shared_site: Site) -> str:
     """Put shops that succeed and fail; return the query of two revisions."""
     for image in ("nginx-1", "nginx-2"):
-        await site.natsctl.done("put", "shops", "reached", f"spec: {{image: {image}}}")
-    await site.natsctl.done("put", "shops", "reached-bad", "spec: {image: broken}")
-    history = await site.natsctl("history", "shops", "reached", "-o", "json")
+        await shared_site.natsctl.done("put", "shops", "reached", f"spec: {{image: {image}}}")
+    await shared_site.natsctl.done("put", "shops", "reached-bad", "spec: {image: broken}")
+    history = await shared_site.natsctl("history", "shops", "reached", "-o", "json")
     first, *_, last = sorted(entry["revision"] for entry in history.json)
     return f"from={first}&to={last}"
 
 
-@pytest.mark.parametrize(
-    ("scheme", "width", "rules"),
-    [("light", 1280, {}), ("dark", 1280, CONTRAST_ONLY), ("light", 400, NO_CONTRAST)],
-)
-async def test_axe_has_no_serious_finding(
-    shared_site: Site, chromium: Browser, scheme: str, width: int, rules: dict[str, Any]
-) -> None:
-    query = await difference(shared_site)
-    viewport = {"width": width, "height": 800}
-    async with Visitor.of(
-        chromium, shared_site.console, color_scheme=scheme, viewport=viewport
-    ) as visitor:
-        for path in PAGES:
-            await visitor.open(path.format(difference=query))
-            await visitor.page.evaluate(AXE)
-            assert await visitor.page.evaluate(FINDINGS, rules) == [], path
-            assert await visitor.page.evaluate(OVERFLOW) == 0, path
-        visitor.check()
+async def findings(page: Page, rules: dict[str, Any]) -> list[str]:
+    """Return the serious and critical findings of axe."""
+    found: list[str] = await page.evaluate(FINDINGS, rules)
+    return found
 
 
-async def test_a_dialog_has_no_serious_finding(shared_site: Site, visitor: Visitor) -> None:
-    await difference(shared_site)
+@pytest.mark.parametrize("path", PAGES)
+async def test_axe_has_no_serious_finding(visitor: Visitor, shops: str, path: str) -> None:
+    await visitor.open(path.format(difference=shops))
+    page = visitor.page
+    await page.evaluate(AXE)
+    assert await findings(page, {}) == []
+    await page.emulate_media(color_scheme="dark")
+    assert await findings(page, CONTRAST_ONLY) == []
+    await page.set_viewport_size({"width": 400, "height": 800})
+    assert await findings(page, NO_CONTRAST) == []
+    assert await page.evaluate(OVERFLOW) == 0
+
+
+async def test_a_dialog_has_no_serious_finding(visitor: Visitor, shops: str) -> None:
     await visitor.open("/key/shops/reached")
     await visitor.page.get_by_role("button", name="Pause", exact=True).click()
     await expect(visitor.page.get_by_role("dialog")).to_be_visible()
     await visitor.page.evaluate(AXE)
-    assert await visitor.page.evaluate(FINDINGS, {}) == []
+    assert await findings(visitor.page, {}) == []
 
 
 async def test_the_keyboard_is_enough_from_home_to_a_difference(
-    shared_site: Site, visitor: Visitor
+    visitor: Visitor, shops: str
 ) -> None:
-    await difference(shared_site)
     page, keyboard = visitor.page, visitor.page.keyboard
     await expect(page.get_by_role("link", name="shops").first).to_be_visible()
     await keyboard.press("j")
@@ -99,8 +98,7 @@ async def test_the_keyboard_is_enough_from_home_to_a_difference(
     await expect(page.locator("table.diff")).to_be_visible()
 
 
-async def test_the_arrows_move_in_the_tree(shared_site: Site, visitor: Visitor) -> None:
-    await difference(shared_site)
+async def test_the_arrows_move_in_the_tree(visitor: Visitor, shops: str) -> None:
     await visitor.open("/key/shops/reached")
     root = visitor.page.get_by_role("treeitem", name="Shop.shops/reached")
     part = visitor.page.get_by_role("treeitem", name="Part.parts/reached.a")
@@ -124,8 +122,7 @@ async def test_the_shortcuts_are_explained(visitor: Visitor) -> None:
     await expect(dialog).to_have_count(0)
 
 
-async def test_the_focus_returns_after_a_dialog(shared_site: Site, visitor: Visitor) -> None:
-    await difference(shared_site)
+async def test_the_focus_returns_after_a_dialog(visitor: Visitor, shops: str) -> None:
     await visitor.open("/key/shops/reached")
     button = visitor.page.get_by_role("button", name="Pause", exact=True)
     await button.focus()

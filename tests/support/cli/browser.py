@@ -8,7 +8,7 @@ from playwright.async_api import Browser, ConsoleMessage, Dialog, Page, Request
 
 from tests.support.cli.console import Console
 
-LIMIT_MS = 60_000.0
+LIMIT_MS = 120_000.0
 DRAWN = "#main > :last-child:not(.loading), .notice[data-kind=bad]"
 FAILED_LOAD = "Failed to load resource: the server responded with a status"
 
