@@ -9,6 +9,7 @@ import msgspec
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
+    InvalidObjectError,
     NatsctlError,
     NoDaemonError,
     NotFoundError,
@@ -53,6 +54,7 @@ _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
     (StoreMissingError, "not_found"),
     (ConflictError, "conflict"),
     (InvalidKeyError, "invalid"),
+    (InvalidObjectError, "invalid"),
     (UsageError, "invalid"),
     (StoreTimeoutError, "timeout"),
     (TimeoutError, "timeout"),

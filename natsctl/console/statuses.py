@@ -1,7 +1,8 @@
 """Combines what the daemons of one controller report to one row."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +16,8 @@ from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import conflict
 from natsctl.errors import NatsctlError
 from natsctl.model.pause import Pause
+
+N = TypeVar("N", int, float)
 
 
 class Daemon(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,10 +118,10 @@ def _row(
         mode=_mode(statuses, working),
         conflict=conflict(statuses),
         state=working[0].state if working else statuses[0].state,
-        primaries=max((status.primaries or 0 for status in working), default=None),
+        primaries=_max(status.primaries for status in working),
         keys=_sum(working, lambda status: status.keys),
         failing=_sum(working, lambda status: status.failing_count),
-        invalid=max((status.invalid_count for status in working), default=None),
+        invalid=_max(status.invalid_count for status in working),
         paused=_sum(working, lambda status: status.paused_count),
         quarantined=_sum(working, lambda status: status.quarantined_count),
         contested=_sum(working, lambda status: status.contested_count),
@@ -126,10 +129,7 @@ def _row(
         queued=sum(queue.depth for queue in queues) if queues else None,
         held=sum(queue.held for queue in queues) if queues else None,
         waiting=sum(queue.waiting for queue in queues) if queues else None,
-        oldest_unanswered_s=max(
-            (status.oldest_unanswered_s or 0.0 for status in working if status.unanswered),
-            default=None,
-        ),
+        oldest_unanswered_s=_max(status.oldest_unanswered_s for status in working),
         lanes=_lanes([status.lanes for status in working if status.lanes is not None]),
         activity=_activity([status.activity for status in working if status.activity is not None]),
         garbage_held=next((status.garbage_held for status in working if status.garbage_held), ""),
@@ -197,6 +197,10 @@ def _sum(
 ) -> int | None:
     counts = [number for number in map(count, statuses) if number is not None]
     return sum(counts) if counts else None
+
+
+def _max(numbers: Iterable[N | None]) -> N | None:
+    return max((number for number in numbers if number is not None), default=None)
 
 
 def _daemon(status: ControllerStatus) -> Daemon:

@@ -16,6 +16,7 @@ import msgspec
 from tests.benchmarks import (
     bench_cluster,
     bench_cold,
+    bench_console,
     bench_faults,
     bench_growth,
     bench_help,
@@ -65,6 +66,7 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "stall": bench_stall.run,
     "faults": bench_faults.run,
     "kube": bench_kube.run,
+    "console": bench_console.run,
     "help": bench_help.run,
     "queue": queue,
     "plan": bench_plan.run,

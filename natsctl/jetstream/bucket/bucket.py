@@ -170,9 +170,10 @@ class Bucket:
         Names that are not UTF-8 can be equal in a page, which then has fewer names than its limit.
         """
         keys, before, offset = set[str](), dict[str, int](), 0
+        prefix_length = len(self.prefix)
 
         def add(subject: str) -> None:
-            name = subject[len(self.prefix) :]
+            name = subject[prefix_length:]
             if legal(name):
                 keys.add(name)
 
