@@ -61,6 +61,19 @@ class Jobs(Controller):
 """
 
 
+FROZEN = """
+import gc
+from natsctl import Controller, Object, kv, primary
+
+class Jobs(Controller):
+    jobs = primary(kv(Object, bucket="counted"))
+
+    async def sync_handler(self, key):
+        visited = any(found is Jobs for found in gc.get_objects())
+        print("own class frozen:", not visited, flush=True)
+"""
+
+
 async def payload(routes: KeyValue, key: str) -> str | None:
     """Return the payload of a route, or None if the route does not exist."""
     try:
@@ -276,6 +289,15 @@ async def test_a_daemon_stops_after_it_lost_its_server(
     nats_server.kill()
     await running.logged("lost the connection")
     assert await running.ends(signal.SIGTERM) == 0
+
+
+async def test_a_collection_of_garbage_visits_no_object_of_the_loaded_modules(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    (folder / "frozen.py").write_text(FROZEN)
+    running = await daemon("frozen:Jobs")
+    await natsctl.done("put", "counted", "shop", "spec: {}")
+    await running.logged("own class frozen: True")
 
 
 async def test_resync_syncs_every_primary_at_that_interval(

@@ -1,5 +1,6 @@
 """Runs the controllers of `natsctl run` in this process."""
 
+import gc
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
@@ -71,6 +72,7 @@ async def run_controllers(
     """
     with reporting(place) as report:
         controllers = [load_runnable_controller(path) for path in paths]
+        _freeze_loaded_objects()
         report(Loaded())
         if dry_run:
             serve = partial(_serve_plan, controllers, settings.controllers, cluster)
@@ -86,6 +88,16 @@ async def run_controllers(
             )
         socket = None if place is None else Path(place.socket)
         await _run_daemon(serve, options, settings, server=server, socket=socket)
+
+
+def _freeze_loaded_objects() -> None:
+    """Exempt all present objects from garbage collection, because they last as long as the process.
+
+    A full collection visits some 90,000 objects of modules. This takes 50 ms, in which the event
+    loop stands still.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 async def _run_daemon(
