@@ -123,6 +123,18 @@ class TestFailure:
             await queue.get()
         assert queue.idle
 
+    @pytest.mark.parametrize("error", [RuntimeError("broken"), SystemExit(1)])
+    async def test_a_key_is_retried_with_backoff_if_the_policy_raises(
+        self, queue: Workqueue[str], error: BaseException
+    ) -> None:
+        def broken(_error: Exception, _failures: int) -> Decision:
+            raise error
+
+        await take(queue)
+        settle(queue, "a", Failed(ERROR), broken)
+        assert queue.failures("a") == 1
+        assert await queue.get() == "a"
+
     async def test_a_timeout_is_a_failure(self, queue: Workqueue[str]) -> None:
         await take(queue)
         settle(queue, "a", Failed(TimeoutError()), Policy(Retry(after=7)))
