@@ -104,18 +104,19 @@ class Hub:
         }
 
     async def held_by_listeners(self) -> dict[str, object]:
-        """Return the same after every consumer has a subscriber.
+        """Return the same after every watch has one consumer, which has a subscriber.
 
         A watch may request a second consumer from a slow server, and deletes the one it drops.
         """
 
-        async def all_bound() -> bool:
+        async def one_for_each_watch() -> bool:
             jetstream = self.client.jetstream()
             streams = [info.config.name or "" for info in await jetstream.streams_info()]
             consumers = [info for name in streams for info in await jetstream.consumers_info(name)]
-            return all(consumer.push_bound for consumer in consumers)
+            watches = {(info.stream_name, info.config.filter_subject) for info in consumers}
+            return len(watches) == len(consumers) and all(info.push_bound for info in consumers)
 
-        await eventually(all_bound)
+        await eventually(one_for_each_watch)
         return await self.held()
 
     async def subscriptions(self) -> int:

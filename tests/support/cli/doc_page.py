@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```(?:(console)|[a-z]+ (\S+))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _READ_ONLY = re.compile(
-    r"natsctl (get|list|history|status|explain|tree|doctor)\b|kubectl get\b|curl\b|cat\b"
+    r"natsctl (get|list|history|status|explain|tree|doctor|plan)\b|kubectl get\b|curl\b|cat\b"
 )
 _DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|dev|console)\b")
 _PORT = re.compile(r"\b808\d\b")

@@ -10,6 +10,7 @@ from natsctl.core.coordination.assignment import (
     NONE,
     Assignment,
     HeldAssignments,
+    OnlyKeys,
 )
 
 
@@ -77,6 +78,63 @@ def test_a_second_rebalance_is_settled_after_the_first() -> None:
     assert held_keys(holdings) == "bc"
     assert is_new_later is not None
     assert [key for key in "abcd" if is_new_later(key)] == ["c"]
+
+
+def test_a_key_of_every_assignment_that_is_not_settled_may_be_held_later() -> None:
+    holdings = HeldAssignments(Keys("ab"))
+    holdings.moved(Keys("bc"))
+    assert [key for key in "abcd" if holdings.may_have(key)] == ["a", "b", "c"]
+
+
+def test_the_newest_assignment_is_the_last_of_several() -> None:
+    holdings, newest = HeldAssignments(Keys("a")), Keys("c")
+    assert not holdings.newest.has("c")
+    holdings.moved(Keys("b"))
+    holdings.moved(newest)
+    assert holdings.newest is newest
+
+
+def test_only_held_keys_are_counted() -> None:
+    assert HeldAssignments().count("abcd") == 4
+    assert HeldAssignments(NONE).count("abcd") == 0
+    holdings = HeldAssignments(Keys("ab"))
+    assert holdings.count("abcd") == 2
+    holdings.moved(Keys("bc"))
+    assert holdings.count("abcd") == 1
+
+
+def test_no_key_arrives_if_every_key_was_held() -> None:
+    holdings = HeldAssignments(ALL)
+    holdings.moved(ALL)
+    assert holdings.settle(ALL) is None
+    assert holdings.settled
+
+
+def test_all_keys_arrive_after_none() -> None:
+    holdings = HeldAssignments(NONE)
+    holdings.moved(ALL)
+    is_new = holdings.settle(ALL)
+    assert is_new is not None
+    assert all(map(is_new, "abcd"))
+    assert held_keys(holdings) == "abcd"
+
+
+def test_an_equal_assignment_does_not_settle_another_one() -> None:
+    holdings, equal = HeldAssignments(NONE), OnlyKeys("ab")
+    holdings.moved(OnlyKeys("ab"))
+    assert holdings.settle(equal) is None
+    assert held_keys(holdings) == ""
+
+
+def test_as_many_assignments_as_allowed_are_settled_one_after_the_other() -> None:
+    holdings = HeldAssignments(Keys("abcd"))
+    assignments = [Keys("abc") for _ in range(ASSIGNMENTS_MAX - 1)]
+    for assignment in assignments:
+        holdings.moved(assignment)
+    assert held_keys(holdings) == "abc"
+    for assignment in assignments:
+        assert holdings.settle(assignment) is None
+    assert holdings.settled
 
 
 @pytest.mark.parametrize("moves", [ASSIGNMENTS_MAX, 3 * ASSIGNMENTS_MAX])
