@@ -42,7 +42,10 @@ _NOTED = {
     "os.scandir": "the folder {0}",
     "sqlite3.connect": "the database {0}",
 }
-_LOADERS = ("importlib", "linecache.py", "tokenize.py", "traceback.py", "zipimport", "inspect.py")
+_NOT_HANDLERS = (
+    *("importlib", "linecache.py", "tokenize.py", "traceback.py", "zipimport", "inspect.py"),
+    "opentelemetry",
+)
 
 _found: Found | None = None
 _installed = False
@@ -73,7 +76,7 @@ def _noting_variables(variable: Found) -> Iterator[None]:
     read = kind.__getitem__
 
     def noted(environ: Any, name: Any) -> Any:
-        if not _loads_code():
+        if not _is_no_handler():
             variable(os.fsdecode(name) if isinstance(name, bytes) else name)
         return read(environ, name)
 
@@ -90,7 +93,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         return
     found, _found = _found, None  # the hook itself may open files
     try:
-        if _loads_code():
+        if _is_no_handler():
             return
         text = (_REFUSED.get(event) or _NOTED[event]).format(*args)
         writes = event == "open" and _writes(args[2])
@@ -107,11 +110,11 @@ def _writes(flags: Any) -> bool:
     return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
-def _loads_code() -> bool:
-    """Return whether Python itself reads a module or a line of source."""
+def _is_no_handler() -> bool:
+    """Return whether Python reads a module or a line of source, or a tracer reads its settings."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the only way to the frames here
     while frame is not None:
-        if any(loader in frame.f_code.co_filename for loader in _LOADERS):
+        if any(reader in frame.f_code.co_filename for reader in _NOT_HANDLERS):
             return True
         frame = frame.f_back
     return False

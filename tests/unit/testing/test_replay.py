@@ -1,5 +1,6 @@
 """Recorded syncs are replayed in memory."""
 
+import importlib
 import os
 import random
 import socket
@@ -256,6 +257,12 @@ def test_an_environment_variable_is_named_and_does_not_count_as_missing(
     result = replayed(failed, controller)
     assert (result.verdict, result.variables) == (Verdict.SUCCEEDED, ("SLOGANS",))
     assert "variables SLOGANS" in str(result)
+
+
+def test_a_variable_that_a_tracer_reads_is_not_named(failed: Recording) -> None:
+    importlib.import_module("opentelemetry.sdk.trace")
+    result = replayed(failed, fixed(looking(lambda *_: None)))
+    assert (result.verdict, result.variables) == (Verdict.SUCCEEDED, ())
 
 
 def test_a_planned_sync_is_replayed_as_a_plan() -> None:
