@@ -10,6 +10,7 @@ from natsctl.core.queue.retry import (
     Decision,
     Drop,
     ExponentialLimiter,
+    RateLimit,
     Retry,
     RetryPolicy,
     Stop,
@@ -150,3 +151,33 @@ class TestTokenBucket:
     def test_rate_and_burst_must_be_positive(self, rate_per_s: float, burst: int) -> None:
         with pytest.raises(UsageError, match="above 0"):
             TokenBucket(rate_per_s=rate_per_s, burst=burst)
+
+    async def test_a_token_that_is_given_back_can_be_taken_again(self) -> None:
+        bucket = TokenBucket(rate_per_s=1, burst=2)
+        assert [bucket.take() for _ in range(3)] == [0, 0, 1]
+        bucket.give_back()
+        assert bucket.take() == 1
+
+    async def test_tokens_that_are_given_back_are_limited_to_the_burst(self) -> None:
+        bucket = TokenBucket(rate_per_s=1, burst=2)
+        bucket.give_back()
+        assert [bucket.take() for _ in range(3)] == [0, 0, 1]
+
+
+class TestRateLimit:
+    @pytest.mark.parametrize(("qps", "burst"), [(0.5, 1), (1, 2), (10.0, 100)])
+    async def test_the_bucket_has_the_rate_and_the_burst(self, qps: float, burst: int) -> None:
+        bucket = RateLimit(qps=qps, burst=burst).bucket()
+        assert [bucket.take() for _ in range(burst + 1)][-2:] == pytest.approx([0, 1 / qps])
+
+    @pytest.mark.parametrize(
+        ("qps", "burst"), [(0, 1), (-1, 1), (math.inf, 1), (math.nan, 1), (1, 0), (1, -1)]
+    )
+    def test_a_limit_out_of_range_is_rejected(self, qps: float, burst: int) -> None:
+        with pytest.raises(UsageError, match="qps above 0 and burst of 1 or more"):
+            RateLimit(qps=qps, burst=burst)
+
+    @pytest.mark.parametrize(("qps", "burst"), [("1", 1), (True, 1), (1, 1.5), (1, True)])
+    def test_a_limit_that_is_no_number_is_rejected(self, qps: float, burst: int) -> None:
+        with pytest.raises(UsageError, match="needs numbers"):
+            RateLimit(qps=qps, burst=burst)
