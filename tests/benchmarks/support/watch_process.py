@@ -36,8 +36,8 @@ class Start(msgspec.Struct, frozen=True):
 class End(msgspec.Struct, frozen=True):
     """The handled changes after the start.
 
-    `seen` has the keys whose last version was handled, each with its monotonic time. `handled`
-    counts all calls of the handler, the first of which was at `began`.
+    `seen` has the keys whose last version was handled, each with the first such monotonic time.
+    `handled` counts all calls of the handler, the first of which was at `began`.
     """
 
     seen: list[tuple[str, float]]
@@ -112,7 +112,7 @@ class Observation:
         self._remaining = listed
         self._then = then
         self._version = version
-        self._seen: list[tuple[str, float]] = []
+        self._seen: dict[str, float] = {}
         self._handled = 0
         self._began = 0.0
         self._listed = asyncio.Event()
@@ -133,7 +133,7 @@ class Observation:
             self._began = time.monotonic()
         self._handled += 1
         if item is not None and item.spec.replicas == self._version:
-            self._seen.append((key, time.monotonic()))
+            self._seen.setdefault(key, time.monotonic())  # a resync handles the key again
             if len(self._seen) == self._then:
                 self._cpu_s = time.process_time() - self._cpu
                 self._ended.set()
@@ -151,7 +151,7 @@ class Observation:
 
     async def end(self) -> End:
         await self._ended.wait()
-        return End(self._seen, self._handled, self._began, self._cpu_s)
+        return End(list(self._seen.items()), self._handled, self._began, self._cpu_s)
 
 
 def _memory(field: str) -> int:

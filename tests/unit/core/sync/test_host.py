@@ -1,6 +1,7 @@
 """A host calls the hooks once, runs sync loops and stops them within a time limit."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,7 +9,7 @@ import pytest
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.workqueue import Workqueue
-from natsctl.core.sync.host import Host
+from natsctl.core.sync.host import Host, collect_imports
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import HandlerError
 from natsctl.testing.memory import MemoryStore
@@ -137,3 +138,22 @@ async def test_watching_syncs_the_caches_while_the_context_lasts() -> None:
     await store.create("b", value())
     await asyncio.sleep(1)
     assert list(informer.cache.keys()) == ["a"]
+
+
+async def test_the_first_full_garbage_collection_precedes_the_first_sync() -> None:
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            hosted.calls.append("collected")
+
+    hosted = Hosted()
+    hosted.queues["first"].add("first")
+    collect_imports.cache_clear()
+    gc.callbacks.append(note)
+    try:
+        async with running(hosted) as task:
+            await asyncio.sleep(1)
+            hosted.host.stop()
+            await task
+    finally:
+        gc.callbacks.remove(note)
+    assert hosted.calls.index("collected") < hosted.calls.index("first")
