@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import BinaryIO, Self
 
 from natsctl.telemetry.logger import get_logger
 
@@ -39,13 +40,24 @@ class HeldFile:
 
 
 class HeldSlot:
-    """The place in the file for the key that one worker holds."""
+    """The place in the file for the key that one worker holds; `with slot:` frees it at the end."""
 
     def __init__(self, mapped: mmap.mmap, start: int) -> None:
         self._mapped = mapped
         self._start = start
         self._key = start + LENGTH
         self._free = slice(start, self._key)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
 
     def hold(self, key: str) -> None:
         """Note that the worker begins to sync the key."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -10,17 +10,16 @@ from natsctl.core.cache.informer import Informer, catch_up
 from natsctl.core.cache.read_values import read_values, release_values
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
 from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.coordination.term_guard import GuardedSteps
 from natsctl.core.pausing.held_file import HeldSlot, held_file
 from natsctl.core.pausing.long_syncs import LongSyncs
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Held, Priority, Workqueue
-from natsctl.core.sync.calls import Unfinished, failure_of
+from natsctl.core.sync.attempts import Attempts
+from natsctl.core.sync.calls import Unfinished
 from natsctl.core.sync.counters import SyncCounters
-from natsctl.core.sync.follow_up import SYNCED, Failed, Outcome, Synced, settle
-from natsctl.core.sync.steps import Rest, first_step
+from natsctl.core.sync.follow_up import Failed, Outcome, Synced, settle
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
@@ -258,7 +257,12 @@ class SyncLoop(Generic[K]):
 
     async def _work(self, slot: HeldSlot | None) -> None:
         """Sync keys one after the other; the *slot* notes the key in case the process dies."""
-        queue, counters, handler = self.queue, self.counters, self._handler
+        with nullcontext() if slot is None else slot:
+            attempts = Attempts(self._handler, self.queue, self._leadership, slot)
+            await self._sync_keys(attempts, slot)
+
+    async def _sync_keys(self, attempts: Attempts[K], slot: HeldSlot | None) -> None:
+        queue, counters, retry = self.queue, self.counters, self._retry
         pausing, pauses = self._pausing, self.paused.pauses
         quarantined = self.paused.quarantine.quarantined
         clock = asyncio.get_running_loop().time
@@ -266,7 +270,7 @@ class SyncLoop(Generic[K]):
         assigned = self._leadership is not None and self._listener is not None
         worker = cast("asyncio.Task[None]", asyncio.current_task())
         context = log_context()
-        while True:
+        while not worker.cancelling():
             key = queue.get_nowait()
             if key is None and (key := await self._next()) is None:
                 return
@@ -278,20 +282,38 @@ class SyncLoop(Generic[K]):
                 continue
             bind_sync(context, key, queue.failures)
             begun, changed = clock(), counters.begin(key)
-            outcome = self._sync(key, handler) if slot is None else self._noted(slot, key)
+            outcome = attempts.start(key)
             if isinstance(outcome, Unfinished):
-                outcome = await outcome
+                outcome = await self._waited(key, outcome)
+            if slot is not None:
+                self._survived(slot, key)
             now = clock()
             counters.end(key, outcome, begun=begun, now=now, changed=changed)
             if self._plan is not None:
                 _record(self._plan, key, outcome)
-            settle(queue, key, outcome, self._retry)
+            settle(queue, key, outcome, retry)
             if assigned and not self.holdings.has(key):
                 await self._give_up(key)
-            if worker.cancelling():
-                raise asyncio.CancelledError  # the handler swallowed the cancellation
             if slices.over or slices.waited:
                 await slices.pause()  # events of its writes arrive first
+        raise asyncio.CancelledError  # the handler swallowed the cancellation
+
+    async def _waited(self, key: K, rest: Unfinished[Outcome]) -> Outcome:
+        """Wait until the sync has ended, and record the key if that takes long."""
+        if self._long_syncs is None:
+            return await rest
+        self._long_syncs.wait()
+        try:
+            return await rest
+        finally:
+            self._long_syncs.end(str(key))
+
+    def _survived(self, slot: HeldSlot, key: K) -> None:
+        """Note that the process has survived a sync of the key."""
+        slot.release()
+        quarantine = self.paused.quarantine
+        if quarantine.deaths and str(key) in quarantine.deaths:
+            quarantine.release(str(key))
 
     async def _next(self) -> K | None:
         """Wait for the next key; return None when the queue is shut down."""
@@ -330,7 +352,7 @@ class SyncLoop(Generic[K]):
         if self._on_held_back is None:
             self.queue.done(key)
         else:
-            outcome = self._sync(key, self._on_held_back)
+            outcome = Attempts(self._on_held_back, self.queue, self._leadership).start(key)
             if isinstance(outcome, Unfinished):
                 outcome = await outcome
             settle(self.queue, key, outcome, self._retry)
@@ -342,83 +364,6 @@ class SyncLoop(Generic[K]):
         for informer in self._partial():
             await informer.release((str(key),))
         self.paused.forget_unread()
-
-    def _noted(self, slot: HeldSlot, key: K) -> Outcome | Unfinished[Outcome]:
-        """Sync the key, and note that the worker holds it, in case the process dies."""
-        slot.hold(str(key))
-        try:
-            outcome = self._sync(key, self._handler)
-        except BaseException:
-            slot.release()
-            raise
-        if isinstance(outcome, Unfinished):
-            return Unfinished(self._noted_rest(slot, key, outcome))
-        self._survived(slot, key)
-        return outcome
-
-    async def _noted_rest(self, slot: HeldSlot, key: K, rest: Unfinished[Outcome]) -> Outcome:
-        long_syncs = self._long_syncs
-        if long_syncs is not None:
-            long_syncs.wait()
-        try:
-            outcome = await rest
-        except BaseException:
-            slot.release()
-            raise
-        finally:
-            if long_syncs is not None:
-                long_syncs.end(str(key))
-        self._survived(slot, key)
-        return outcome
-
-    def _survived(self, slot: HeldSlot, key: K) -> None:
-        """Note that the process has survived a sync of the key."""
-        slot.release()
-        quarantine = self.paused.quarantine
-        if quarantine.deaths and str(key) in quarantine.deaths:
-            quarantine.release(str(key))
-
-    def _sync(
-        self, key: K, handler: Callable[[K], Awaitable[float | None]]
-    ) -> Outcome | Unfinished[Outcome]:
-        """Sync the key; return the outcome, or the rest of a sync that waits."""
-        try:
-            leadership = self._leadership
-            work = handler(key)
-            if leadership is not None:
-                work = self._in_term(leadership, key, work)
-            step = first_step(work)
-        except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
-            return self._failed(key, error)
-        if isinstance(step, Rest):
-            return Unfinished(self._rest(key, step))
-        return SYNCED if step is None else Synced(step)
-
-    async def _rest(self, key: K, rest: Rest[float | None]) -> Outcome:
-        try:
-            after_s = await rest
-        except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
-            return self._failed(key, error)
-        return SYNCED if after_s is None else Synced(after_s)
-
-    def _failed(self, key: K, error: BaseException) -> Failed:
-        """Return the failure of the handler; raise the error if the worker was cancelled."""
-        failure = failure_of(error, asyncio.current_task())
-        if failure is None:
-            self.queue.add(key)  # the next worker syncs it
-            self.queue.done(key)
-            raise error
-        return Failed(failure)
-
-    async def _in_term(
-        self, leadership: Leadership, key: K, work: Awaitable[float | None]
-    ) -> float | None:
-        """Do the work step by step while the term lasts; the key is not given away."""
-        with leadership.working_on(key):
-            return await GuardedSteps(work, self._may_sync)
-
-    def _may_sync(self) -> bool:
-        return self._leadership is None or self._leadership.leads
 
 
 def _record(plan: PlanRecord, key: Hashable, outcome: Outcome) -> None:

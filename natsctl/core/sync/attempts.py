@@ -1,0 +1,79 @@
+"""Calls the handler of a sync loop for a key, and returns the outcome."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeAlias, TypeVar
+
+from natsctl.core.coordination.term import Leadership
+from natsctl.core.coordination.term_guard import GuardedSteps
+from natsctl.core.pausing.held_file import HeldSlot
+from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.sync.calls import Unfinished, failure_of
+from natsctl.core.sync.follow_up import SYNCED, Failed, Outcome, Synced
+from natsctl.core.sync.steps import Rest, first_step
+
+K = TypeVar("K", bound=Hashable)
+
+SyncCoroutine: TypeAlias = Callable[[K], Awaitable[float | None]]
+"""Returns an awaitable that syncs the key, see `SyncHandler`."""
+
+
+class Attempts(Generic[K]):
+    """Syncs keys of a queue with one handler, in the terms of *leadership* if there is one.
+
+    The *slot* notes each key before its sync. The caller releases the slot.
+
+    *Guarantees.* An exception of the handler is an outcome. If the worker is cancelled, the key is
+    given back to the queue and requested again, and `CancelledError` is raised.
+    """
+
+    def __init__(
+        self,
+        handler: SyncCoroutine[K],
+        queue: Workqueue[K],
+        leadership: Leadership | None,
+        slot: HeldSlot | None = None,
+    ) -> None:
+        self._handler = handler
+        self._queue = queue
+        self._leadership = leadership
+        self._slot = slot
+
+    def start(self, key: K) -> Outcome | Unfinished[Outcome]:
+        """Sync the key; return the outcome, or the rest of a sync that waits."""
+        if self._slot is not None:
+            self._slot.hold(str(key))
+        try:
+            work = self._handler(key)
+            if self._leadership is not None:
+                work = _in_term(self._leadership, key, work)
+            step = first_step(work)
+        except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
+            return self._failed(key, error)
+        if isinstance(step, Rest):
+            return Unfinished(self._finish(key, step))
+        return SYNCED if step is None else Synced(step)
+
+    async def _finish(self, key: K, rest: Rest[float | None]) -> Outcome:
+        try:
+            after_s = await rest
+        except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
+            return self._failed(key, error)
+        return SYNCED if after_s is None else Synced(after_s)
+
+    def _failed(self, key: K, error: BaseException) -> Failed:
+        """Return the failure of the handler; raise the error if the worker was cancelled."""
+        failure = failure_of(error, asyncio.current_task())
+        if failure is None:
+            self._queue.add(key)  # the next worker syncs it
+            self._queue.done(key)
+            raise error
+        return Failed(failure)
+
+
+async def _in_term(
+    leadership: Leadership, key: Hashable, work: Awaitable[float | None]
+) -> float | None:
+    """Do the work step by step while the term lasts; the key is not given away."""
+    with leadership.working_on(key):
+        return await GuardedSteps(work, lambda: leadership.leads)
