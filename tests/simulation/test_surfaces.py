@@ -54,6 +54,17 @@ def test_objects_that_stay_are_not_clean_unless_their_bucket_is_kept() -> None:
     simulate(surfaces.KeepsSigns, objects=DOCUMENTS, runs=20, ignore=["signs"], keep=["signs"])
 
 
+class FailingStream(surfaces.StreamedSigns):
+    """Fails for every event."""
+
+    async def _handle(self, event: object) -> None:
+        raise ValueError(f"no sign for {event}")
+
+
+def test_a_stream_that_never_settles_is_found_with_its_last_log_line() -> None:
+    assert "ValueError: no sign for" in Case(FailingStream).finding().detail
+
+
 class NoKinds(InformerController):
     """Watches nothing."""
 
