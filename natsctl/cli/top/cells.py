@@ -121,9 +121,8 @@ def facts_of(state: ControllerState) -> list[str]:
         lines.append(f"garbage collection is held: {row.garbage_held}")
     if row.error is not None:
         lines.append(row.error.message)
-    more = sum(filter(None, (row.quarantined, row.invalid, row.failing, row.paused))) - len(
-        state.keys
-    )
+    counts = (row.quarantined, row.invalid, row.failing, row.paused)
+    more = sum(count or 0 for count in counts) - len(state.keys)
     if more > 0:
         lines.append(f"and {more} more keys need attention")
     return [escaped(line) for line in lines if line]

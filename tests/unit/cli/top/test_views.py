@@ -30,6 +30,12 @@ class Terminal:
         await self.pilot.press(*keys)
         await self.pilot.pause()
 
+    async def open_key(self) -> None:
+        """Open the first controller, and its first key."""
+        for _ in range(2):
+            await self.press("enter")
+            await self.wait()
+
     async def wait(self, seconds: float = 2 * INTERVAL_S) -> None:
         await asyncio.sleep(seconds)
         await self.pilot.pause()
@@ -110,8 +116,7 @@ async def test_a_key_without_a_tree_shows_its_explanation_and_the_reason() -> No
     answers = FakeAnswers()
     answers.tree = Problem("invalid", "shops only plans: no daemon answers tree")
     async with using(answers) as terminal:
-        await terminal.press("enter", "enter")
-        await terminal.wait()
+        await terminal.open_key()
         assert "bad of shops, in h/7" in terminal.text("lines")
         assert terminal.text("lines").endswith("shops only plans: no daemon answers tree")
 
@@ -155,8 +160,7 @@ async def test_a_filter_shows_only_rows_with_its_text_until_escape() -> None:
 
 async def test_a_filter_of_a_key_shows_only_lines_with_its_text() -> None:
     async with using() as terminal:
-        await terminal.press("enter", "enter")
-        await terminal.wait()
+        await terminal.open_key()
         await terminal.press("slash", *"sign", "enter")
         assert terminal.text("lines").split() == ["└─Sign.signs/bad", "-", "-", "-", "-"]
 
@@ -189,8 +193,7 @@ async def test_a_resync_of_all_keys_needs_a_confirmation(answer: str, acts: int)
 
 async def test_p_pauses_a_key_after_a_confirmation() -> None:
     async with using() as terminal:
-        await terminal.press("enter", "enter")
-        await terminal.wait()
+        await terminal.open_key()
         await terminal.press("p")
         assert "Pause bad of shops?" in terminal.text("question")
         await terminal.press("y")
@@ -201,8 +204,7 @@ async def test_p_resumes_a_paused_key() -> None:
     answers = FakeAnswers()
     answers.pause = KeyPause(since="2026-01-01T00:00:00Z")
     async with using(answers) as terminal:
-        await terminal.press("enter", "enter")
-        await terminal.wait()
+        await terminal.open_key()
         await terminal.press("p", "y")
         assert [action for action, _ in answers.acts] == ["resume"]
 
