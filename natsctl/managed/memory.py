@@ -1,6 +1,7 @@
 """Notes what a reconciler remembers of an object, so that a replay begins with the same memory."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -43,14 +44,6 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: PendingResult | None = None
 
 
-class Makes(Protocol):
-    """Makes the managed object of a stored state."""
-
-    def __call__(self, stored: Stored) -> Managed[Any]:
-        """Return the object."""
-        ...
-
-
 class ReconcilerMemory:
     """The memory of a reconciler, by object.
 
@@ -68,7 +61,7 @@ class ReconcilerMemory:
         backoff: CreationBackoff,
         results: Results,
         links: Links | None,
-        makes: Makes,
+        makes: Callable[[Stored], Managed[Any]],
     ) -> None:
         self._confirmed = confirmed
         self._backoff = backoff
