@@ -110,6 +110,14 @@ def test_no_key_arrives_if_every_key_was_held() -> None:
     assert holdings.settled
 
 
+def test_no_key_arrives_if_every_key_is_lost() -> None:
+    holdings = HeldAssignments(ALL)
+    holdings.moved(NONE)
+    assert held_keys(holdings) == ""
+    assert holdings.settle(NONE) is None
+    assert holdings.settled
+
+
 def test_all_keys_arrive_after_none() -> None:
     holdings = HeldAssignments(NONE)
     holdings.moved(ALL)
@@ -137,7 +145,7 @@ def test_as_many_assignments_as_allowed_are_settled_one_after_the_other() -> Non
     assert holdings.settled
 
 
-@pytest.mark.parametrize("moves", [ASSIGNMENTS_MAX, 3 * ASSIGNMENTS_MAX])
+@pytest.mark.parametrize("moves", [ASSIGNMENTS_MAX - 1, 3 * ASSIGNMENTS_MAX])
 def test_after_too_many_rebalances_nothing_is_held_until_one_is_settled(moves: int) -> None:
     holdings, first = HeldAssignments(ALL), Keys("ab")
     holdings.moved(first)
