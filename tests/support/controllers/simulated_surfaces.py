@@ -177,11 +177,7 @@ class WatchedSigns(_Guest):
         async with asyncio.TaskGroup() as group:
             group.create_task(self.dynamic.start())
             await self.dynamic.started.wait()
-            shops = kv_kind("shops")
-            watched = ObjectIdentifier(
-                group=shops.group, version=shops.version, kind=shops.kind, everything=True
-            )
-            await self.dynamic.add_watcher(self.watcher, watched)
+            await self._reconcile(self.watcher)  # also if the last shop was deleted before
             self.synced.set()
 
     async def _reconcile(self, watcher: ObjectIdentifier) -> float | None:
