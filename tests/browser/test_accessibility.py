@@ -84,6 +84,7 @@ async def test_the_keyboard_is_enough_from_home_to_a_difference(
     await keyboard.press("/")
     await keyboard.type("reached")
     await expect(page.get_by_role("grid").get_by_role("link")).to_have_count(2)
+    await page.wait_for_url("**search=reached")
     await keyboard.press("Escape")
     await keyboard.press("j")
     await keyboard.press("Enter")

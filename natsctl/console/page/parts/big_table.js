@@ -32,7 +32,9 @@ export class BigTable {
     this._onSort = onSort;
     this._onScroll = onScroll;
     this._onSelect = onSelect;
-    this._forget();
+    /** @type {Map<number, any[]>} */
+    this._pages = new Map();
+    this._matched = 0;
     this._offset = 0; // of the next refresh
     this._sort = "";
     this._columnNames = "";
@@ -91,12 +93,11 @@ export class BigTable {
   }
 
   /**
-   * Forget all rows. The next refresh shows the row at *offset* first.
+   * Show the row at *offset* first after the next refresh; the present rows stay until then.
    *
    * @param {number} offset
    */
   reset(offset = 0) {
-    this._forget();
     this._offset = offset;
     this._scroller.scrollTop = 0;
   }
@@ -127,12 +128,6 @@ export class BigTable {
     this.element = h("div", { class: "big-table" }, this._scroller, this._empty);
     this._observer = new ResizeObserver(() => this._scrolled());
     this._observer.observe(this._scroller);
-  }
-
-  _forget() {
-    /** @type {Map<number, any[]>} */
-    this._pages = new Map();
-    this._matched = 0;
   }
 
   _keep(page, rows, total) {
