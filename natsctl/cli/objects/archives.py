@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 from natsctl.cli.output.terminal import writing
 from natsctl.errors import UsageError
-from natsctl.jetstream.bucket.archive import Contents, contents
+from natsctl.jetstream.backup.archive import Contents, contents
 
 _GZIP = b"\x1f\x8b"
 

@@ -8,7 +8,7 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.objects.archives import new_archive
 from natsctl.cli.objects.buckets import BucketArgument, open_bucket
 from natsctl.cli.output.terminal import progress_bar, write_notice
-from natsctl.jetstream.bucket.backup import back_up
+from natsctl.jetstream.backup.backup import back_up
 from natsctl.jetstream.connection.options import NatsOptions
 
 app = App()

@@ -9,9 +9,9 @@ from natsctl.cli.framework.exit_codes import CONFLICT, FAILED, exit_status, repo
 from natsctl.cli.objects.archives import check_contents, open_archive
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.errors import ConflictError, NatsctlError, StoreError, StoreMissingError, UsageError
-from natsctl.jetstream.bucket import backup
-from natsctl.jetstream.bucket.archive import Contents, entries
-from natsctl.jetstream.bucket.backup import Outcome, Restored
+from natsctl.jetstream.backup import backup
+from natsctl.jetstream.backup.archive import Contents, entries
+from natsctl.jetstream.backup.backup import Outcome, Restored
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions

@@ -27,6 +27,7 @@ from natsctl.errors import (
 from natsctl.kubernetes.access.login import Access, Login
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.http.api_errors import error_for, read_status
+from natsctl.kubernetes.http.body import abort, read_body
 from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.lines import read_lines
 from natsctl.kubernetes.http.request import RequestInfo, request_info, request_span
@@ -183,7 +184,7 @@ class Transport:
             async with aclosing(lines):
                 yield lines
         finally:
-            _abort(response)
+            abort(response)
 
     async def _send_until_answered(self, request: _Request, deadline: float) -> Reply:
         """Retry until the request succeeds, fails permanently, or has no time left."""
@@ -258,7 +259,7 @@ class Transport:
         self, request: _Request, response: aiohttp.ClientResponse
     ) -> Reply | _Failure:
         limit = self._options.answer_max_bytes
-        body = await _read(response, limit)
+        body = await read_body(response, limit)
         if len(body) > limit:
             return _Failure(
                 TooLargeError(
@@ -341,7 +342,7 @@ def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
 async def _error_response(
     request: _Request, access: Access, response: aiohttp.ClientResponse
 ) -> _Failure:
-    body = await _read(response, ERROR_BODY_MAX_BYTES)
+    body = await read_body(response, ERROR_BODY_MAX_BYTES)
     if access.secret:
         body = body.replace(access.secret.encode(), b"***")
     error = error_for(read_status(response.status, body), request.info)
@@ -383,26 +384,6 @@ def _final_error(request: _Request, last: _Failure, *, maybe_done: bool) -> Stor
     unknown = StoreTimeoutError(f"{last.error}; whether it took effect is unknown")
     unknown.__cause__ = last.error
     return unknown
-
-
-def _abort(response: aiohttp.ClientResponse) -> None:
-    """Close the connection at once, without the closing handshake of TLS."""
-    connection = response.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.close()
-
-
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Return the body; of a body larger than *limit* bytes, the first part that exceeds them."""
-    chunks, size = [], 0
-    async for chunk in response.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > limit:
-            _abort(response)
-            break
-    return b"".join(chunks)
 
 
 def _backoff_s(attempt: int) -> float:

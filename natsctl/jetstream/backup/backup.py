@@ -19,7 +19,7 @@ from natsctl.errors import (
     StoreTimeoutError,
     WatchBrokenError,
 )
-from natsctl.jetstream.bucket.archive import VERSION, ArchiveWriter, Entry, Header
+from natsctl.jetstream.backup.archive import VERSION, ArchiveWriter, Entry, Header
 from natsctl.jetstream.bucket.browse import BucketStore, repeated
 from natsctl.jetstream.bucket.bucket import Bucket, create_stream
 from natsctl.jetstream.bucket.codec import prefix_of, stream_of

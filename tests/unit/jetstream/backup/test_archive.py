@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.errors import UsageError
-from natsctl.jetstream.bucket.archive import (
+from natsctl.jetstream.backup.archive import (
     VERSION,
     ArchiveWriter,
     Entry,

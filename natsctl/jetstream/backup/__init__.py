@@ -1,0 +1,1 @@
+"""Copies buckets to archives, and restores them."""
