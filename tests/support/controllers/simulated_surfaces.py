@@ -41,8 +41,9 @@ async def hang(signs: Store, key: str, image: str) -> None:
 
 
 async def take_down(signs: Store, key: str) -> None:
+    """Delete the sign of a shop, at the revision that was read."""
     with suppress(NotFoundError):
-        await signs.delete(key)
+        await signs.delete(key, revision=(await signs.get(key)).revision)
 
 
 class SignsOfShops(InformerController):
