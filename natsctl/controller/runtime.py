@@ -324,8 +324,9 @@ class ControllerRuntime(Hosted):
             yield opened
 
     async def _begin(self) -> None:
+        """Prepare the first sync of a term; an earlier term may have ended before that was done."""
+        await self._parts.garbage.start()
         if not self.synced.is_set():
-            await self._parts.garbage.start()
             await self._host.begin()
 
     def _sync(self, key: str) -> Awaitable[float | None]:

@@ -1,24 +1,28 @@
 """A standby or a gaining member keeps only caches, and misses no change when it takes over."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from natsctl import Controller, kv, primary
+from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.sharding import shards
+from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.objects.primary import Primary
 from natsctl.daemon.operator import Operator
-from natsctl.errors import UsageError
+from natsctl.errors import StoreError, UsageError
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.kinds import Kind
-from natsctl.model.store import WatchEvent
-from natsctl.testing.memory import MemoryStores
+from natsctl.model.store import Stored, WatchEvent
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import APPS, AppClient, Apps
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
@@ -115,6 +119,50 @@ async def test_a_key_purged_while_no_leader_ran_is_synced_by_the_next_leader() -
     assert not two.runtime.holds("shop")
     await eventually(lambda: "shop" in two.controller.syncs, within_s=2 * TTL_S)
     await two.stop()
+
+
+class ForgetfulStore(MemoryStore):
+    """Remembers nothing while it is away."""
+
+    away = True
+
+    async def create(self, key: str, value: bytes) -> Stored:
+        if self.away:
+            raise StoreError("away")
+        return await super().create(key, value)
+
+
+class ForgetfulStores(MemoryStores):
+    """Memory stores that remember nothing about the bucket of primaries at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.remembered = ForgetfulStore(MEMORY)
+
+    def store(self, kind: Kind[Any]) -> MemoryStore:
+        return self.remembered if kind is MEMORY else super().store(kind)
+
+
+async def test_a_later_term_remembers_the_bucket_if_the_first_term_could_not() -> None:
+    stores = ForgetfulStores()
+    client = AppClient(stores)
+    controller = Apps()
+    controller.garbage = msgspec.structs.replace(controller.garbage, interval_s=1000 * TTL_S)
+    leadership = Leadership("apps", asyncio.get_running_loop().time)
+    current_leadership.set(leadership)
+    runtime = ControllerRuntime(controller, nats=stores)
+    running = asyncio.create_task(runtime.run())
+    leadership.begin(1, until=math.inf)
+    await client.app("shop")
+    await eventually(lambda: client.part_keys == ["shop.main"])
+    stores.remembered.away = False
+    leadership.lose()
+    await leadership.quiet()
+    assert stores.remembered.keys() == []
+    leadership.begin(2, until=math.inf)
+    await eventually(lambda: stores.remembered.keys() == ["gc.apps"], within_s=TTL_S)
+    runtime.stop()
+    await running
 
 
 def now() -> Callable[[], float]:

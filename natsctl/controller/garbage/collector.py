@@ -124,12 +124,13 @@ class GarbageCollector:
     async def begin(self) -> None:
         """Compare the bucket of primaries with its remembered state, before the first sync.
 
-        Waits up to `BEGIN_S` for a store that does not answer: if a first sync created objects
-        before the state is stored, the next start would hold collection.
+        Does nothing if the state is stored. Waits up to `BEGIN_S` for a store that does not answer:
+        if a first sync created objects before the state is stored, the next start would hold
+        collection.
         """
         clock = asyncio.get_running_loop().time
         deadline, failures = clock() + BEGIN_S, 0
-        while True:
+        while not self.evidence.remembered:
             try:
                 await self.evidence.review(secondaries=self._owned() > 0)
             except StoreError as error:
@@ -138,8 +139,6 @@ class GarbageCollector:
                     log.warning("cannot read the remembered state of the bucket yet", error=error)
                     return
                 await asyncio.sleep(backoff(failures, base_s=0.05, limit_s=5.0))
-            else:
-                return
 
     async def accept(self) -> None:
         """Trust the bucket of primaries as it is, at a person's command.

@@ -61,6 +61,11 @@ class Evidence:
         self._revision = 0  # the revision at that time
         self._stored: Remembered | None = None
 
+    @property
+    def remembered(self) -> bool:
+        """True if the state of the present bucket is stored."""
+        return self._stored is not None and self._reviewed == self._cache.incarnation
+
     def note(self) -> None:
         """Update the number of owners after a change of the primaries."""
         count = len(self._cache)
