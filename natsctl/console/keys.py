@@ -11,7 +11,7 @@ from natsctl.console.statuses import Reports, reports_of
 from natsctl.console.table import Query, Table, TableRow, Tables
 from natsctl.core.insight.explain import Source
 from natsctl.daemon.published import declared_columns, published_schemas
-from natsctl.errors import NotFoundError, StoreError
+from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.schemas.field_paths import Columns
 
@@ -70,6 +70,8 @@ class Keys:
                 return source
         if bucket:
             raise NotFoundError(f"{reports.row.name} has no primaries in bucket {bucket}")
+        if reports.row.partial is not None and not reports.row.partial.answered:
+            raise StoreTimeoutError(f"no daemon of {reports.row.name} answers; retry")
         raise OldDaemonError(
             f"the daemon of {reports.row.name} does not report the bucket of its primaries: it is "
             "still starting, or older than this console; choose the bucket under Buckets"

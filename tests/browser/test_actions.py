@@ -72,6 +72,7 @@ async def test_a_whole_controller_is_paused_and_resumed(
     page = visitor.page
     await button(visitor, "Pause").click()
     await page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    await expect(reports(visitor)).not_to_be_empty()  # another page would end the request
     await visitor.open("/")
     await expect(page.get_by_role("table", name="Controllers")).to_contain_text("paused")
     await visitor.open("/keys/shops")

@@ -171,6 +171,14 @@ class TestSeveralDaemons:
             (row,) = home["controllers"]
             assert [daemon["answered"] for daemon in row["daemons"]] == [True, False]
 
+    async def test_keys_time_out_if_no_daemon_answers(
+        self, client: ConsoleClient, nats: Nats
+    ) -> None:
+        answers = {**OLD, "daemon": {**OLD["daemon"], "id": "another"}}  # type: ignore[dict-item]
+        async with fake_daemon(nats.connection, "one", answers):
+            reply = await client.get("keys", controller="shops")
+        assert (reply.status, reply.problem[0]) == (504, "timeout")
+
     async def test_two_daemons_that_sync_the_same_keys_are_a_conflict(
         self, client: ConsoleClient, nats: Nats
     ) -> None:
