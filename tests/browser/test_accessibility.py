@@ -63,6 +63,8 @@ async def test_axe_has_no_serious_finding(visitor: Visitor, shops: str, path: st
     await page.set_viewport_size({"width": 400, "height": 800})
     assert await findings(page, NO_CONTRAST) == []
     assert await page.evaluate(OVERFLOW) == 0
+    await page.set_viewport_size({"width": 3840, "height": 2160})
+    assert await page.evaluate(OVERFLOW) == 0
 
 
 async def test_a_dialog_has_no_serious_finding(visitor: Visitor, shops: str) -> None:
