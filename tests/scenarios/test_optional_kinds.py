@@ -30,6 +30,7 @@ class App(Object, frozen=True):
     spec: AppSpec
 
 
+LONGEST_WAIT_S = 1.1 * BACKOFF_MAX_S  # between two watches, with the jitter
 CONFIGS = kube("v1", "ConfigMap", namespace="default")
 MONITORS = kube("monitoring.test/v1", "Monitor", namespace="default", optional=True)
 
@@ -92,7 +93,7 @@ async def test_every_primary_is_synced_when_the_optional_kind_appears(
         await controller.apps.put("shop", App(spec=AppSpec(81)))
         await harness.run_until_idle()
         add_kind(stores)
-        await asyncio.sleep(BACKOFF_MAX_S)
+        await asyncio.sleep(LONGEST_WAIT_S)
         await harness.run_until_idle()
         assert controller.monitors.available
         assert stores.kube.store(MONITORS).keys() == ["default/blog", "default/shop"]
@@ -107,7 +108,7 @@ async def test_a_controller_continues_without_an_optional_kind_that_disappears(
         await controller.apps.put("shop", App(spec=AppSpec(80)))
         await harness.run_until_idle()
         remove_kind(stores)
-        await asyncio.sleep(BACKOFF_MAX_S)
+        await asyncio.sleep(LONGEST_WAIT_S)
         await controller.apps.put("shop", App(spec=AppSpec(81)))
         await harness.run_until_idle()
         document = stores.kube.store(CONFIGS).document("default/shop")
@@ -122,7 +123,7 @@ async def test_the_status_names_a_missing_optional_kind(stores: MemoryStores) ->
         await asyncio.sleep(600)
         assert harness.runtime.status().watch_restarts == restarts
         add_kind(stores)
-        await asyncio.sleep(BACKOFF_MAX_S)
+        await asyncio.sleep(LONGEST_WAIT_S)
         await harness.run_until_idle()
         assert harness.runtime.status().missing_kinds == []
 
