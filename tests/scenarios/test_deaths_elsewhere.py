@@ -11,9 +11,10 @@ from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.pausing.held_records import HeldRecord, held_record
 from natsctl.core.pausing.pausing import PAUSES
 from natsctl.core.pausing.quarantine import Deaths
-from natsctl.testing.harness import Harness, running
+from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import Apps, app_client
+from tests.support.controllers.quarantined_apps import Stuck, deaths, prepared, syncs_of
 
 
 @pytest.fixture(autouse=True)
@@ -21,38 +22,6 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     token = state_directory.set(tmp_path)
     yield tmp_path
     state_directory.reset(token)
-
-
-def syncs_of(harness: Harness) -> list[str]:
-    controller = harness.runtime.controller
-    assert isinstance(controller, Apps)
-    return controller.syncs
-
-
-class Stuck(Apps):
-    """A controller that never ends a sync, so that no sync clears the deaths of its key."""
-
-    name = "apps"
-    sync_timeout_s = 3600.0
-
-    async def sync_handler(self, key: str) -> float | None:
-        await asyncio.Event().wait()
-        return None
-
-
-async def prepared() -> MemoryStores:
-    stores = MemoryStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await client.app("market")
-        await harness.run_until_idle()
-    return stores
-
-
-async def deaths(stores: MemoryStores) -> list[str]:
-    """Return the keys of the records of deaths."""
-    return [key for key in list(stores.store(PAUSES).keys()) if ".deaths." in key]
 
 
 async def held(stores: MemoryStores) -> list[HeldRecord]:

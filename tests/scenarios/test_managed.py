@@ -34,6 +34,7 @@ from tests.support.controllers.disk_reconciler import (
     Cloud,
     CloudClient,
     Disk,
+    ManagedDisks,
     Play,
     clock,
 )
@@ -62,21 +63,13 @@ class Disks(Controller):
         return await self.reconciler.reconcile(key)
 
 
-class NatsDisks(ManagedController[Disk]):
+class NatsDisks(ManagedDisks):
     """A managed controller of disks in NATS."""
-
-    kind = DISKS
 
     def __init__(self, cloud: Cloud, **where: Any) -> None:
         super().__init__(**where)
         self.cloud = cloud
         self.started = self.cleaned = 0
-
-    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
-        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
-
-    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
-        return CloudClient(self.cloud)
 
     async def start(self) -> None:
         self.started += 1

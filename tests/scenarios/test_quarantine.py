@@ -1,6 +1,5 @@
 """A key whose sync kills processes is quarantined, and the history of syncs survives a restart."""
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -10,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from natsctl.core.pausing.held_file import state_directory
-from natsctl.core.pausing.pausing import PAUSES
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
+from tests.support.controllers.quarantined_apps import Stuck, deaths, prepared, syncs_of
 
 DYING = """
 import os, sys
@@ -38,43 +37,11 @@ def die(directory: Path) -> None:
     subprocess.run([sys.executable, "-c", DYING, str(directory)], check=False)
 
 
-def syncs_of(harness: Harness) -> list[str]:
-    controller = harness.runtime.controller
-    assert isinstance(controller, Apps)
-    return controller.syncs
-
-
-class Stuck(Apps):
-    """A controller that never ends a sync, so that no sync clears the deaths of its key."""
-
-    name = "apps"
-    sync_timeout_s = 3600.0
-
-    async def sync_handler(self, key: str) -> float | None:
-        await asyncio.Event().wait()
-        return None
-
-
 async def died(directory: Path, stores: MemoryStores, times: int) -> None:
     for _ in range(times):
         die(directory)
         async with running(Stuck(), stores=stores) as harness:
             await harness.run_for(1)
-
-
-async def deaths(stores: MemoryStores) -> list[str]:
-    """Return the keys of the records of deaths."""
-    return [key for key in list(stores.store(PAUSES).keys()) if ".deaths." in key]
-
-
-async def prepared() -> MemoryStores:
-    stores = MemoryStores()
-    async with running(Apps(), stores=stores) as harness:
-        client = app_client(harness)
-        await client.app("shop")
-        await client.app("market")
-        await harness.run_until_idle()
-    return stores
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from natsctl.managed import (
     AnnotationNames,
     ExternalClient,
     Managed,
+    ManagedController,
     ManagedReconciler,
     Observation,
 )
@@ -126,6 +127,19 @@ class CloudClient:
     async def delete(self, managed: Managed[Any]) -> None:
         await self._cloud.call("delete")
         self._cloud.delete(managed.external_name)
+
+
+class ManagedDisks(ManagedController[Disk]):
+    """Manages the disks of a cloud. A subclass sets the cloud, in the class or in each instance."""
+
+    kind = DISKS
+    cloud: Cloud
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
+
+    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+        return CloudClient(self.cloud)
 
 
 def primary_of(store: Store, records: Store | None = None) -> Primary[Any]:

@@ -10,17 +10,19 @@ import pytest
 
 from natsctl import Kind, Object, kv
 from natsctl.core.insight.tree import Branch
-from natsctl.core.objects.primary import Primary
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import ControllerStatus, KeyExplanation, Process, Queuing
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
+from tests.support.controllers.disk_reconciler import (
+    DISKS,
+    Cloud,
+    ManagedDisks,
+)
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, running, site
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
@@ -207,18 +209,10 @@ class TestWatchers:
 
 
 class TestManaged:
-    class Disks(ManagedController[Disk]):
-        kind = DISKS
-
+    class Disks(ManagedDisks):
         def __init__(self, cloud: Cloud) -> None:
             super().__init__()
             self.cloud = cloud
-
-        def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
-            return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
-
-        async def connect(self, _managed: Managed[Disk]) -> CloudClient:
-            return CloudClient(self.cloud)
 
     @pytest.fixture
     def cloud(self) -> Cloud:

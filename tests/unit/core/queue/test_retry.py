@@ -110,7 +110,9 @@ class TestExponentialLimiter:
         assert limiter.fail("a") == 0.005
 
     def test_a_key_without_failures_can_be_forgotten(self) -> None:
-        ExponentialLimiter[str]().forget("a")
+        limiter = ExponentialLimiter[str]()
+        limiter.forget("a")
+        assert limiter.failures("a") == 0
 
     def test_base_limit_and_jitter_are_options(self) -> None:
         limiter = ExponentialLimiter[str](base_s=1, limit_s=2, jitter=lambda: 0.5)

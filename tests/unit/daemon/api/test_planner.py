@@ -10,7 +10,6 @@ import pytest
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import primary, secondary
-from natsctl.core.objects.primary import Primary
 from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.recordings import Recordings, recording
@@ -22,7 +21,6 @@ from natsctl.daemon.operator import Runnable
 from natsctl.errors import NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.garbage import GarbageLimits
 from natsctl.model.kinds import kv
 from natsctl.model.objects import Object
@@ -31,7 +29,7 @@ from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, ManagedDisks
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 SHOPS, SIGNS = "shops", "signs"
@@ -234,15 +232,8 @@ async def test_watchers_are_planned_by_a_new_instance_of_their_class() -> None:
     assert plan.keys["athens"].error == "ValueError: on purpose"
 
 
-class Disks(ManagedController[Disk]):
-    kind = DISKS
+class Disks(ManagedDisks):
     cloud = Cloud()
-
-    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
-        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
-
-    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
-        return CloudClient(self.cloud)
 
 
 async def test_a_plan_of_a_managed_object_has_the_external_call() -> None:

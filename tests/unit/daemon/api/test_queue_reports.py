@@ -8,7 +8,6 @@ import pytest
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import primary
 from natsctl.core.insight.lanes import LANE_MAX, QueuedKey
-from natsctl.core.objects.primary import Primary
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import ControllerStatus, Process, fitting
@@ -16,7 +15,6 @@ from natsctl.daemon.operator import Runnable
 from natsctl.errors import PermanentError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.garbage import GarbageLimits
 from natsctl.model.kinds import kv
 from natsctl.model.objects import Object
@@ -24,7 +22,7 @@ from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, ManagedDisks
 
 PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 
@@ -217,15 +215,8 @@ async def test_watchers_that_processed_every_change_have_no_unanswered_change() 
     assert (reported.unanswered, reported.oldest_unanswered_s) == (0, None)
 
 
-class Disks(ManagedController[Disk]):
-    kind = DISKS
+class Disks(ManagedDisks):
     cloud = Cloud()
-
-    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
-        return ManagedReconciler(managed, connecter=self.connect, recorder=self, clock=clock)
-
-    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
-        return CloudClient(self.cloud)
 
 
 async def test_managed_objects_wait_for_their_next_poll() -> None:
