@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from natsctl.testing.memory import MemoryStores
 from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
 from natsctl.testing.replaying.world import World
 from natsctl.watchers.controller import InformerController
+
+C = TypeVar("C", bound="ControllerRuntime | ManagedController[Any] | InformerController")
 
 CLASSES: Mapping[str, type[Any]] = {
     "controller": Controller,
@@ -89,19 +91,23 @@ async def opened(
             await made.clean()
 
 
-class _ControllerSubject:
-    def __init__(self, runtime: ControllerRuntime, recorded: Recording, world: World) -> None:
-        self._runtime = runtime
+class _Subject(Generic[C]):
+    """A controller of one surface, with its recording."""
+
+    def __init__(self, controller: C, recorded: Recording, world: World) -> None:
+        self._controller = controller
         self._recorded = recorded
         self._world = world
 
     @property
     def informers(self) -> Mapping[str, Informer[Any]]:
-        return self._runtime.informers
+        return self._controller.informers
 
+
+class _ControllerSubject(_Subject[ControllerRuntime]):
     @property
     def _slot(self) -> str:
-        return only_primary(type(self._runtime.controller)).name
+        return only_primary(type(self._controller.controller)).name
 
     def check(self) -> None:
         if self._slot not in self._recorded.slots:
@@ -109,25 +115,14 @@ class _ControllerSubject:
             raise UsageError(f"the recording of {name} has no slot {self._slot}")
 
     async def sync(self) -> float | None:
-        recorded, controller = self._recorded, self._runtime.controller
+        recorded, runtime = self._recorded, self._controller
         if self._world.last is not None:
-            primary: Primary[Any] = vars(controller)[self._slot]
+            primary: Primary[Any] = vars(runtime.controller)[self._slot]
             primary.deleted_states[recorded.key] = self._world.last
-        return await self._runtime.sync(recorded.key)
+        return await runtime.sync(recorded.key)
 
 
-class _ManagedSubject:
-    def __init__(
-        self, controller: ManagedController[Any], recorded: Recording, world: World
-    ) -> None:
-        self._controller = controller
-        self._recorded = recorded
-        self._world = world
-
-    @property
-    def informers(self) -> Mapping[str, Informer[Any]]:
-        return self._controller.informers
-
+class _ManagedSubject(_Subject[ManagedController[Any]]):
     def check(self) -> None:
         """The controller has one handler."""
 
@@ -135,16 +130,7 @@ class _ManagedSubject:
         return await self._controller.sync(self._recorded.key, last=self._world.last)
 
 
-class _WatcherSubject:
-    def __init__(self, controller: InformerController, recorded: Recording, world: World) -> None:
-        self._controller = controller
-        self._recorded = recorded
-        self._world = world
-
-    @property
-    def informers(self) -> Mapping[str, Informer[Any]]:
-        return self._controller.informers
-
+class _WatcherSubject(_Subject[InformerController]):
     def check(self) -> None:
         self._controller.check_watcher(self._delivery)
 
