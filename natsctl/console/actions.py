@@ -4,6 +4,7 @@ An action has the permissions of the user's own NATS credentials.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
 
 import msgspec
 
@@ -38,6 +39,13 @@ WHOLE = "natsctl.io/controller"
 
 MakePlan = Callable[[Sequence[str]], Awaitable[Plan]]
 """Plans these keys of a controller, or all if there are none."""
+
+
+class Screen(Enum):
+    """The program in which a user acts."""
+
+    CONSOLE = "the console"
+    TOP = "natsctl top"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +99,10 @@ class Report(Answer, frozen=True, kw_only=True):
 
 
 class Actions:
-    """The actions of one console. *planners* plan with the user's own code, by controller."""
+    """The actions of one user in a console or another *screen*, which the events name.
+
+    *planners* plan with the user's own code, by controller.
+    """
 
     def __init__(
         self,
@@ -99,11 +110,14 @@ class Actions:
         roster: Roster,
         keys: Keys,
         planners: Mapping[str, MakePlan],
+        *,
+        screen: Screen = Screen.CONSOLE,
     ) -> None:
         self._connection = connection
         self._roster = roster
         self._keys = keys
         self._planners = planners
+        self._screen = screen
         self._actions: dict[str, Callable[[Request], Awaitable[Outcome]]] = {
             "resync": self._resync,
             "pause": self._pause,
@@ -232,8 +246,8 @@ class Actions:
     async def _recorded(self, action: str, request: Request, outcome: Outcome) -> list[str]:
         """Record the action as an event of each key; return why that failed."""
         identity = await identity_on(self._connection)
-        reason = f"Console{action.title()}"
-        message = f"{action} by {identity} in the console: {outcome.message}"
+        reason = f"{self._screen.name.title()}{action.title()}"
+        message = f"{action} by {identity} in {self._screen.value}: {outcome.message}"
         try:
             for key in request.keys or [WHOLE]:
                 await record_event(self._connection, request.controller, key, reason, message)

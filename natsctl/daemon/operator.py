@@ -233,7 +233,7 @@ class Operator:
         participant = self._participant(runtime.name)
         if participant is None:
             return runtime.run(), runtime.synced
-        return participant.during(runtime.run(), runtime.synced), participant.leadership.sought
+        return participant.during(runtime.run, runtime.synced), participant.leadership.sought
 
     async def _start(self, running: RunnableByTask) -> None:
         """Start the controllers, and return when one ends or `stop` is called."""

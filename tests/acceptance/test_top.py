@@ -60,8 +60,10 @@ async def test_a_user_finds_a_failing_key_and_resyncs_it(failing: Natsctl) -> No
         await terminal.shows("1 key of jobs queued in")
         await quits(terminal)
     assert SHOWN in terminal.output
-    syncs = (await failing("explain", "broken", "-o", "json")).json[0]["syncs"]
-    assert "manual" in {sync["operation"] for sync in syncs}
+    explained = (await failing("explain", "broken", "-o", "json")).json[0]
+    assert "manual" in {sync["operation"] for sync in explained["syncs"]}
+    (message,) = [e["message"] for e in explained["events"] if e["reason"] == "TopResync"]
+    assert "in natsctl top: 1 key of jobs queued in" in message
 
 
 async def quits(terminal: TerminalSession) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from natsctl.console.actions import Actions, Report, Request
+from natsctl.console.actions import Actions, Report, Request, Screen
 from natsctl.console.answers import Problem, problem_of
 from natsctl.console.home import Home, Overview
 from natsctl.console.keys import Keys, states_of
@@ -116,7 +116,8 @@ async def live_answers(connection: Connection) -> AsyncIterator[LiveAnswers]:
     """Yield the answers of the daemons that the connection reaches."""
     roster, listings = Roster(connection), Listings(connection)
     overview = Overview(roster)
-    actions = Actions(connection, roster, Keys(connection, roster, listings), {})
+    keys = Keys(connection, roster, listings)
+    actions = Actions(connection, roster, keys, {}, screen=Screen.TOP)
     try:
         yield LiveAnswers(connection, roster, overview, actions)
     finally:

@@ -138,6 +138,11 @@ def slots(cls: type) -> Iterator[Slot[Any]]:
             yield slot
 
 
+def makes_secondaries(cls: type) -> bool:
+    """Return whether a controller class declares a secondary."""
+    return any(slot.role not in (Primary, Tertiary) for slot in slots(cls))
+
+
 def only_primary(cls: type) -> Slot[Primary[Any]]:
     """Return the primary of a controller class; raises `UsageError` unless there is exactly one."""
     primaries = [slot for slot in slots(cls) if slot.role is Primary]

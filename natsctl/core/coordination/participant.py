@@ -33,6 +33,10 @@ VacantByName = Callable[[str], Awaitable[bool]]
 """Returns whether no process can work on a controller of which the leases have no trace."""
 
 
+Work = Callable[[], Coroutine[None, None, None]]
+"""Runs a controller."""
+
+
 async def always_vacant(_name: str) -> bool:
     """Return True for every controller."""
     return True
@@ -96,15 +100,15 @@ class Participant(ABC):
         """The controller's name."""
         return self.leadership.name
 
-    async def during(self, work: Coroutine[None, None, None], synced: asyncio.Event) -> None:
-        """Take part while *work* runs, whose loops run in terms only.
+    async def during(self, work: Work, synced: asyncio.Event) -> None:
+        """Call *work*, whose loops run in terms only, and take part until it has ended.
 
         A term is sought once a loop is ready to run, or *synced* is set because there is no loop.
         The record is released after *work* has ended. Raises what *work* raises.
         """
         current_leadership.set(self.leadership)
         async with together() as group:
-            working = group.create_task(work)
+            working = group.create_task(work())
             others = (
                 group.create_task(self._seek_after(synced)),
                 group.create_task(self._take_part(), name=f"{self._noun} of {self.name}"),

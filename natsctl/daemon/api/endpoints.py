@@ -9,13 +9,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.declare import slots
+from natsctl.controller.slots.declare import makes_secondaries
 from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.core.insight.hosted import Hosted
-from natsctl.core.objects.primary import Primary, Tertiary
 from natsctl.core.sync.journal import RECORDS_MAX, SyncRecord
 from natsctl.daemon.api.activity import ActivityLog
 from natsctl.daemon.api.messages import (
@@ -124,7 +123,7 @@ class ControllerEndpoints:
             }
         if isinstance(runnable, Hosted) and planner is not None:
             handlers[Verb.PLAN] = partial(self._plan_keys, runnable, planner)
-        if isinstance(runnable, ControllerRuntime) and _has_secondaries(runnable):
+        if isinstance(runnable, ControllerRuntime) and makes_secondaries(type(runnable.controller)):
             handlers |= {
                 Verb.GC_PLAN: partial(self._plan, runnable),
                 Verb.GC_APPLY: partial(self._apply, runnable),
@@ -322,11 +321,6 @@ class ControllerEndpoints:
         if runtime.stopping:
             raise NatsctlError(f"{self._runnable.name} is stopping: try again")
         self._check_started(runtime)
-
-
-def _has_secondaries(runtime: ControllerRuntime) -> bool:
-    declared = slots(type(runtime.controller))
-    return any(slot.role not in (Primary, Tertiary) for slot in declared)
 
 
 def _with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRecord]:

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from natsctl.controller.controller import Controller
+from natsctl.controller.slots.declare import makes_secondaries
+from natsctl.core.insight.hosted import Hosted
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.peers import conflict
 from natsctl.daemon.api.verbs import NAME, Verb
@@ -24,10 +26,17 @@ Verbs = Mapping[str, Sequence[Verb]]
 
 def verbs_of(controllers: Iterable[Controller | Guest]) -> Verbs:
     """Return the verbs that a daemon with these controllers answers."""
-    return {
-        controller.name: tuple(Verb) if isinstance(controller, Controller) else (Verb.STATUS,)
-        for controller in controllers
-    }
+    return {controller.name: _verbs_of(controller) for controller in controllers}
+
+
+def _verbs_of(controller: Controller | Guest) -> Sequence[Verb]:
+    match controller:
+        case Controller() if makes_secondaries(type(controller)):
+            return tuple(Verb)
+        case Controller() | Hosted():
+            return tuple(verb for verb in Verb if not verb.collects)
+        case _:
+            return (Verb.STATUS,)
 
 
 async def check_service(connection: Connection, verbs: Verbs) -> AsyncIterator[Finding]:

@@ -1,13 +1,15 @@
 """An operator starts its controllers in order and stops all of them in reverse order."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
 from natsctl import Controller, ControllerRuntime, Object, Stop, kv, primary
+from natsctl.core.coordination.election import elections
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import HandlerError, NatsctlError, UsageError
@@ -106,6 +108,24 @@ async def test_a_failed_start_stops_the_earlier_controllers_and_skips_the_later_
         with pytest.raises(HandlerError, match=r"start\(\) failed: RuntimeError: cannot start"):
             await task
     assert events == ["first starts", "failing ends", "first ends"]
+
+
+async def test_a_process_that_crashes_at_the_start_of_an_election_leaves_no_coroutine() -> None:
+    stores, events = MemoryStores(), list[str]()
+    leases = stores.store(kv(dict, bucket="leases"))
+    operator = Operator([First(events)], nats=stores, election=elections(leases, ttl_s=10))
+    running, test = asyncio.create_task(operator.run()), asyncio.current_task()
+
+    def crash() -> None:
+        for task in asyncio.all_tasks() - {test}:
+            task.cancel()
+
+    asyncio.get_running_loop().call_soon(crash)  # the controller's task has not taken a step
+    with suppress(asyncio.CancelledError):
+        await running
+    gc.collect()  # a coroutine that was never awaited is a warning, which fails this test
+    assert running.cancelled()
+    assert events == []
 
 
 async def test_a_controller_that_ends_stops_all_controllers() -> None:

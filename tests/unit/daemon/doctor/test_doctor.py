@@ -4,12 +4,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from controllers.audit import Audit
 from controllers.greetings import Greetings
 from controllers.streams import Streams
+from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.doctor.finding import Result, skew
+from natsctl.daemon.doctor.service import verbs_of
 from natsctl.daemon.doctor.used_buckets import used_by
 from natsctl.jetstream.bucket.permission_probe import unused_key
 from natsctl.model.keys import check_key, matches
+from tests.support.controllers.disk_reconciler import ManagedDisks
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -56,3 +60,15 @@ def test_buckets_of_other_controller_types_are_used() -> None:
     assert ("streams", True) in {
         (bucket_use.bucket, bucket_use.written) for bucket_use in used_by([Streams()])
     }
+
+
+@pytest.mark.parametrize("controller", [Audit, Streams, ManagedDisks])
+def test_watchers_and_managed_controllers_answer_every_verb_but_those_about_garbage(
+    controller: type[Audit] | type[Streams] | type[ManagedDisks],
+) -> None:
+    (verbs,) = verbs_of([controller()]).values()
+    assert set(verbs) == {verb for verb in Verb if not verb.collects}
+
+
+def test_a_controller_with_secondaries_answers_every_verb() -> None:
+    assert verbs_of([Greetings()]) == {"greetings": tuple(Verb)}
