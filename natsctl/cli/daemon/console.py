@@ -8,25 +8,20 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controllers import load_runnable_controller
-from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
 from natsctl.console.http.access import Access, is_loopback
 from natsctl.console.http.browser import open_in_browser
 from natsctl.console.http.server import serving
-from natsctl.controller.slots.owners import OwnerNames
-from natsctl.core.planning.planned import planned
-from natsctl.core.sync.calls import current_key
 from natsctl.daemon.cluster import cluster_for
-from natsctl.daemon.plan import make_plan
+from natsctl.daemon.plan import plan
 from natsctl.daemon.signals import until_signalled
-from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.stores import Nats
-from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.jetstream.stores import connect
 from natsctl.model.plans.plan import Plan
 
 app = App()
@@ -38,14 +33,10 @@ app = App()
     "natsctl console --port 0 --context hub",
     "natsctl console -c controllers.greetings:Greetings",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def console(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     controller: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,8 +67,8 @@ async def console(
     credentials of this command. The printed URL has a secret token; the page answers nobody else.
     Without a daemon, the page shows buckets. The command runs until it is stopped.
     """
-    planners = dict(_planner(path, options, cluster, owner_names) for path in controller or ())
-    await until_signalled(_serve(options, port, bind, planners, opened=opened))
+    planners = dict(_planner(path, stores) for path in controller or ())
+    await until_signalled(_serve(stores.nats, port, bind, planners, opened=opened))
 
 
 async def _serve(
@@ -88,10 +79,10 @@ async def _serve(
     *,
     opened: bool,
 ) -> None:
-    async with connect(options) as connection:
+    async with connect(options) as nats:
         access = Access(bind)
         console = Console(
-            connection, csrf=access.csrf, version=installed("natsctl"), planners=planners
+            nats.connection, csrf=access.csrf, version=installed("natsctl"), planners=planners
         )
         try:
             async with serving(console, access, bind, port) as url:
@@ -104,16 +95,12 @@ async def _serve(
             await console.close()
 
 
-def _planner(
-    path: str, options: NatsOptions, cluster: KubeOptions | None, owner_names: OwnerNames
-) -> tuple[str, MakePlan]:
+def _planner(path: str, stores: StoreOptions) -> tuple[str, MakePlan]:
     """Return the name of the controller at *path*, and a function that plans with its code."""
 
-    async def plan(keys: Sequence[str]) -> Plan:
+    async def make(keys: Sequence[str]) -> Plan:
         new = load_runnable_controller(path)
-        async with cluster_for([new], cluster) as kube, connect(options) as connection:
-            stores = planned(nats=Nats(connection), kube=kube, key_of=current_key)
-            made = await make_plan(new, stores=stores, keys=keys, owner_names=owner_names)
-            return made.plan
+        async with cluster_for([new], stores.cluster) as kube, connect(stores.nats) as nats:
+            return await plan(new, nats=nats, kube=kube, keys=keys, owner_names=stores.owner_names)
 
-    return load_runnable_controller(path).name, plan
+    return load_runnable_controller(path).name, make

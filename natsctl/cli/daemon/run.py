@@ -1,13 +1,14 @@
 """`natsctl run`: runs controllers as a daemon."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from natsctl.cli.daemon.supervise import process_count, supervise
-from natsctl.cli.framework.command import App, LoopFactory, connected_on
+from natsctl.cli.framework.command import App, LoopFactory, connected
 from natsctl.cli.framework.controller_options import ControllersOption, PortOption
 from natsctl.cli.framework.options import with_cluster, with_options
 from natsctl.daemon.embedded_server import private_options, private_server
@@ -42,7 +43,7 @@ app = App()
     "natsctl run -c fleet.sites:Sites --dry-run",
     "natsctl run -c fleet.sites:Sites --processes auto",
 )
-@connected_on(loop_factory)
+@partial(connected, loop_factory=loop_factory)
 @with_cluster
 @with_options(
     *("effective", "controllers", "logs", "http", "traces"), value=lambda effective: effective

@@ -13,11 +13,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from natsctl.cli.framework.options import PANELS, with_options
+from natsctl.cli.framework.options import PANELS, StoreOptions, with_options, with_stores
 from natsctl.cli.output.terminal import discard_output, flush
 from natsctl.jetstream.connection.options import NatsOptions
 
 P = ParamSpec("P")
+OptionsT = TypeVar("OptionsT")
 F = TypeVar("F", bound=Callable[..., object])
 
 EXIT_PIPE = 141
@@ -26,7 +27,7 @@ EXIT_PIPE = 141
 INTERRUPTED = 128 + signal.SIGINT
 """The exit status of a command that SIGINT cancelled, as shells report SIGINT."""
 
-Work = Callable[Concatenate[NatsOptions, P], Coroutine[Any, Any, None]]
+Work = Callable[Concatenate[OptionsT, P], Coroutine[Any, Any, None]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 _REQUIRED = re.compile(r"\{(.*)\}")
@@ -76,28 +77,32 @@ class App(typer.Typer):
         return self.command(name, cls=Command, epilog="\n".join(lines))
 
 
-def connected(work: Work[P]) -> Callable[..., None]:
+def connected(
+    work: Work[NatsOptions, P], *, loop_factory: LoopFactory | None = None
+) -> Callable[..., None]:
     """Make a command of a coroutine function whose first argument is the `NatsOptions`.
 
-    The command has the connection options in addition to the options of *work*.
+    The command has the connection options in addition to the options of *work*. It runs on an event
+    loop of *loop_factory*.
     """
-    return connected_on(None)(work)
+    nats = with_options("options", "nats", value=lambda effective: effective.nats)
+    return _completed(nats(work), loop_factory)
 
 
-def connected_on(loop_factory: LoopFactory | None) -> Callable[[Work[P]], Callable[..., None]]:
-    """Return `connected` for commands that run on the event loops of *loop_factory*."""
+def connected_to_stores(work: Work[StoreOptions, P]) -> Callable[..., None]:
+    """Do the same for a coroutine function whose first argument is the `StoreOptions`."""
+    return _completed(with_stores(work))
 
-    def decorate(work: Work[P]) -> Callable[..., None]:
-        start = with_options("options", "nats", value=lambda effective: effective.nats)(work)
 
-        @functools.wraps(start)
-        def command(**arguments: Any) -> None:
-            complete(start(**arguments), loop_factory)
+def _completed(
+    start: Callable[..., Coroutine[Any, Any, None]], loop_factory: LoopFactory | None = None
+) -> Callable[..., None]:
+    @functools.wraps(start)
+    def command(**arguments: Any) -> None:
+        complete(start(**arguments), loop_factory)
 
-        command.__signature__ = inspect.signature(start)  # type: ignore[attr-defined]  # typer reads it
-        return command
-
-    return decorate
+    command.__signature__ = inspect.signature(start)  # type: ignore[attr-defined]  # typer reads it
+    return command
 
 
 def complete(work: Coroutine[Any, Any, None], loop_factory: LoopFactory | None = None) -> None:

@@ -6,12 +6,16 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple, TypeVar
 
+import msgspec
 import typer
 
+from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.settings.catalogue import SETTINGS
 from natsctl.daemon.settings.load import FILE_NAME, VARIABLE, Effective, load_settings
 from natsctl.daemon.settings.setting import Setting
 from natsctl.daemon.settings.values import SWITCH
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.kubernetes.access.options import KubeOptions
 
 T = TypeVar("T")
 
@@ -67,12 +71,29 @@ def with_options(
 with_cluster = with_options("cluster", "kube", value=lambda effective: effective.settings.cluster)
 """Pass a command the Kubernetes cluster as `cluster`; None if the settings disable it."""
 
-with_owner_names = with_options(
-    "owner_names",
-    "controllers.owner_domain",
-    value=lambda effective: effective.settings.controllers.owner_names,
+
+class StoreOptions(msgspec.Struct, frozen=True):
+    """The options of the stores of a controller.
+
+    Attributes:
+        nats: the connection to NATS.
+        cluster: the Kubernetes cluster; None if the settings disable it.
+        owner_names: the labels that link secondaries to primaries.
+    """
+
+    nats: NatsOptions
+    cluster: KubeOptions | None
+    owner_names: OwnerNames
+
+
+with_stores = with_options(
+    "stores",
+    *("nats", "kube", "controllers.owner_domain"),
+    value=lambda effective: StoreOptions(
+        effective.nats, effective.settings.cluster, effective.settings.controllers.owner_names
+    ),
 )
-"""Pass a command the labels that link secondaries to primaries, as `owner_names`."""
+"""Pass a command the `StoreOptions` as `stores`."""
 
 
 def typed_options(effective: Effective) -> list[str]:

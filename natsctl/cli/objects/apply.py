@@ -7,9 +7,9 @@ import typer
 
 from natsctl.cli.documents import values
 from natsctl.cli.documents.manifests import KeyDocument, read_documents
-from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
-from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import CreateOption
 from natsctl.cli.objects.writing import (
     ChangeOutput,
@@ -20,11 +20,8 @@ from natsctl.cli.objects.writing import (
     ThenPlanOption,
 )
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.errors import ConflictError, InvalidObjectError, TooLargeError, UsageError
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.store import Store, Stored
 
 _DOCUMENT_ERRORS = (UsageError, ConflictError, InvalidObjectError, TooLargeError)
@@ -39,14 +36,10 @@ app = App()
     "natsctl apply -f shop.yaml --dry-run -c controllers.greetings:Greetings",
     notes="A document:\n  bucket: greetings\n  key: shop\n  spec:\n    text: hi",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def apply(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     file: Annotated[
         list[str],
         typer.Option(
@@ -72,16 +65,16 @@ async def apply(
 
     With --dry-run, the changes are shown and not stored.
     """
-    run = DryRun(dry_run, controller, cluster, owner_names, output)
+    run = DryRun(dry_run, controller, stores, output)
     documents = read_documents(file)
-    async with run.writing(options) as target:
+    async with run.writing() as target:
         names = dict.fromkeys(document.bucket for document in documents)
-        stores = {name: await target.store(name, create=create_bucket) for name in names}
+        opened = {name: await target.store(name, create=create_bucket) for name in names}
         validators = {name: await Validator.of(target.connection, name, validate) for name in names}
         versions = _versions(validators, documents)
         statuses = [
             await _apply(
-                target, stores[document.bucket], document, validators[document.bucket], version
+                target, opened[document.bucket], document, validators[document.bucket], version
             )
             for document, version in zip(documents, versions, strict=True)
         ]

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
-from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import BucketArgument, existing_bucket
 from natsctl.cli.objects.writing import (
     ChangeOutput,
@@ -18,7 +18,6 @@ from natsctl.cli.objects.writing import (
     ThenPlanOption,
 )
 from natsctl.cli.output.terminal import YesOption, confirm, write_notice
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.finalizers import delete as delete_object
 from natsctl.errors import (
     ConflictError,
@@ -30,8 +29,6 @@ from natsctl.errors import (
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.entries import object_in
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model import documents
 from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
@@ -46,14 +43,10 @@ app = App()
     "natsctl delete greetings --all --yes",
     "natsctl delete greetings shop --dry-run -c controllers.greetings:Greetings",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def delete(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     bucket: BucketArgument,
     keys: Annotated[
         list[str] | None, typer.Argument(help="Keys in the bucket", metavar="KEY")
@@ -80,11 +73,11 @@ async def delete(
 
     With --dry-run, the deletions are shown and not carried out.
     """
-    run = DryRun(dry_run, controller, cluster, owner_names, output)
+    run = DryRun(dry_run, controller, stores, output)
     if bool(keys) == all_:
         raise UsageError("give keys, or --all for every key of the bucket")
     selected = [check_key(key) for key in keys or ()]
-    async with run.writing(options) as target:
+    async with run.writing() as target:
         source = await existing_bucket(target.connection, bucket)
         if all_:
             selected = [message.key for message in await BucketStore(source).listing()]

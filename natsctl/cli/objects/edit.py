@@ -6,15 +6,14 @@ from natsctl.cli.documents.draft import Draft, editor_text, with_comments, witho
 from natsctl.cli.documents.editor import EditedFile, edited_file, editor_command
 from natsctl.cli.documents.three_way_merge import Clash, merged
 from natsctl.cli.documents.values import replace, with_version
-from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import KindsOption
 from natsctl.cli.framework.controllers import Kinds, load_kinds
-from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
 from natsctl.cli.objects.writing import ChangeOutput, ChangeOutputOption, DryRun, DryRunOption
 from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
@@ -25,8 +24,6 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
@@ -41,14 +38,10 @@ app = App()
     "natsctl edit greetings shop --controller controllers.greetings:Greetings",
     "EDITOR='code --wait' natsctl edit greetings shop",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def edit(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     bucket: BucketArgument,
     key: KeyArgument,
     controller: KindsOption = None,
@@ -68,9 +61,9 @@ async def edit(
     follows.
     """
     check_key(key)
-    run = DryRun(dry_run, controller if dry_run else None, cluster, owner_names, output)
-    target = _Target(options, bucket, load_kinds(controller, bucket), validate, run)
-    async with open_bucket(options, bucket) as source:
+    run = DryRun(dry_run, controller if dry_run else None, stores, output)
+    target = _Target(bucket, load_kinds(controller, bucket), validate, run)
+    async with open_bucket(stores.nats, bucket) as source:
         draft = Draft.of(await BucketStore(source).get(key))
     with edited_file(editor_command(), prefix=f"natsctl-{bucket}-{key}") as file:
         rewritten = await _edit(target, draft, file)
@@ -81,7 +74,6 @@ async def edit(
 class _Target(msgspec.Struct, frozen=True):
     """The bucket of the object, and the checks of its new value."""
 
-    options: NatsOptions
     bucket: str
     kinds: Kinds
     validate: Validate
@@ -156,7 +148,7 @@ async def _store(target: _Target, draft: Draft) -> Rewritten:
             kind.decode(value)
         return value
 
-    async with target.run.writing(target.options) as written:
+    async with target.run.writing() as written:
         validator = await Validator.of(written.connection, bucket, target.validate)
         if draft.changes_fields:
             version = validator.check(key, draft.changed_value())

@@ -15,8 +15,8 @@ from natsctl.cli.documents.values import (
     with_version,
     write_ignored_notice,
 )
-from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.framework.command import App, connected_to_stores
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument
 from natsctl.cli.objects.writing import (
     ChangeOutput,
@@ -26,11 +26,8 @@ from natsctl.cli.objects.writing import (
     ThenPlanOption,
 )
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
 from natsctl.model.store import Store, Stored
 
@@ -44,14 +41,10 @@ app = App()
     "date | natsctl put settings now -",
     "natsctl put greetings shop -f shop.yaml --dry-run -c controllers.greetings:Greetings",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def put(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     bucket: BucketArgument,
     key: KeyArgument,
     value: Annotated[
@@ -100,7 +93,7 @@ async def put(
 
     With --dry-run, the change is shown and not stored.
     """
-    run = DryRun(dry_run, controller, cluster, owner_names, output)
+    run = DryRun(dry_run, controller, stores, output)
     if create and revision is not None:
         raise UsageError("--create and --revision exclude each other")
     check_key(key)
@@ -115,7 +108,7 @@ async def put(
         desired = with_version(current, new, version)
         return replace(current, keep_reserved(None if drop_reserved else current, desired))
 
-    async with run.writing(options) as target:
+    async with run.writing() as target:
         store = await target.store(bucket, create=create_bucket)
         if not isinstance(new, bytes):
             validator = await Validator.of(target.connection, bucket, validate)

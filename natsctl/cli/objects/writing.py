@@ -11,20 +11,18 @@ import typer
 from msgspec import UNSET, UnsetType
 
 from natsctl.cli.documents.values import outcome
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.differences import write_differences
 from natsctl.cli.output.printing import write_json
 from natsctl.cli.output.terminal import write_line
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.core.planning.planned import Planned, planned
 from natsctl.daemon.published import published_schemas
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.kinds import KvKind
 from natsctl.model.plans.plan import Action, Plan
 from natsctl.model.schemas.kind_schema import PublishedKind
@@ -175,8 +173,7 @@ class DryRun(msgspec.Struct, frozen=True):
 
     shown: bool
     controller: str | None
-    cluster: KubeOptions | None
-    owner_names: OwnerNames
+    stores: StoreOptions
     output: ChangeOutput = ChangeOutput.TEXT
 
     def __post_init__(self) -> None:
@@ -187,14 +184,13 @@ class DryRun(msgspec.Struct, frozen=True):
             raise UsageError("--controller shows what follows a change: it needs --dry-run")
 
     @asynccontextmanager
-    async def writing(self, options: NatsOptions) -> AsyncIterator[Target]:
+    async def writing(self) -> AsyncIterator[Target]:
         """Connect to NATS, and yield the buckets; the end of the context shows the plan."""
-        async with connect(options) as nats:
+        async with connect(self.stores.nats) as nats:
             if not self.shown:
                 yield _Stored(nats.connection)
                 return
-            stores = planned(nats=nats, kube=None, key_of=lambda: "")
-            target = _Shown(nats, stores, self.output)
+            target = _Shown(nats, planned(nats=nats, kube=None, key_of=lambda: ""), self.output)
             yield target
             made = None
             if self.controller is not None:
@@ -219,12 +215,12 @@ class DryRun(msgspec.Struct, frozen=True):
         bucket = primary.bucket if isinstance(primary, KvKind) else ""
         keys = {action.key for action in changed if _bucket(action) == bucket}
         logging.getLogger("natsctl").setLevel(logging.CRITICAL)
-        async with cluster_for([controller], self.cluster) as kube:
+        async with cluster_for([controller], self.stores.cluster) as kube:
             return await make_plan(
                 controller,
                 stores=target.plan.of_another(current_key, cluster=kube),
                 keys=keys if len(keys) == len(changed) else (),
-                owner_names=self.owner_names,
+                owner_names=self.stores.owner_names,
             )
 
     def _show_plan(self, made: "MadePlan") -> None:

@@ -10,9 +10,9 @@ import typer
 
 from natsctl.cli.documents.parsing import parsed_or_none
 from natsctl.cli.documents.values import read_bytes
-from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.exit_codes import CONFLICT
-from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import NamedOption, choose_by_garbage, find_controller
 from natsctl.cli.operate.local import (
     LOCAL_HINT,
@@ -24,12 +24,9 @@ from natsctl.cli.output.printing import Output, OutputOption, write_result, writ
 from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice
 from natsctl.controller.garbage import collector as garbage_collector
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerPlan
 from natsctl.errors import NatsctlError, UsageError
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.garbage import GarbagePlan, Orphan, Removed
 
 HEADINGS = ("KIND", "KEY", "REVISION", "OWNER", "REASON")
@@ -48,14 +45,10 @@ def gc() -> None:
     "natsctl gc plan --local -c controllers.greetings:Greetings",
     name="plan",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def plan_(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     controller: NamedOption = None,
     local: LocalOption = False,
     output: OutputOption = Output.TABLE,
@@ -65,7 +58,7 @@ async def plan_(
     Nothing is removed. The existence of each owner is checked at the leader of its bucket. If
     garbage collection is held, the plan shows the reason.
     """
-    async with _collector(options, cluster, controller, owner_names, local=local) as collector:
+    async with _collector(stores, controller, local=local) as collector:
         plan = await collector.plan()
     write_result(plan, output, names=map(_name, plan.orphans), table=lambda: _write_plan(plan))
 
@@ -75,14 +68,10 @@ async def plan_(
     "natsctl gc apply -c greetings --plan plan.json --yes",
     "natsctl gc apply --local -c controllers.greetings:Greetings",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def apply(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     controller: NamedOption = None,
     local: LocalOption = False,
     plan: Annotated[
@@ -105,7 +94,7 @@ async def apply(
     code is 4 if an object was kept, or if the plan does not contain all suspects.
     """
     logging.getLogger(garbage_collector.__name__).setLevel(logging.ERROR)
-    async with _collector(options, cluster, controller, owner_names, local=local) as collector:
+    async with _collector(stores, controller, local=local) as collector:
         chosen = await collector.plan() if plan is None else _read_plan(plan, collector.controller)
     if plan is None or not chosen.orphans:
         _write_plan(chosen)
@@ -115,7 +104,7 @@ async def apply(
         raise NatsctlError(f"nothing is removed: {chosen.refused}; remove it anyway with --force")
     count = len(chosen.orphans)
     confirm(f"Remove {f'these {count} objects' if count > 1 else 'this object'}?", yes=yes)
-    async with _collector(options, cluster, controller, owner_names, local=local) as collector:
+    async with _collector(stores, controller, local=local) as collector:
         removed = await collector.apply(chosen)
     _write_removed(chosen, removed)
     if len(removed.orphans) < count or chosen.more:
@@ -126,14 +115,10 @@ async def apply(
     "natsctl gc accept --controller greetings",
     "natsctl gc accept --local -c controllers.greetings:Greetings --yes",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def accept(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     controller: NamedOption = None,
     local: LocalOption = False,
     yes: YesOption = False,
@@ -144,7 +129,7 @@ async def accept(
     suddenly lost many keys. After this command, every secondary whose owner does not exist is
     garbage. Kubernetes objects without an installation count as objects of this installation.
     """
-    async with _collector(options, cluster, controller, owner_names, local=local) as collector:
+    async with _collector(stores, controller, local=local) as collector:
         plan = await collector.plan()
         if not plan.refused and not any(orphan.held for orphan in plan.orphans):
             write_notice("nothing is held: there is nothing to accept")
@@ -194,19 +179,16 @@ class _RemoteCollector:
 
 @asynccontextmanager
 async def _collector(
-    options: NatsOptions,
-    cluster: KubeOptions | None,
-    named: str | None,
-    owner_names: OwnerNames,
-    *,
-    local: bool,
+    stores: StoreOptions, named: str | None, *, local: bool
 ) -> AsyncIterator[_LocalCollector | _RemoteCollector]:
     if local:
         controller = local_controller(named)
-        async with open_local(controller, options, cluster, owner_names) as runtime:
+        async with open_local(controller, stores) as runtime:
             yield _LocalCollector(runtime)
     else:
-        async with find_controller(options, named, hint=LOCAL_HINT, choose=choose_by_garbage) as (
+        async with find_controller(
+            stores.nats, named, hint=LOCAL_HINT, choose=choose_by_garbage
+        ) as (
             daemons,
             controller_name,
         ):

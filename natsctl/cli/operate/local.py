@@ -7,15 +7,13 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.controllers import load_controller
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.one_shot import inspecting
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import connect
-from natsctl.kubernetes.access.options import KubeOptions
 
 LOCAL_HINT = ", or do it here with --local"
 """The end of the error if no daemon answers."""
@@ -38,15 +36,12 @@ def local_controller(path: str | None) -> Controller:
 
 @asynccontextmanager
 async def open_local(
-    controller: Controller,
-    options: NatsOptions,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames | None = None,
+    controller: Controller, stores: StoreOptions
 ) -> AsyncIterator[ControllerRuntime]:
     """Connect to the stores of the controller, and open its runtime; see `inspecting`."""
     async with (
-        cluster_for([controller], cluster) as kube,
-        connect(options) as nats,
-        inspecting(controller, nats, kube, owner_names=owner_names) as runtime,
+        cluster_for([controller], stores.cluster) as kube,
+        connect(stores.nats) as nats,
+        inspecting(controller, nats, kube, owner_names=stores.owner_names) as runtime,
     ):
         yield runtime

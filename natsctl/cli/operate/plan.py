@@ -6,22 +6,19 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controllers import load_runnable_controller
-from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import find_daemons
 from natsctl.cli.output.plans import PlanOutput, exit_with_plan, planning_bar, write_plan
 from natsctl.cli.output.terminal import write_notice
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.planning.planned import planned
 from natsctl.core.sync.calls import current_key
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.operator import CONTROLLER_NAME
 from natsctl.daemon.plan import MadePlan, make_plan
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import connect
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
 
 app = App()
@@ -34,14 +31,10 @@ app = App()
     "natsctl plan -c fleet.sites:Sites --exit-code",
     "natsctl plan -c greetings shop",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def plan(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     controller: Annotated[
         str,
         typer.Option(
@@ -79,21 +72,19 @@ async def plan(
     """
     selected = list(dict.fromkeys(check_key(key) for key in keys or ()))
     if CONTROLLER_NAME.fullmatch(controller):
-        made = await _plan_in_daemon(options, controller, selected, output)
+        made = await _plan_in_daemon(stores, controller, selected, output)
     else:
-        made = await _plan_here(
-            options, cluster, owner_names, controller, selected, verbose=verbose
-        )
+        made = await _plan_here(stores, controller, selected, verbose=verbose)
     write_plan(made, output)
     exit_with_plan(made.plan, exit_code=exit_code)
 
 
 async def _plan_in_daemon(
-    options: NatsOptions, controller: str, keys: Sequence[str], output: PlanOutput
+    stores: StoreOptions, controller: str, keys: Sequence[str], output: PlanOutput
 ) -> MadePlan:
     if output is PlanOutput.DIFF:
         raise UsageError("-o diff needs the controller's class: give --controller M:C")
-    async with find_daemons(options) as daemons:
+    async with find_daemons(stores.nats) as daemons:
         plan = await daemons.plan_keys(daemons.controller(controller), keys)
     if plan.more:
         write_notice(f"the plan of the daemon has {plan.more} more actions")
@@ -101,26 +92,20 @@ async def _plan_in_daemon(
 
 
 async def _plan_here(
-    options: NatsOptions,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
-    controller: str,
-    keys: Sequence[str],
-    *,
-    verbose: bool,
+    stores: StoreOptions, controller: str, keys: Sequence[str], *, verbose: bool
 ) -> MadePlan:
     if not verbose:
         logging.getLogger("natsctl").setLevel(logging.CRITICAL)
     planned_controller = load_runnable_controller(controller)
     async with (
-        cluster_for([planned_controller], cluster) as kube,
-        connect(options) as nats,
+        cluster_for([planned_controller], stores.cluster) as kube,
+        connect(stores.nats) as nats,
     ):
         with planning_bar() as progress:
             return await make_plan(
                 planned_controller,
                 stores=planned(nats=nats, kube=kube, key_of=current_key),
                 keys=keys,
-                owner_names=owner_names,
+                owner_names=stores.owner_names,
                 progress=progress,
             )

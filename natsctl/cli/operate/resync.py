@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import WorkersOption
 from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, exit_status, report_error
-from natsctl.cli.framework.options import with_cluster, with_owner_names
+from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
     choose_by_key,
@@ -25,7 +25,6 @@ from natsctl.cli.operate.local import (
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.sync import events
 from natsctl.core.cache import invalid_log
 from natsctl.core.sync import history
@@ -34,8 +33,6 @@ from natsctl.daemon.api.messages import Queuing
 from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.keys import check_key
 
 REPORTED_LOGGERS = (events.__name__, history.__name__, invalid_log.__name__)
@@ -49,14 +46,10 @@ app = App()
     "natsctl resync shop market --controller greetings",
     "natsctl resync --local -c controllers.greetings:Greetings shop --verbose",
 )
-@connected
-@with_cluster
-@with_owner_names
+@connected_to_stores
 async def resync(
-    options: NatsOptions,
+    stores: StoreOptions,
     *,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
     keys: Annotated[
         list[str] | None,
         typer.Argument(help="Keys of primaries; without a key, all primaries", metavar="KEY"),
@@ -83,17 +76,17 @@ async def resync(
     if local:
         runnable = local_controller(controller)
         runnable.workers = runnable.workers if workers is None else workers
-        await _sync_here(options, cluster, owner_names, runnable, selected, verbose=verbose)
+        await _sync_here(stores, runnable, selected, verbose=verbose)
     elif verbose or workers is not None:
         raise UsageError("--verbose and --workers need --local")
     else:
-        await _enqueue(options, controller, selected)
+        await _enqueue(stores, controller, selected)
 
 
-async def _enqueue(options: NatsOptions, controller: str | None, keys: Sequence[str]) -> None:
+async def _enqueue(stores: StoreOptions, controller: str | None, keys: Sequence[str]) -> None:
     """Ask daemons to enqueue the keys; exit with a failure if a key was not enqueued."""
     statuses: list[int] = []
-    async with find_daemons(options, hint=LOCAL_HINT) as daemons:
+    async with find_daemons(stores.nats, hint=LOCAL_HINT) as daemons:
         if controller is not None or not keys or len(daemons.controllers) == 1:
             name = daemons.controller(None if controller is None else controller_name(controller))
             statuses.append(await _enqueue_in(daemons, name, keys))
@@ -139,9 +132,7 @@ def _report_others(answers: Sequence[Queuing]) -> int:
 
 
 async def _sync_here(
-    options: NatsOptions,
-    cluster: KubeOptions | None,
-    owner_names: OwnerNames,
+    stores: StoreOptions,
     controller: Controller,
     selected: Sequence[str],
     *,
@@ -152,7 +143,7 @@ async def _sync_here(
         for name in REPORTED_LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
     failures: list[Exception] = []
-    async with open_local(controller, options, cluster, owner_names) as runtime:
+    async with open_local(controller, stores) as runtime:
         keys = list(selected) or _unpaused(runtime)
         with progress_bar("syncing", len(keys)) as progress:
 

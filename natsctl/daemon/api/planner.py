@@ -8,11 +8,9 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.insight.hosted import Hosted
-from natsctl.core.planning.planned import planned
-from natsctl.core.sync.calls import current_key
 from natsctl.daemon.loader import make
 from natsctl.daemon.operator import Guest
-from natsctl.daemon.plan import make_plan
+from natsctl.daemon.plan import plan
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.model.plans.plan import Plan
 from natsctl.model.store import ManifestStores, Stores
@@ -80,9 +78,14 @@ class Planner:
         """Make the plan with fresh context variables."""
         context = Context()
         context.run(bind_log_context, controller=controller.name, planning=True)
-        stores = planned(nats=self._nats, kube=self._kube, key_of=current_key)
-        work = make_plan(controller, stores=stores, keys=keys, owner_names=self._owner_names)
-        return (await asyncio.create_task(work, name="plan", context=context)).plan
+        work = plan(
+            controller,
+            nats=self._nats,
+            kube=self._kube,
+            keys=keys,
+            owner_names=self._owner_names,
+        )
+        return await asyncio.create_task(work, name="plan", context=context)
 
 
 def _new(runtime: Hosted) -> Controller | Guest:
