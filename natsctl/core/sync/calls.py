@@ -20,8 +20,7 @@ from natsctl.core.planning.record import planning
 from natsctl.core.recording.outside import outside
 from natsctl.core.sync.steps import Rest, first_step
 from natsctl.core.sync.threads import Threads
-from natsctl.core.sync.time_limit import IGNORED_S, TimeLimit
-from natsctl.errors import HandlerError, PlanningError, UsageError, is_delay
+from natsctl.errors import HandlerError, PlanningError, SyncTimeoutError, UsageError, is_delay
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.frames import (
     coroutine_frames,
@@ -31,6 +30,7 @@ from natsctl.telemetry.frames import (
 )
 from natsctl.telemetry.hiding import error_text, hidden
 from natsctl.telemetry.logger import get_logger
+from natsctl.time_limit import IGNORED_S, TimeLimit
 
 log = get_logger(__name__)
 
@@ -150,7 +150,8 @@ class Calls:
         self._limit: AbstractContextManager[None] = nullcontext()
         if limit_s < math.inf:
             message = f"{what} took longer than {limit_s:g} s ({setting})"
-            self._limit = TimeLimit(limit_s, message=message, on_ignored=_report_ignored)
+            error = partial(SyncTimeoutError, message)
+            self._limit = TimeLimit(limit_s, error=error, on_ignored=_report_ignored)
 
     def start(
         self,

@@ -22,11 +22,11 @@ from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.recordings import SyncRecorder, current_recordings
 from natsctl.core.sync.calls import call_hook, report_stuck
 from natsctl.core.sync.history import SyncHistory
-from natsctl.core.sync.time_limit import IGNORED_S
 from natsctl.core.task_group import together
 from natsctl.errors import HandlerError, StoreError, UnreadError
 from natsctl.model.store import Stores
 from natsctl.telemetry.logger import get_logger
+from natsctl.time_limit import IGNORED_S
 
 log = get_logger(__name__)
 

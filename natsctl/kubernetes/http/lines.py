@@ -7,7 +7,7 @@ import aiohttp
 from natsctl.errors import WatchBrokenError
 from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.request import RequestInfo
-from natsctl.kubernetes.http.shared_timeout import SharedTimeout
+from natsctl.time_limit import TimeLimit
 
 
 class LineSplitter:
@@ -53,7 +53,7 @@ async def read_lines(
     if a line is too long, or if no byte arrives for *silence_s* seconds. Only time spent waiting
     for the server counts, however slow the consumer is.
     """
-    splitter, silence = LineSplitter(line_max_bytes=line_max_bytes), SharedTimeout(silence_s)
+    splitter, silence = LineSplitter(line_max_bytes=line_max_bytes), TimeLimit(silence_s)
     while chunk := await _read_chunk(content, request, silence):
         for line in splitter.feed(chunk):
             yield line
@@ -61,7 +61,7 @@ async def read_lines(
 
 
 async def _read_chunk(
-    content: aiohttp.StreamReader, request: RequestInfo, silence: SharedTimeout
+    content: aiohttp.StreamReader, request: RequestInfo, silence: TimeLimit
 ) -> bytes:
     try:
         with silence:

@@ -32,10 +32,10 @@ from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.lines import read_lines
 from natsctl.kubernetes.http.request import RequestInfo, request_info, request_span
 from natsctl.kubernetes.http.server_warnings import ServerWarnings
-from natsctl.kubernetes.http.shared_timeout import SharedTimeout
 from natsctl.kubernetes.http.wire import READS, Reply
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import Span, trace_headers
+from natsctl.time_limit import TimeLimit
 
 log = get_logger(__name__)
 
@@ -104,7 +104,7 @@ class Transport:
         self._options = options
         self._slots = asyncio.Semaphore(options.in_flight_max)
         self._clock = asyncio.get_running_loop().time
-        self._timeout = SharedTimeout(options.timeout_s)
+        self._timeout = TimeLimit(options.timeout_s)
 
     async def call(
         self,
@@ -137,7 +137,7 @@ class Transport:
         outcome is unknown; `StoreError` if the server is not reached; `TooLargeError` for a
         response that is too large.
         """
-        timeout = self._timeout if timeout_s is None else SharedTimeout(timeout_s)
+        timeout = self._timeout if timeout_s is None else TimeLimit(timeout_s)
         safe = method in READS if safe is None else safe
         content = () if body is None else (("Content-Type", content_type),)
         request = _Request(method, path, query, (("Accept", accept), *content), body, safe)

@@ -1,28 +1,23 @@
-"""Limits how long a task may take for one piece of its work."""
+"""Limits how long tasks may take for one piece of their work, with one timer for all of them."""
 
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from natsctl.errors import SyncTimeoutError
-
 IGNORED_S = 5.0  # work that does not end in this time after its cancellation ignores it
 
 Task = asyncio.Task[Any]
 
 
-def _report_nothing(_task: Task) -> None:
-    """Report nothing."""
-
-
 class TimeLimit:
     """Cancels a task in a `with limit:` block that takes longer than *limit_s* seconds.
 
-    The block then raises `SyncTimeoutError` with *message*. This works like `asyncio.timeout`, but
-    all tasks share one timer, since a timer for each task costs more than a short sync. The limit
-    is the same for all tasks, so their deadlines are in the order of their starts. A task that
-    something else cancelled is not cancelled again.
+    The block then raises *error*. This works like `asyncio.timeout(limit_s)`, but all tasks share
+    one timer, since a timer for each task costs more than a short sync. The limit is the same for
+    all tasks, so their deadlines are in the order of their starts. A task is in one block of a
+    limit at a time, and all tasks belong to the event loop of the first block. A task that
+    something else cancels in its block is not cancelled again.
 
     *on_ignored* is called with a task that is still in its block `IGNORED_S` seconds after the
     limit cancelled it.
@@ -32,21 +27,28 @@ class TimeLimit:
         self,
         limit_s: float,
         *,
-        message: str = "",
-        on_ignored: Callable[[Task], None] = _report_nothing,
+        error: Callable[[], Exception] = TimeoutError,
+        on_ignored: Callable[[Task], None] | None = None,
     ) -> None:
-        self._limit_s = limit_s
-        self._message = message or f"took longer than {limit_s:g} s"
+        self.limit_s = limit_s
+        self._error = error
         self._on_ignored = on_ignored
         self._deadlines: dict[Task, float] = {}  # the earliest first
         self._cut: dict[Task, float] = {}  # the deadlines of the tasks that were cancelled
+        self._earlier: dict[Task, int] = {}  # cancellations of a task before its block, if any
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # kept, because asking for it is slow
 
     def __enter__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._deadlines[_current_task()] = loop.time() + self._limit_s
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        task = _current_task(loop)
+        self._deadlines[task] = loop.time() + self.limit_s
+        if cancellations := task.cancelling():
+            self._earlier[task] = cancellations
         if self._timer is None:
-            self._timer = loop.call_later(self._limit_s, self._cancel_late)
+            self._timer = loop.call_later(self.limit_s, self._cancel_late)
 
     def __exit__(
         self,
@@ -54,12 +56,13 @@ class TimeLimit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        task = _current_task()
+        task = _current_task(self._loop)
         self._deadlines.pop(task, None)
-        if self._cut.pop(task, None) is None:
+        earlier = self._earlier.pop(task, 0) if self._earlier else 0
+        if not self._cut or self._cut.pop(task, None) is None:
             return
-        if not task.uncancel() and isinstance(error, asyncio.CancelledError):
-            raise SyncTimeoutError(self._message) from error
+        if task.uncancel() <= earlier and isinstance(error, asyncio.CancelledError):
+            raise self._error() from error
 
     def _cancel_late(self) -> None:
         """Cancel the tasks that are late, and set the timer for the next deadline."""
@@ -70,18 +73,18 @@ class TimeLimit:
                 self._timer = loop.call_at(deadline, self._cancel_late)
                 return
             del self._deadlines[task]
-            if not task.cancelling():
+            if task.cancelling() == self._earlier.get(task, 0):
                 self._cut[task] = deadline
                 task.cancel()
                 loop.call_later(IGNORED_S, self._check_ignored, task, deadline)
 
     def _check_ignored(self, task: Task, deadline: float) -> None:
-        if self._cut.get(task) == deadline:
+        if self._on_ignored is not None and self._cut.get(task) == deadline:
             self._on_ignored(task)
 
 
-def _current_task() -> Task:
-    task = asyncio.current_task()
+def _current_task(loop: asyncio.AbstractEventLoop | None) -> Task:
+    task = asyncio.current_task(loop)
     if task is None:
         raise RuntimeError("a time limit works only inside a task")
     return task

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from natsctl.core.sync.time_limit import TimeLimit
+from natsctl.time_limit import TimeLimit
 
 
 def now() -> float:
@@ -51,6 +51,27 @@ async def test_every_task_has_its_own_limit() -> None:
 
     await asyncio.gather(*(work(number) for number in (3, 0, 7)))
     assert ended == {0: 10, 3: 13, 7: 17}
+
+
+async def test_a_block_that_ended_does_not_delay_the_deadlines_of_others() -> None:
+    limit = TimeLimit(10)
+
+    async def short() -> None:
+        with limit:
+            await asyncio.sleep(2)
+
+    first = asyncio.create_task(short())
+    await asyncio.sleep(1)
+    with pytest.raises(TimeoutError), limit:
+        await asyncio.Event().wait()
+    assert now() == 11
+    await first
+
+
+async def test_a_time_limit_raises_the_error_of_its_owner() -> None:
+    limit = TimeLimit(10, error=lambda: ValueError("too long"))
+    with pytest.raises(ValueError, match="too long"), limit:
+        await asyncio.Event().wait()
 
 
 async def test_a_cancellation_by_others_is_raised() -> None:
@@ -101,6 +122,27 @@ async def test_cleanup_after_a_cancellation_may_exceed_the_limit() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert cleaned
+
+
+async def test_a_block_that_begins_after_a_cancellation_has_a_limit() -> None:
+    limit = TimeLimit(10)
+    ended = 0.0
+
+    async def work() -> None:
+        nonlocal ended
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with pytest.raises(TimeoutError), limit:
+                await asyncio.Event().wait()
+            ended = now()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == 15
 
 
 async def test_an_error_of_the_work_is_raised() -> None:
