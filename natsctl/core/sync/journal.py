@@ -64,15 +64,19 @@ class SyncFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal:
-    """Remembers the last `RECORDS_MAX` syncs of the `KEYS_MAX` keys that were synced last.
+    """Remembers the last `RECORDS_MAX` syncs of at least the `KEYS_MAX` keys that were synced last.
 
     It also remembers the last sync of the `FAILING_MAX` keys whose last sync failed last.
+
+    The keys are in two tables. When the one in use is full, it replaces the other one: that takes
+    less time for each sync than a single table in the order of the syncs.
     """
 
     def __init__(self) -> None:
         self.syncs = 0
         self.failures = 0
-        self._syncs: OrderedDict[str, tuple[SyncFacts, ...]] = OrderedDict()
+        self._newer: dict[str, tuple[SyncFacts, ...]] = {}
+        self._older: dict[str, tuple[SyncFacts, ...]] = {}
         self._failing: OrderedDict[str, SyncFacts] = OrderedDict()
 
     def add(self, key: str, sync: SyncFacts) -> None:
@@ -82,10 +86,14 @@ class Journal:
             self._failing.pop(key, None)
         if sync.error:
             self._add_failure(key, sync)
-        before = self._syncs.pop(key, ())
-        self._syncs[key] = (*before[1 - RECORDS_MAX :], sync)
-        if len(self._syncs) > KEYS_MAX:
-            self._syncs.popitem(last=False)
+        newer = self._newer
+        before = newer.get(key) or self._older.pop(key, None)
+        if before is not None:
+            newer[key] = (*before[1 - RECORDS_MAX :], sync)
+        else:
+            newer[key] = (sync,)
+        if len(newer) >= KEYS_MAX:
+            self._older, self._newer = newer, {}
 
     def _add_failure(self, key: str, sync: SyncFacts) -> None:
         self.failures += 1
@@ -95,7 +103,7 @@ class Journal:
 
     def last_syncs(self, key: str) -> list[SyncRecord]:
         """Return the recorded syncs of the key, oldest first."""
-        syncs = self._syncs.get(key)
+        syncs = self._newer.get(key) or self._older.get(key)
         if syncs is None:
             failed = self._failing.get(key)
             syncs = () if failed is None else (failed,)

@@ -49,14 +49,24 @@ def test_only_the_last_few_syncs_of_a_key_are_kept(journal: Journal) -> None:
     assert [entry.revision for entry in journal.last_syncs("a")] == [3, 4, 5, 6, 7]
 
 
-def test_the_least_recently_synced_key_is_dropped_first(journal: Journal) -> None:
-    for number in range(KEYS_MAX):
+def test_the_keys_that_were_synced_last_are_kept_and_older_ones_are_dropped(
+    journal: Journal,
+) -> None:
+    for number in range(3 * KEYS_MAX):
         journal.add(f"k{number}", record())
-    journal.add("k0", record())
-    journal.add("new", record())
-    assert journal.last_syncs("k1") == []
-    assert len(journal.last_syncs("k0")) == 2
-    assert len(journal.last_syncs("new")) == 1
+        journal.add("often", record(number))
+    last = range(2 * KEYS_MAX + 1, 3 * KEYS_MAX)
+    assert all(len(journal.last_syncs(f"k{number}")) == 1 for number in last)
+    assert not any(journal.last_syncs(f"k{number}") for number in range(KEYS_MAX))
+    assert len(journal.last_syncs("often")) == RECORDS_MAX
+
+
+def test_a_key_keeps_its_syncs_while_others_are_synced(journal: Journal) -> None:
+    for number in range(RECORDS_MAX):
+        journal.add("seldom", record(number))
+        for other in range(KEYS_MAX - 1):
+            journal.add(f"k{other}", record())
+    assert [entry.revision for entry in journal.last_syncs("seldom")] == [0, 1, 2, 3, 4]
 
 
 def test_a_key_is_failing_while_its_last_sync_failed(journal: Journal) -> None:
