@@ -285,7 +285,7 @@ class DynamicWatcher:
     async def _sync(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(NAME, log_context):
             try:
-                after_s = await self._calls.delay(watcher, self._reconcile, watcher)
+                after_s = await self._calls.delay(watcher, self._reconcile)
             except Exception as error:
                 self._failures.failed(watcher, "reconciliation failed", error, watcher=str(watcher))
                 raise

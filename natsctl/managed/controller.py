@@ -265,7 +265,7 @@ class ManagedController(Hosted, Generic[T]):
         The reconciler would reconcile an object that is not paused, but quarantined.
         """
         if key in self._loop.paused.pauses and key in self._parts.primary.informer.cache:
-            await self._calls.call(key, self._parts.reconciler.reconcile, key)
+            await self._calls.call(key, self._parts.reconciler.reconcile)
         return None
 
     async def _sync(self, key: str) -> float | None:
@@ -277,7 +277,7 @@ class ManagedController(Hosted, Generic[T]):
         run, clock = history.begin(key, operation, stored, last=last), self._clock
         with sync_span(self.name, log_context), run:
             try:
-                after_s = await self._calls.delay(key, self._parts.reconciler.reconcile, key)
+                after_s = await self._calls.delay(key, self._parts.reconciler.reconcile)
             except BaseException as error:
                 await history.recall(key, queue, error)
                 history.failed(run, error, clock(), failures=queue.failures(key) + 1)

@@ -329,7 +329,7 @@ class Deliveries:
         with sync_span(self.resource_kind, partial(_span_facts, change, watcher)) as span:
             try:
                 with run:
-                    await self._calls.call(change.key, notify, watcher, change)
+                    await self._calls.call(change.key, lambda _: notify(watcher, change))
             except asyncio.CancelledError as error:
                 self._history.failed(run, error, _now(), failures=failures)
                 raise
@@ -370,7 +370,7 @@ class Deliveries:
         """Call one watcher with the change now, outside of the loop; raises its failure."""
         with self._begin(registration, change):
             calls = Calls(controller, "the watcher")
-            await calls.call(change.key, notify, registration.watcher, change)
+            await calls.call(change.key, lambda _: notify(registration.watcher, change))
 
 
 def _span_facts(change: ObjectChange, watcher: ResourceWatcher) -> Mapping[str, object]:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import Owned
@@ -19,6 +19,7 @@ from natsctl.core.sync.calls import Calls, Unfinished, delay_of
 from natsctl.core.sync.history import SyncHistory, SyncRun
 from natsctl.core.sync.keys import Operation, skips_invalid
 from natsctl.core.sync.loop import SyncHandler
+from natsctl.core.sync.steps import Ended
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.garbage import orphan_reason
 from natsctl.model.pause import pause_in
@@ -28,6 +29,7 @@ from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import bind_operation, log_context
 from natsctl.telemetry.tracing import records_spans, sync_span
 
+_NOTHING = Ended[float | None](None)
 _MANUAL = Operation.MANUAL  # Python looks up the member of an enum slowly
 
 DeletionPolicy = Literal["delete", "orphan"]
@@ -108,7 +110,7 @@ class SyncRuns:
         """
         bind_operation(operation)
         if self._may_skip() and self._skips(key, operation):
-            return _skipped()
+            return _NOTHING
         run = _SyncRun(
             key,
             operation is _MANUAL,
@@ -122,36 +124,79 @@ class SyncRuns:
         with sync_span(self._name, log_context):
             return await self._sync(run)
 
-    async def _sync(self, run: "_SyncRun") -> float | None:
-        key, barrier = run.key, self._barrier
+    def _sync(self, run: "_SyncRun") -> Awaitable[float | None]:
+        """Call the handler at once, unless the sync waits for something first."""
         if self._missing:
-            run.missing_in = self._missing.pop(key, None)
+            run.missing_in = self._missing.pop(run.key, None)
+        if run.key in self._barrier.unseen:
+            return self._with(run, self._wait_and_call(run))
+        with run:
+            self._read(run)
+            if run.stored is None:
+                return self._with(run, self._call_for_deleted(run))
+            try:
+                value = self._call(run)
+                if not isinstance(value, Unfinished) and not self._secondaries.unmarked(run.key):
+                    after_s = self._delay(run, value)
+                    self._record_success(run, after_s)
+                    return _NOTHING if after_s is None else Ended(after_s)
+            except BaseException as error:  # noqa: BLE001 - raised again
+                return self._with(run, _raised(error))
+        return self._with(run, self._finish(run, value))
+
+    async def _with(self, run: "_SyncRun", work: Awaitable[float | None]) -> float | None:
+        """Do the work as part of the sync, and record its failure."""
         with run:
             try:
-                if key in barrier.unseen:
-                    await barrier.wait(key)
-                run.stored = barrier.read(self._primary.informer, key)
-                run.last = self._primary.deleted_states.get(key)
-                if run.stored is None and await self._was_paused(run):
-                    return None
-                if self._tape is not None:
-                    run.tape = self._tape()
-                self._reads.start(key)
-                value = self._calls.start(key, self._handler, key)
-                if isinstance(value, Unfinished):
-                    value = await value
-                after_s = None if value is None else delay_of(value, "sync_handler")
-                self._reads.end(key)
-                if run.stored is None:
-                    await self._remove_secondaries(run)
-                elif unmarked := self._secondaries.unmarked(key):
-                    await self._mark(unmarked)
+                return await work
             except BaseException as error:
-                await self._history.recall(key, self._queue, error)
+                await self._history.recall(run.key, self._queue, error)
                 self._record_failure(run, error)
                 raise
-            self._record_success(run, after_s)
-            return after_s
+
+    async def _wait_and_call(self, run: "_SyncRun") -> float | None:
+        """Sync a key whose writes the caches may lack."""
+        await self._barrier.wait(run.key)
+        self._read(run)
+        return await self._call_for_deleted(run)
+
+    async def _call_for_deleted(self, run: "_SyncRun") -> float | None:
+        """Sync a key whose primary may not exist."""
+        if run.stored is None and await self._was_paused(run):
+            return None
+        return await self._finish(run, self._call(run))
+
+    def _read(self, run: "_SyncRun") -> None:
+        """Read the state of the primary, with which the sync begins."""
+        run.stored = self._barrier.read(self._primary.informer, run.key)
+        run.last = self._primary.deleted_states.get(run.key)
+
+    def _call(self, run: "_SyncRun") -> "float | Unfinished[float | None] | None":
+        """Call the handler; return its result, or the rest of a call that waits."""
+        if self._tape is not None:
+            run.tape = self._tape()
+        self._reads.start(run.key)
+        return self._calls.start(run.key, self._handler)
+
+    async def _finish(
+        self, run: "_SyncRun", value: "float | Unfinished[float | None] | None"
+    ) -> float | None:
+        """Wait for the handler, and write what follows from its success."""
+        if isinstance(value, Unfinished):
+            value = await value
+        after_s = self._delay(run, value)
+        if run.stored is None:
+            await self._remove_secondaries(run)
+        elif unmarked := self._secondaries.unmarked(run.key):
+            await self._mark(unmarked)
+        self._record_success(run, after_s)
+        return after_s
+
+    def _delay(self, run: "_SyncRun", value: float | None) -> float | None:
+        """Return the seconds until the next sync, and end the reads of the handler."""
+        after_s = None if value is None else delay_of(value, "sync_handler")
+        self._reads.end(run.key)
+        return after_s
 
     def _may_skip(self) -> bool:
         """Return False if no key is skipped, as usual; faster than `_skips`."""
@@ -239,5 +284,6 @@ class _SyncRun(SyncRun, kw_only=True):
     missing_in: str | None = None
 
 
-async def _skipped() -> None:
-    """Sync nothing."""
+async def _raised(error: BaseException) -> NoReturn:
+    """Raise the error."""
+    raise error

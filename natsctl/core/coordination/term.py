@@ -167,17 +167,16 @@ class Leadership:
         finally:
             self._followers = tuple(other for other in self._followers if other is not follower)
 
-    @contextmanager
-    def working_on(self, key: Hashable) -> Iterator[None]:
-        """Hold the key while the context lasts: no other member gets it."""
+    def hold(self, key: Hashable) -> None:
+        """Work on the key: no other member gets it until `release`."""
         self._held[key] += 1
-        try:
-            yield
-        finally:
-            self._held[key] -= 1
-            if not self._held[key]:
-                del self._held[key]
-            self._given_back.set()
+
+    def release(self, key: Hashable) -> None:
+        """End the work on a held key; a key that two loops hold needs two calls."""
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+        self._given_back.set()
 
     async def lead(
         self,

@@ -21,10 +21,12 @@ T = TypeVar("T")
 
 
 class GuardedSteps(Generic[T]):
-    """Awaits *awaitable*, and calls *may_run* before its first step and before each later one.
+    """Awaits *awaitable*, and calls *may_run* before each step but the first.
 
     If *may_run* returns False, the step is cancelled: only its `except` and `finally` blocks run,
     even if this process was stopped for a while. Tasks that the awaitable has created go on.
+
+    *Assumes* that the caller has checked the condition immediately before.
     """
 
     def __init__(self, awaitable: Awaitable[T], may_run: Callable[[], bool]) -> None:
@@ -36,8 +38,6 @@ class GuardedSteps(Generic[T]):
         steps: Any = self._awaitable.__await__()
         step = partial(steps.send, None)
         while True:
-            if not self._may_run():
-                step = partial(steps.throw, asyncio.CancelledError())
             try:
                 future = step()
             except StopIteration as end:
@@ -49,6 +49,8 @@ class GuardedSteps(Generic[T]):
                 step = partial(steps.throw, error)
             else:
                 step = partial(steps.send, value)
+            if not self._may_run():
+                step = partial(steps.throw, asyncio.CancelledError())
 
 
 class TermGuard(WriteGuard):
@@ -69,7 +71,9 @@ class TermGuard(WriteGuard):
 
     async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:
         """See `WriteGuard.send`."""
-        self.check(kind)
+        if kind is INSTALLATION:
+            return await write()
+        self._leadership.check()
         return await GuardedSteps(write(), lambda: self._leadership.leads)
 
     def may_record(self, key: str) -> bool:

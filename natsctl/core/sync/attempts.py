@@ -44,15 +44,30 @@ class Attempts(Generic[K]):
         if self._slot is not None:
             self._slot.hold(str(key))
         try:
-            work = self._handler(key)
-            if self._leadership is not None:
-                work = _in_term(self._leadership, key, work)
-            step = first_step(work)
+            step = self._begin(key)
         except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
             return self._failed(key, error)
         if isinstance(step, Rest):
             return Unfinished(self._finish(key, step))
         return SYNCED if step is None else Synced(step)
+
+    def _begin(self, key: K) -> "float | Rest[float | None] | None":
+        """Call the handler; return its result, or the rest of a sync that waits."""
+        leadership = self._leadership
+        if leadership is None:
+            return first_step(self._handler(key))
+        if not leadership.leads:
+            raise asyncio.CancelledError
+        leadership.hold(key)
+        try:
+            step = first_step(self._handler(key))
+        except BaseException:
+            leadership.release(key)
+            raise
+        if isinstance(step, Rest):
+            return first_step(_in_term(leadership, key, step))
+        leadership.release(key)
+        return step
 
     async def _finish(self, key: K, rest: Rest[float | None]) -> Outcome:
         try:
@@ -71,9 +86,9 @@ class Attempts(Generic[K]):
         return Failed(failure)
 
 
-async def _in_term(
-    leadership: Leadership, key: Hashable, work: Awaitable[float | None]
-) -> float | None:
-    """Do the work step by step while the term lasts; the key is not given away."""
-    with leadership.working_on(key):
-        return await GuardedSteps(work, lambda: leadership.leads)
+async def _in_term(leadership: Leadership, key: Hashable, rest: Rest[float | None]) -> float | None:
+    """Do the rest of a sync step by step while the term lasts; the key is not given away."""
+    try:
+        return await GuardedSteps(rest, lambda: leadership.leads)
+    finally:
+        leadership.release(key)

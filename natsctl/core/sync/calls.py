@@ -34,6 +34,7 @@ from natsctl.time_limit import IGNORED_S, TimeLimit
 
 log = get_logger(__name__)
 
+K = TypeVar("K", bound=Hashable)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -153,15 +154,8 @@ class Calls:
             error = partial(SyncTimeoutError, message)
             self._limit = TimeLimit(limit_s, error=error, on_ignored=_report_ignored)
 
-    def start(
-        self,
-        key: Hashable,
-        function: Callable[P, Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T | Unfinished[T]:
-        """Call the function for the key; return its result, or the rest of a call that waits.
+    def start(self, key: K, function: Callable[[K], Awaitable[T]]) -> T | Unfinished[T]:
+        """Call the function with the key; return its result, or the rest of a call that waits.
 
         Most calls end with their first step, without waiting for anything. Such a call needs no
         time limit, because nothing can cancel it, and it has started no thread.
@@ -169,8 +163,11 @@ class Calls:
         call = Call(self._owner, key)
         call.begin()
         try:
-            call.work = work = awaitable(function, *args, **kwargs)
-            step = first_step(work)
+            work = function(key)
+            if type(work) is not CoroutineType:
+                work = _checked(work, function)
+            call.work = work
+            step: T | Rest[T] = first_step(work)
         except BaseException as error:  # noqa: BLE001 - raised again
             call.end()
             _raise_failure(error, _current_task())
@@ -179,16 +176,9 @@ class Calls:
         call.end()
         return step
 
-    async def call(
-        self,
-        key: Hashable,
-        function: Callable[P, Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Call the function for the key, and return its result."""
-        step = self.start(key, function, *args, **kwargs)
+    async def call(self, key: K, function: Callable[[K], Awaitable[T]]) -> T:
+        """Call the function with the key, and return its result."""
+        step = self.start(key, function)
         return await step if isinstance(step, Unfinished) else step
 
     async def _finish(self, call: Call, rest: Rest[T]) -> T:
@@ -206,16 +196,9 @@ class Calls:
         finally:
             call.end()
 
-    async def delay(
-        self,
-        key: Hashable,
-        function: Callable[P, Awaitable[object]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> float | None:
-        """Call the function for the key; return the delay that it returns, see `delay_of`."""
-        return delay_of(await self.call(key, function, *args, **kwargs), self._handler)
+    async def delay(self, key: K, function: Callable[[K], Awaitable[object]]) -> float | None:
+        """Call the function with the key; return the delay that it returns, see `delay_of`."""
+        return delay_of(await self.call(key, function), self._handler)
 
 
 def current_key() -> str:
@@ -264,8 +247,12 @@ def awaitable(
     function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
 ) -> Awaitable[T]:
     """Call a user's function; raises `HandlerError` if its result cannot be awaited."""
-    work = function(*args, **kwargs)
-    if type(work) is CoroutineType or inspect.isawaitable(work):
+    return _checked(function(*args, **kwargs), function)
+
+
+def _checked(work: Awaitable[T], function: Callable[..., object]) -> Awaitable[T]:
+    """Return the result of a user's function; raises `HandlerError` if it cannot be awaited."""
+    if inspect.isawaitable(work):
         return work
     name = getattr(function, "__qualname__", repr(function))
     raise HandlerError(f"{name} returned {shown(work)} at once: write it with `async def`")

@@ -154,12 +154,13 @@ async def test_a_key_in_work_is_kept_until_the_end_of_the_term(
     leadership: Leadership,
 ) -> None:
     leadership.begin(1, until=10, assignment=Keys("ab"))  # type: ignore[arg-type]
-    with leadership.working_on("a"):
-        leadership.move(Keys("b"))  # type: ignore[arg-type]
-        assert leadership.has("a")
-        assert leadership.has("b")
-        await asyncio.sleep(10)
-        assert not leadership.has("a")
+    leadership.hold("a")
+    leadership.move(Keys("b"))  # type: ignore[arg-type]
+    assert leadership.has("a")
+    assert leadership.has("b")
+    await asyncio.sleep(10)
+    assert not leadership.has("a")
+    leadership.release("a")
     leadership.step_down()
     leadership.begin(2, until=20, assignment=Keys("b"))  # type: ignore[arg-type]
     assert not leadership.has("a")
@@ -170,8 +171,11 @@ async def test_drained_waits_for_lost_keys_and_logs_them(
     leadership: Leadership, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(key: str, seconds: float) -> None:
-        with leadership.working_on(key), leadership.working_on(key):  # two loops work on the key
-            await asyncio.sleep(seconds)
+        leadership.hold(key)  # two loops work on the key
+        leadership.hold(key)
+        await asyncio.sleep(seconds)
+        leadership.release(key)
+        leadership.release(key)
 
     works = [asyncio.create_task(work(key, seconds)) for key, seconds in (("a", 7), ("b", 100))]
     await asyncio.sleep(0)

@@ -28,13 +28,6 @@ async def test_a_permitted_coroutine_runs_to_its_end() -> None:
     assert events == ["started", "resumed", "ended"]
 
 
-async def test_a_coroutine_without_permission_does_not_start() -> None:
-    events: list[str] = []
-    with pytest.raises(asyncio.CancelledError):
-        await GuardedSteps(pause(events), lambda: False)
-    assert events == []
-
-
 async def test_a_coroutine_that_loses_permission_is_cancelled_at_its_next_step() -> None:
     events: list[str] = []
     switch = Switch()
