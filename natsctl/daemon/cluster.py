@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import slots
-from natsctl.daemon.operator import Guest, Runnable
+from natsctl.daemon.operator import Runnable
+from natsctl.daemon.used_kinds import kinds_of
 from natsctl.errors import UsageError
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.manifests import KubeKind
@@ -51,11 +51,7 @@ async def cluster_for(
 
 def _uses_of_cluster(controller: Controller | Runnable) -> Iterator[str]:
     """Yield the slots and kinds of the controller that are kept in a cluster, for messages."""
-    if isinstance(controller, Controller):
-        for slot in slots(type(controller)):
-            if isinstance(slot.kind, KubeKind):
-                yield f"{type(controller).__name__}.{slot.name}"
-    if isinstance(controller, Controller | Guest):
-        for kind in controller.kinds:
-            if isinstance(kind, KubeKind):
-                yield f"{kind.name}, which {controller.name} reads,"
+    for used in kinds_of(controller):
+        if isinstance(used.kind, KubeKind):
+            by_name = f"{used.kind.name}, which {controller.name} reads,"
+            yield f"{type(controller).__name__}.{used.slot}" if used.slot else by_name

@@ -12,17 +12,13 @@ from typing import Any
 import msgspec
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import slots
-from natsctl.controller.slots.kube_secondary import KubeSecondary
-from natsctl.daemon.operator import Guest, Runnable
+from natsctl.daemon.operator import Runnable
 from natsctl.daemon.resource_names import Names
+from natsctl.daemon.used_kinds import UsedKind, kinds_of
 from natsctl.errors import UsageError
 from natsctl.kubernetes.resources.names import ResourceName
-from natsctl.managed import ManagedController
 from natsctl.model import documents
-from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Manifest
-from natsctl.watchers import InformerController
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")  # in the order of a rule
 READ = frozenset(("get", "list", "watch"))
@@ -79,21 +75,18 @@ class ServiceAccount(msgspec.Struct, frozen=True):
 
 def needs(controllers: Iterable[Controller | Runnable]) -> tuple[Need, ...]:
     """Return the needs of the controllers, one for each use of a kind in Kubernetes."""
-    uses = ((kind, verbs) for controller in controllers for kind, verbs in _uses(controller))
-    return tuple(Need(kind, verbs) for kind, verbs in uses if isinstance(kind, KubeKind))
+    return tuple(
+        Need(used.kind, _verbs(used))
+        for controller in controllers
+        for used in kinds_of(controller)
+        if isinstance(used.kind, KubeKind)
+    )
 
 
-def _uses(controller: Controller | Runnable) -> Iterator[tuple[Kind[Any], frozenset[str]]]:
-    """Return the kinds of the controller, each with the verbs that the controller needs."""
-    if isinstance(controller, Controller):
-        for slot in slots(type(controller)):
-            yield slot.kind, WRITE if slot.role is KubeSecondary else READ
-    if isinstance(controller, Controller | Guest):
-        for kind in controller.kinds:
-            yield kind, READ
-    if isinstance(controller, InformerController | ManagedController):
-        for kind in controller.held_kinds:
-            yield kind, HOLD
+def _verbs(used: UsedKind) -> frozenset[str]:
+    if used.role == "secondary":
+        return WRITE
+    return HOLD if used.written else READ
 
 
 def roles(needed: Iterable[Need], names: Names) -> tuple[Role, ...]:

@@ -1,21 +1,18 @@
 """Publishes the schemas of a daemon's kinds, so that commands know the types without the code."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import slots
-from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.objects.compare_and_set import read, rewrite
-from natsctl.core.objects.primary import Primary, Tertiary
 from natsctl.core.queue.retry import backoff
-from natsctl.daemon.operator import Guest, Runnable
+from natsctl.daemon.operator import Runnable
+from natsctl.daemon.used_kinds import kinds_of
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError, UsageError
-from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema, Role, has_schema
 from natsctl.model.store import Store, Stored, Stores
@@ -26,8 +23,6 @@ log = get_logger(__name__)
 RETRY_S = 1.0
 RETRY_MAX_S = 60.0
 
-_ROLES: dict[type, Role] = {Primary: "primary", Secondary: "secondary", Tertiary: "tertiary"}
-
 
 def schemas_of(controllers: Iterable[Controller | Runnable]) -> list[KindSchema]:
     """Return the schemas of the kinds in NATS whose values are JSON of a known type.
@@ -36,8 +31,8 @@ def schemas_of(controllers: Iterable[Controller | Runnable]) -> list[KindSchema]
     """
     schemas: dict[str, KindSchema] = {}
     for controller in controllers:
-        for kind, role in _kinds_of(controller):
-            schema = _schema(controller, kind, role)
+        for used in kinds_of(controller):
+            schema = _schema(controller, used.kind, used.role)
             known = None if schema is None else schemas.get(schema.kind)
             if schema is not None and (known is None or schema.replaces(known)):
                 schemas[schema.kind] = schema
@@ -110,17 +105,6 @@ def _published(value: bytes) -> KindSchema | None:
         return msgspec.json.decode(value, type=KindSchema)
     except DECODE_ERRORS:
         return None
-
-
-def _kinds_of(controller: Controller | Runnable) -> Iterator[tuple[Kind[Any], Role]]:
-    if isinstance(controller, Controller):
-        for slot in slots(type(controller)):
-            if slot.role in _ROLES:
-                yield slot.kind, _ROLES[slot.role]
-    elif isinstance(controller, Guest):
-        role: Role = "primary" if isinstance(controller, ManagedController) else "tertiary"
-        for kind in controller.kinds:
-            yield kind, role
 
 
 def _schema(controller: Controller | Runnable, kind: Kind[Any], role: Role) -> KindSchema | None:

@@ -12,7 +12,6 @@ from natsctl.cli.framework.exit_codes import FAILED, exit_with, report_error
 from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import slots
 from natsctl.core.objects.migration import (
     Migrated,
     MigrationStep,
@@ -21,13 +20,13 @@ from natsctl.core.objects.migration import (
     outdated,
     planned,
 )
-from natsctl.core.objects.primary import Tertiary
 from natsctl.daemon.operator import Guest
+from natsctl.daemon.used_kinds import kinds_of
 from natsctl.errors import StoreMissingError
 from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
 
 app = App()
@@ -74,11 +73,11 @@ async def migrate_(
 
 def _kinds(controller: Controller | Guest) -> list[KvKind[object]]:
     """Return the kinds with versions that the controller writes, each part of a bucket once."""
-    kinds: list[Kind[object]] = []
-    if isinstance(controller, Controller):
-        kinds += [slot.kind for slot in slots(type(controller)) if slot.role is not Tertiary]
-    else:
-        kinds += controller.kinds
+    kinds = [
+        used.kind
+        for used in kinds_of(controller)
+        if used.role != "tertiary" or not isinstance(controller, Controller)
+    ]
     versioned = (kind for kind in kinds if isinstance(kind, KvKind) and kind.version > 1)
     return list({(kind.bucket, kind.keys): kind for kind in versioned}.values())
 

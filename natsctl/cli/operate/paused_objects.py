@@ -11,6 +11,7 @@ from natsctl.cli.operate.find_daemon import choose_by_key
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import only_primary
 from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.operator import Guest
 from natsctl.daemon.pauses import in_cluster
 from natsctl.errors import NoDaemonError, UsageError
 from natsctl.jetstream.connection.connection import Connection
@@ -89,12 +90,12 @@ async def target_of(
     return Target(tree.bucket, key, (name,))
 
 
-def _bucket_of(controller: object, key: str) -> str:
-    kinds: Sequence[Kind[object]]
-    if isinstance(controller, Controller):
-        kinds = (only_primary(type(controller)).kind,)
-    else:
-        kinds = getattr(controller, "kinds", ())
+def _bucket_of(controller: Controller | Guest, key: str) -> str:
+    kinds: Sequence[Kind[object]] = (
+        [only_primary(type(controller)).kind]
+        if isinstance(controller, Controller)
+        else controller.kinds
+    )
     buckets = {kind.bucket for kind in kinds if isinstance(kind, KvKind) and kind.holds(key)}
     if len(buckets) == 1:
         return buckets.pop()

@@ -7,18 +7,16 @@ import msgspec
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.garbage.evidence import MEMORY
-from natsctl.controller.slots.declare import slots
 from natsctl.core.coordination.installation import INSTALLATION
 from natsctl.core.coordination.member_record import records_of
 from natsctl.core.coordination.vacancy import FIRST_RUNS, first_run_of
-from natsctl.core.objects.primary import Tertiary
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings.settings import ControllerSettings
+from natsctl.daemon.used_kinds import kinds_of
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import AnnotationNames, ManagedController
 from natsctl.managed.creation.links import RECORDS, record_key
-from natsctl.model.kinds import Kind, KvKind
-from natsctl.watchers import InformerController
+from natsctl.model.kinds import KvKind
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -77,9 +75,9 @@ def _leases_of(name: str, settings: ControllerSettings) -> Iterator[Used]:
 
 
 def _used_by(controller: Controller | Guest) -> Iterator[Used]:
-    for kind, written in _uses(controller):
-        if isinstance(kind, KvKind):
-            yield Used(kind, written, controller.name)
+    for used in kinds_of(controller):
+        if isinstance(used.kind, KvKind):
+            yield Used(used.kind, used.written, controller.name)
     if isinstance(controller, Controller):
         memory = MEMORY.part(f"gc.{controller.name}")
         yield Used(memory, written=True, controller=controller.name, watched=False)
@@ -87,14 +85,3 @@ def _used_by(controller: Controller | Guest) -> Iterator[Used]:
     if isinstance(controller, ManagedController) and isinstance(controller.kind, KvKind):
         links = RECORDS.part(record_key(controller.kind.bucket, ">", AnnotationNames()))
         yield Used(links, written=True, controller=controller.name, watched=False)
-
-
-def _uses(controller: Controller | Guest) -> Iterator[tuple[Kind[Any], bool]]:
-    if isinstance(controller, Controller):
-        for slot in slots(type(controller)):
-            yield slot.kind, slot.role is not Tertiary
-    for kind in controller.kinds:
-        yield kind, False
-    if isinstance(controller, InformerController | ManagedController):
-        for kind in controller.held_kinds:
-            yield kind, True
