@@ -85,13 +85,14 @@ async def resume_object(
     stored = await read(store, key)
     if stored is None:
         return Resumption(await _resume_deleted(connection, bucket, key, controllers), exists=False)
-    before = active_pause(_annotation(_object(stored)), datetime.now(UTC))
+    before = active_pause(documents.annotation(_object(stored), PAUSED), datetime.now(UTC))
 
     def change(current: Stored | None) -> bytes:
         if current is None:
             raise NotFoundError(f"{bucket} has no {key} any more: resume it again")
         document = _object(current)
-        return current.value if _annotation(document) is None else _without_pause(document)
+        paused = documents.annotation(document, PAUSED) is not None
+        return _without_pause(document) if paused else current.value
 
     await rewrite(store, key, change, seen=stored)
     return Resumption(before, exists=True)
@@ -148,7 +149,7 @@ async def _last_pause(connection: Connection, bucket: str, key: str) -> Pause | 
     history = await BucketStore(Bucket(connection, bucket)).history(key)
     states = [state for state in history if isinstance(state, Stored)]
     try:
-        text = _annotation(documents.parse(states[-1].value)) if states else None
+        text = documents.annotation(documents.parse(states[-1].value), PAUSED) if states else None
     except InvalidObjectError:
         return None
     return active_pause(text, datetime.now(UTC))
@@ -174,20 +175,10 @@ def _object(stored: Stored) -> Document:
     )
 
 
-def _annotation(document: Document) -> str | None:
-    annotations = documents.metadata_of(document).get("annotations")
-    text = annotations.get(PAUSED) if isinstance(annotations, dict) else None
-    return text if isinstance(text, str) else None
-
-
 def _without_pause(document: Document) -> bytes:
-    metadata = dict(documents.metadata_of(document))
-    annotations = dict(metadata["annotations"])  # type: ignore[call-overload]  # it has one
-    del annotations[PAUSED]
-    metadata["annotations"] = annotations
-    if not annotations:
-        del metadata["annotations"]
-    return documents.render({**document, "metadata": metadata})
+    others = len(documents.annotations_of(document)) > 1
+    patch: Document = {"annotations": {PAUSED: None} if others else None}
+    return documents.render(documents.merge_patch(document, {"metadata": patch}))
 
 
 def _text(time: datetime) -> str:

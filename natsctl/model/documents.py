@@ -20,7 +20,8 @@ Document = dict[str, object]
 
 _VOLATILE = ("generation", "resourceVersion", "managedFields")
 _UNDESIRED = frozenset((PAUSED, STORED_VERSION))
-_BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
+BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
+"""Fields of the metadata that natsctl maintains."""
 
 
 def parse(value: bytes) -> Document:
@@ -48,6 +49,23 @@ def metadata_of(document: Document) -> Document:
     """Return the document's metadata; it is empty if the document has none."""
     metadata = document.get("metadata")
     return metadata if isinstance(metadata, dict) else {}
+
+
+def annotations_of(document: Document) -> Document:
+    """Return the document's annotations; they are empty if the document has none."""
+    annotations = metadata_of(document).get("annotations")
+    return annotations if isinstance(annotations, dict) else {}
+
+
+def annotation(document: Document, name: str) -> str | None:
+    """Return the text of an annotation; None if the document has no such annotation."""
+    text = annotations_of(document).get(name)
+    return text if isinstance(text, str) else None
+
+
+def with_annotations(document: Document, annotations: Document) -> Document:
+    """Return the document with exactly these annotations."""
+    return {**document, "metadata": {**metadata_of(document), "annotations": annotations}}
 
 
 def overlay(document: Document, value: msgspec.Struct) -> Document:
@@ -158,8 +176,8 @@ def stamp(current: Document | None, new: Document) -> Document:
     the desired state differs from *current*.
     """
     before = metadata_of(current or {})
-    kept = {name: before[name] for name in _BOOKKEEPING if name in before}
-    others = {k: v for k, v in metadata_of(new).items() if k not in _BOOKKEEPING}
+    kept = {name: before[name] for name in BOOKKEEPING if name in before}
+    others = {k: v for k, v in metadata_of(new).items() if k not in BOOKKEEPING}
     generation = _generation(before)
     if current is None or not same(_desired(current), _desired(new)):
         generation += 1
@@ -284,8 +302,8 @@ def _significant(document: Document) -> Document:
         metadata.pop(name, None)
     if not metadata.get("deletionTimestamp"):
         metadata.pop("finalizers", None)
-    annotations = metadata.get("annotations")
-    if isinstance(annotations, dict) and not _UNDESIRED.isdisjoint(annotations):
+    annotations = annotations_of(document)
+    if not _UNDESIRED.isdisjoint(annotations):
         kept = {name: text for name, text in annotations.items() if name not in _UNDESIRED}
         metadata["annotations"] = kept
     significant = {name: value for name, value in metadata.items() if value}

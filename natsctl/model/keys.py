@@ -4,6 +4,7 @@ Source: the KV keys of ADR-8 in nats-architecture-and-design.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from natsctl.errors import InvalidKeyError
@@ -30,6 +31,11 @@ def check_key(key: str) -> str:
     if not legal(key):
         raise InvalidKeyError(f"key {quoted(key)}: {KEY_RULE}")
     return key
+
+
+def check_keys(keys: Iterable[str]) -> list[str]:
+    """Return the keys, each once; raises as `check_key` does."""
+    return [check_key(key) for key in dict.fromkeys(keys)]
 
 
 def printable(raw: bytes) -> str:

@@ -47,9 +47,7 @@ def reason(document: Document | None) -> str:
 
 
 def _pause(document: Document) -> Pause | None:
-    annotations = documents.metadata_of(document).get("annotations")
-    text = annotations.get(PAUSED) if isinstance(annotations, dict) else None
-    return active_pause(text, datetime.now(UTC)) if isinstance(text, str) else None
+    return active_pause(documents.annotation(document, PAUSED), datetime.now(UTC))
 
 
 def _ready_condition(document: Document) -> Document | None:

@@ -3,7 +3,7 @@
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import object_in
 from natsctl.model import documents
-from natsctl.model.documents import Document
+from natsctl.model.documents import Document, annotations_of
 from natsctl.model.objects import STORED_VERSION, is_bookkeeping, is_reserved
 
 _BOOKKEEPING = ("generation", "finalizers", "uid", "resourceVersion", "managedFields")
@@ -14,7 +14,7 @@ def desired(document: Document) -> Document:
     metadata = documents.metadata_of(document)
     kept = {name: field for name, field in metadata.items() if name not in _BOOKKEEPING}
     kept["annotations"] = {
-        name: text for name, text in annotations_in(document).items() if not is_bookkeeping(name)
+        name: text for name, text in annotations_of(document).items() if not is_bookkeeping(name)
     }
     rest = {name: field for name, field in document.items() if name not in {"metadata", "status"}}
     return {**rest, "metadata": {name: field for name, field in kept.items() if field}}
@@ -29,7 +29,7 @@ def restorable(document: Document) -> Document:
     metadata = dict(documents.metadata_of(result))
     metadata.pop("deletionTimestamp", None)
     metadata["annotations"] = {
-        name: text for name, text in annotations_in(document).items() if not is_reserved(name)
+        name: text for name, text in annotations_of(document).items() if not is_reserved(name)
     }
     return {**result, "metadata": {name: field for name, field in metadata.items() if field}}
 
@@ -39,24 +39,21 @@ def with_reserved(new: Document, current: Document | None) -> Document:
 
     A reserved annotation that *new* sets to null is removed.
     """
-    current_annotations = annotations_in(current or {})
+    current_annotations = annotations_of(current or {})
     reserved = {name: text for name, text in current_annotations.items() if is_reserved(name)}
-    new_annotations = annotations_in(new)
+    new_annotations = annotations_of(new)
     removed = {name for name, text in new_annotations.items() if text is None and is_reserved(name)}
     if not reserved and not removed:
         return new
     combined = {**reserved, **new_annotations}
     annotations = {name: text for name, text in combined.items() if name not in removed}
-    return {**new, "metadata": {**documents.metadata_of(new), "annotations": annotations}}
+    return documents.with_annotations(new, annotations)
 
 
 def with_stored_version(new: Document, revision: Document) -> Document:
     """Return *new* with the version that *revision* is stored as; null if it states none."""
-    annotations = {
-        **annotations_in(new),
-        STORED_VERSION: annotations_in(revision).get(STORED_VERSION),
-    }
-    return {**new, "metadata": {**documents.metadata_of(new), "annotations": annotations}}
+    version = annotations_of(revision).get(STORED_VERSION)
+    return documents.with_annotations(new, {**annotations_of(new), STORED_VERSION: version})
 
 
 def desires_the_same(one: bytes, other: bytes) -> bool:
@@ -74,12 +71,6 @@ def desired_changes(messages: list[Message]) -> list[Message]:
             changes.append(message)
         previous = current
     return changes
-
-
-def annotations_in(document: Document) -> dict[str, object]:
-    """Return the annotations of a document; empty if they are not a mapping."""
-    annotations = documents.metadata_of(document).get("annotations")
-    return annotations if isinstance(annotations, dict) else {}
 
 
 def _desired_in(value: bytes) -> object:

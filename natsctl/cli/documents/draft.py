@@ -12,12 +12,9 @@ from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import ENVELOPE, described, is_object
 from natsctl.model import documents
-from natsctl.model.documents import Document
+from natsctl.model.documents import BOOKKEEPING, Document
 from natsctl.model.store import Stored
 from natsctl.telemetry.escaping import escaped
-
-HIDDEN = ("generation", "finalizers", "uid", "deletionTimestamp")
-"""Fields of the metadata that natsctl maintains; an editor does not show them."""
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -54,7 +51,7 @@ class Draft(msgspec.Struct, frozen=True):
         hidden = [name for name in (*ENVELOPE, "status") if name in document]
         metadata = document.get("metadata")
         if isinstance(metadata, dict):
-            hidden += [f"metadata.{name}" for name in HIDDEN if name in metadata]
+            hidden += [f"metadata.{name}" for name in BOOKKEEPING if name in metadata]
         if hidden and (is_object(document) or is_object(self.document_before)):
             raise UsageError(f"{', '.join(hidden)} cannot be changed here: leave it out")
         return Draft(self.base, document)
@@ -109,7 +106,7 @@ def _visible(stored: Stored) -> Document:
     fields = {k: v for k, v in described("", message).items() if k not in ENVELOPE}
     if not is_object(fields):
         return fields
-    metadata = {k: v for k, v in documents.metadata_of(fields).items() if k not in HIDDEN}
+    metadata = {k: v for k, v in documents.metadata_of(fields).items() if k not in BOOKKEEPING}
     rest = {k: v for k, v in fields.items() if k not in {"metadata", "status"}}
     return {"metadata": metadata, **rest} if metadata else rest
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from natsctl.cli.documents.desired import annotations_in, with_reserved
+from natsctl.cli.documents.desired import with_reserved
 from natsctl.cli.documents.parsing import fault, parsed_or_none
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, UsageError
 from natsctl.jetstream.bucket.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.model import documents, exact_json
-from natsctl.model.documents import Document
+from natsctl.model.documents import Document, annotations_of
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import STORED_VERSION, Object
 from natsctl.model.schemas.versions import stated
@@ -118,12 +118,11 @@ def with_version(current: Stored | None, new: NewValue, version: int | None) -> 
         return new
     if version is not None and version > 1:
         return DesiredObject(stated(new.document, version))
-    stored = annotations_in(_object_of(current) or {})
-    if STORED_VERSION not in stored or STORED_VERSION in annotations_in(new.document):
+    stored = annotations_of(_object_of(current) or {})
+    if STORED_VERSION not in stored or STORED_VERSION in annotations_of(new.document):
         return new
-    annotations = {**annotations_in(new.document), STORED_VERSION: None}
-    metadata = {**documents.metadata_of(new.document), "annotations": annotations}
-    return DesiredObject({**new.document, "metadata": metadata})
+    annotations = {**annotations_of(new.document), STORED_VERSION: None}
+    return DesiredObject(documents.with_annotations(new.document, annotations))
 
 
 def apply(current: Stored | None, new: NewValue) -> bytes:

@@ -15,7 +15,7 @@ from natsctl.daemon.operator import Guest
 from natsctl.daemon.pauses import in_cluster
 from natsctl.errors import NoDaemonError, UsageError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.model.keys import check_key
+from natsctl.model.keys import check_keys
 from natsctl.model.kinds import Kind, KvKind
 
 KeysArgument = Annotated[list[str] | None, typer.Argument(help="Keys of primaries", metavar="KEY")]
@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 
 def check_selection(keys: Sequence[str] | None, *, whole: bool) -> list[str]:
     """Return the selected keys; raises `UsageError` unless there are keys or *whole*."""
-    selected = list(dict.fromkeys(check_key(key) for key in keys or ()))
+    selected = check_keys(keys or ())
     if bool(selected) == whole:
         raise UsageError("give keys, or --all for the whole controller")
     return selected

@@ -19,7 +19,7 @@ from natsctl.daemon.operator import CONTROLLER_NAME
 from natsctl.daemon.plan import MadePlan, make_plan
 from natsctl.errors import UsageError
 from natsctl.jetstream.stores import connect
-from natsctl.model.keys import check_key
+from natsctl.model.keys import check_keys
 
 app = App()
 
@@ -70,7 +70,7 @@ async def plan(
 
     The exit status is 1 if a key fails.
     """
-    selected = list(dict.fromkeys(check_key(key) for key in keys or ()))
+    selected = check_keys(keys or ())
     if CONTROLLER_NAME.fullmatch(controller):
         made = await _plan_in_daemon(stores, controller, selected, output)
     else:

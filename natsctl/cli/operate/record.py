@@ -9,7 +9,7 @@ from natsctl.cli.operate.find_daemon import NamedOption, choose_by_key, find_con
 from natsctl.cli.output.terminal import write_line
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.keys import check_key
+from natsctl.model.keys import check_keys
 
 app = App()
 
@@ -37,7 +37,7 @@ async def record(
     A daemon keeps the last failed sync of each failing key. For these keys it keeps the last five
     syncs, whether they fail or not, until it ends. natsctl recording KEY fetches a recording.
     """
-    selected = [check_key(key) for key in dict.fromkeys(keys or ())]
+    selected = check_keys(keys or ())
     if not selected and not stop:
         raise UsageError("give the keys to record")
     choose = choose_by_key(selected[0]) if selected else None

@@ -33,7 +33,7 @@ from natsctl.daemon.api.messages import Queuing
 from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
-from natsctl.model.keys import check_key
+from natsctl.model.keys import check_keys
 
 REPORTED_LOGGERS = (events.__name__, history.__name__, invalid_log.__name__)
 """Loggers of failures that this command reports itself."""
@@ -72,7 +72,7 @@ async def resync(
     With --local, this process calls the sync handler once for each key, whether or not a daemon
     runs. A failure is reported and not retried.
     """
-    selected = list(dict.fromkeys(check_key(key) for key in keys or ()))
+    selected = check_keys(keys or ())
     if local:
         runnable = local_controller(controller)
         runnable.workers = runnable.workers if workers is None else workers

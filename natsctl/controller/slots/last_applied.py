@@ -70,6 +70,4 @@ class LastApplied:
 
     def digest(self, document: Document) -> str:
         """Return the digest of a document's annotation; empty if it has none."""
-        annotations = documents.metadata_of(document).get("annotations")
-        digest = annotations.get(self._annotation, "") if isinstance(annotations, dict) else ""
-        return str(digest)
+        return str(documents.annotations_of(document).get(self._annotation, ""))

@@ -44,7 +44,7 @@ from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.events import KvEvent, events_of
 from natsctl.jetstream.service.server import Endpoint, Handler
 from natsctl.model.garbage import GarbagePlan
-from natsctl.model.keys import check_key
+from natsctl.model.keys import check_keys
 from natsctl.model.recorder import SyncNote
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
@@ -365,4 +365,4 @@ def _keys(request: bytes) -> list[str]:
         raise UsageError("send keys as UTF-8 text") from error
     if len(keys) > KEYS_MAX:
         raise UsageError(f"send at most {KEYS_MAX} keys at a time, or none for all primaries")
-    return [check_key(key) for key in dict.fromkeys(keys)]
+    return check_keys(keys)

@@ -31,8 +31,7 @@ def externals(document: Document) -> Iterator[Branch]:
     A resource is `Unknown` if its creation began and no result was recorded. Otherwise it is as
     ready as its object.
     """
-    value = documents.metadata_of(document).get("annotations")
-    texts = value.items() if isinstance(value, dict) else ()
+    texts = documents.annotations_of(document).items()
     annotations = {name: text for name, text in texts if isinstance(text, str)}
     domains = {key.rpartition("/")[0] for key in annotations if key.rpartition("/")[2] in _LINKS}
     for names in map(AnnotationNames, sorted(domains)):

@@ -218,12 +218,10 @@ def object_of(key: str) -> tuple[AnnotationNames, str, str]:
 def annotations_of(value: bytes) -> dict[str, str]:
     """Return the annotations in a stored value; none if the value is not an object."""
     try:
-        metadata = documents.metadata_of(documents.parse(value))
+        annotations = documents.annotations_of(documents.parse(value))
     except InvalidObjectError:
         return {}
-    annotations = metadata.get("annotations")
-    texts = annotations.items() if isinstance(annotations, dict) else ()
-    return {name: text for name, text in texts if isinstance(text, str)}
+    return {name: text for name, text in annotations.items() if isinstance(text, str)}
 
 
 def _names(names: AnnotationNames) -> tuple[str, str, str, str]:

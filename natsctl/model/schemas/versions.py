@@ -144,8 +144,7 @@ def stored_version(value: bytes) -> int:
 
 def version_of(document: Document) -> int:
     """Return the number of the version that the document states; 1 if it states none."""
-    annotations = documents.metadata_of(document).get("annotations")
-    return _number(annotations.get(STORED_VERSION)) if isinstance(annotations, dict) else 1
+    return _number(documents.annotations_of(document).get(STORED_VERSION))
 
 
 def stated(document: Document, number: int) -> Document:
