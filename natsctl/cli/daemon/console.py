@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected_to_stores
+from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.output.terminal import write_line, write_notice
@@ -39,11 +40,8 @@ async def console(
     *,
     controller: Annotated[
         list[str] | None,
-        typer.Option(
-            "--controller",
-            "-c",
-            metavar="M:C",
-            help="Controller class that the page plans with, instead of a daemon; repeatable",
+        controller_option(
+            "Controller class that the page plans with, instead of a daemon; repeatable"
         ),
     ] = None,
     port: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, interruptible
+from natsctl.cli.framework.controller_options import ControllerOption
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.recording.document import decode_recording
@@ -32,12 +33,7 @@ def replay(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="File that natsctl recording has written")
     ],
-    controller: Annotated[
-        str,
-        typer.Option(
-            "--controller", "-c", metavar="M:C", help="Controller class as package.module:Name"
-        ),
-    ],
+    controller: ControllerOption,
     debugger: Annotated[
         bool, typer.Option("--pdb", help="Start the debugger where the handler fails")
     ] = False,

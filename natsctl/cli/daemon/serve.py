@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
-from natsctl.cli.daemon.supervise import PrivateServer, reporting
+from natsctl.cli.daemon.supervise import PrivateServer, reporting, serve_pages
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.controller.controller import Controller
 from natsctl.core.coordination.election import Election, elections
@@ -27,7 +27,6 @@ from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.processes.child_options import ChildOptions, Loaded, OnReport, Running
 from natsctl.daemon.processes.ended_peers import EndedPeers
 from natsctl.daemon.schemas import publishing
-from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.settings import ControllerSettings, Settings, TraceSettings
 from natsctl.daemon.signals import until_signalled
 from natsctl.daemon.stop_limit import StopLimit
@@ -117,13 +116,11 @@ async def _run_daemon(
     work: Serve = partial(serve, vitals, on_stop=limit.start)
     if server is not None:
         work = partial(_serve_embedded, work, server)
-    listen = settings.http.listen
-    address = socket if listen is None else Address.parse(listen)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_sending_spans(settings.traces))
         stack.enter_context(vitals.watchdog.watching())
         await until_signalled(
-            _serve_http(work, options, vitals, address),
+            serve_pages(partial(work, options), vitals, settings.http.listen, socket=socket),
             on_signal=vitals.stop,
             on_caught=limit.start,
         )
@@ -280,23 +277,6 @@ def _sending_spans(settings: TraceSettings) -> AbstractAsyncContextManager[None]
             "pip install 'natsctl[otlp]'"
         ) from error
     return sending(settings.otlp)
-
-
-async def _serve_http(
-    serve: Serve, options: NatsOptions, vitals: Vitals, address: Address | Path | None
-) -> None:
-    """Serve, and answer probes and scrapes over HTTP if there is an address."""
-    if address is None:
-        await serve(options)
-        return
-    from natsctl.daemon.http import server  # noqa: PLC0415 - importing it takes 0.2 s
-
-    if isinstance(address, Path):
-        async with server.serving_on_socket(address, vitals):
-            await serve(options)
-    else:
-        async with server.serving(address, vitals):
-            await serve(options)
 
 
 async def _serve_embedded(serve: Serve, server: PrivateServer, options: NatsOptions) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from natsctl.cli.documents.manifests import read_mappings
 from natsctl.cli.framework.command import INTERRUPTED, App, interruptible
+from natsctl.cli.framework.controller_options import ControllerOption
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.output.encoding import json_text
 from natsctl.cli.output.printing import OUTPUT_OPTION
@@ -41,12 +42,7 @@ class SimulateOutput(Enum):
 )
 def simulate(
     *,
-    controller: Annotated[
-        str,
-        typer.Option(
-            "--controller", "-c", metavar="M:C", help="Controller class as package.module:Name"
-        ),
-    ],
+    controller: ControllerOption,
     file: Annotated[
         list[str],
         typer.Option(

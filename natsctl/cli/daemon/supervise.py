@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -28,6 +29,7 @@ from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.daemon.signals import until_signalled
 
 if TYPE_CHECKING:
+    from natsctl.daemon.http.server import Pages
     from natsctl.jetstream.embedded import EmbeddedServer
 
 PrivateServer = AbstractAsyncContextManager["EmbeddedServer"]
@@ -74,7 +76,7 @@ async def supervise(
             await while_it_runs(started, supervisor.run(command, private=True))
 
     try:
-        await until_signalled(_serve_http(work, pages, settings.http.listen), on_signal=pages.stop)
+        await until_signalled(serve_pages(work, pages, settings.http.listen), on_signal=pages.stop)
     except ProcessError as error:
         for text in error.texts:
             write_error(text)
@@ -105,16 +107,24 @@ def _command(words: Sequence[str]) -> Command:
     return lambda options: [sys.executable, "-m", "natsctl", *words, "--child", options.text()]
 
 
-async def _serve_http(
-    work: Callable[[], Coroutine[None, None, None]], pages: CombinedPages, listen: str | None
+async def serve_pages(
+    work: Callable[[], Coroutine[None, None, None]],
+    pages: "Pages",
+    listen: str | None,
+    *,
+    socket: Path | None = None,
 ) -> None:
-    """Work, and answer probes and scrapes over HTTP if an address is set."""
-    if listen is None:
+    """Work, and answer probes and scrapes over HTTP on an address or else on a Unix socket."""
+    if listen is None and socket is None:
         await work()
         return
-    from natsctl.daemon.http.server import serving  # noqa: PLC0415 - importing it takes 0.2 s
+    from natsctl.daemon.http import server  # noqa: PLC0415 - importing it takes 0.2 s
 
-    async with serving(Address.parse(listen), pages):
+    async with AsyncExitStack() as stack:
+        if listen is not None:
+            await stack.enter_async_context(server.serving(Address.parse(listen), pages))
+        elif socket is not None:
+            await stack.enter_async_context(server.serving_on_socket(socket, pages))
         await work()
 
 

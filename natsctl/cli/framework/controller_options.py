@@ -1,22 +1,22 @@
 """Defines the options that name controllers, and other options of commands that run them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 _HELP = "Controller class as package.module:Name, searched in the current folder first"
 
-ControllersOption = Annotated[
-    list[str], typer.Option("--controller", "-c", help=f"{_HELP}; repeatable", metavar="M:C")
-]
+
+def controller_option(text: str) -> Any:
+    """Return the option `--controller`, whose value is a class, with this help."""
+    return typer.Option("--controller", "-c", metavar="M:C", help=text)
+
+
+ControllerOption = Annotated[str, controller_option(_HELP)]
+ControllersOption = Annotated[list[str], controller_option(f"{_HELP}; repeatable")]
 KindsOption = Annotated[
     str | None,
-    typer.Option(
-        "--controller",
-        "-c",
-        metavar="M:C",
-        help="Controller class; the object must match its types for the bucket",
-    ),
+    controller_option("Controller class; the object must match its types for the bucket"),
 ]
 PortOption = Annotated[
     int | None,

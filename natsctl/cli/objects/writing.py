@@ -11,6 +11,7 @@ import typer
 from msgspec import UNSET, UnsetType
 
 from natsctl.cli.documents.values import outcome
+from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.differences import write_differences
@@ -35,12 +36,7 @@ if TYPE_CHECKING:
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, and store nothing")]
 ThenPlanOption = Annotated[
     str | None,
-    typer.Option(
-        "--controller",
-        "-c",
-        metavar="M:C",
-        help="With --dry-run, also plan what this controller would do then",
-    ),
+    controller_option("With --dry-run, also plan what this controller would do then"),
 ]
 
 

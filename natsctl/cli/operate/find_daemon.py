@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.framework.controllers import load_controller
+from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.usage import only
 from natsctl.daemon.api.client import Daemons
 from natsctl.errors import NoDaemonError, NotFoundError
@@ -25,6 +25,11 @@ NamedOption = Annotated[
     ),
 ]
 
+KeysArgument = Annotated[list[str] | None, typer.Argument(help="Keys of primaries", metavar="KEY")]
+KeysOrAllArgument = Annotated[
+    list[str] | None,
+    typer.Argument(help="Keys of primaries; without a key, all primaries", metavar="KEY"),
+]
 PrimaryKeyArgument = Annotated[str, typer.Argument(help="Key of the primary", metavar="KEY")]
 
 Choose = Callable[[Daemons], Awaitable[str]]
@@ -89,4 +94,4 @@ async def choose_by_garbage(daemons: Daemons) -> str:
 
 def controller_name(named: str) -> str:
     """Return the name of a controller that is given by its name or its class."""
-    return load_controller(named).name if ":" in named else named
+    return load_runnable_controller(named).name if ":" in named else named

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.controller_options import ControllerOption
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.exit_codes import FAILED, exit_with, report_error
 from natsctl.cli.objects.buckets import existing_bucket
@@ -41,15 +42,7 @@ app = App()
 async def migrate_(
     options: NatsOptions,
     *,
-    controller: Annotated[
-        str,
-        typer.Option(
-            "--controller",
-            "-c",
-            metavar="M:C",
-            help="Controller class as package.module:Name, searched in the current folder first",
-        ),
-    ],
+    controller: ControllerOption,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the objects that would be rewritten")
     ] = False,

@@ -5,19 +5,17 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
-from natsctl.cli.operate.find_daemon import NamedOption
+from natsctl.cli.operate.find_daemon import KeysArgument, NamedOption
 from natsctl.cli.operate.paused_objects import (
     AllOption,
     BucketOption,
-    KeysArgument,
+    Target,
     check_selection,
     controller_of,
-    target_of,
+    for_each_target,
 )
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.daemon.pauses import duration_in, new_pause, pause_controller, pause_object
-from natsctl.errors import NatsctlError, NoDaemonError
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 
@@ -61,16 +59,9 @@ async def pause(
             write_line(f"controller {name} paused{end}")
             if not runs:
                 write_notice(f"no daemon runs {name} now")
-        statuses = [0]
-        for key in selected:
-            try:
-                target = await target_of(connection, key, controller=controller, bucket=bucket)
-                await pause_object(connection, target.bucket, key, new)
-            except NoDaemonError:
-                raise
-            except NatsctlError as error:
-                report_error(f"{key}: {error}")
-                statuses.append(exit_status(error))
-            else:
-                write_line(f"{target.bucket}/{key} paused{end}")
-    exit_with(statuses)
+
+        async def pause_one(target: Target) -> None:
+            await pause_object(connection, target.bucket, target.key, new)
+            write_line(f"{target.bucket}/{target.key} paused{end}")
+
+        await for_each_target(connection, selected, pause_one, controller=controller, bucket=bucket)

@@ -1,24 +1,24 @@
 """Finds the objects that `natsctl pause` and `natsctl resume` are about."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
 
 import msgspec
 import typer
 
 from natsctl.cli.framework.controllers import load_runnable_controller
-from natsctl.cli.operate.find_daemon import choose_by_key
+from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
+from natsctl.cli.operate.find_daemon import choose_by_key, controller_name
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import only_primary
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.pauses import in_cluster
-from natsctl.errors import NoDaemonError, UsageError
+from natsctl.errors import NatsctlError, NoDaemonError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.keys import check_keys
 from natsctl.model.kinds import Kind, KvKind
 
-KeysArgument = Annotated[list[str] | None, typer.Argument(help="Keys of primaries", metavar="KEY")]
 AllOption = Annotated[bool, typer.Option("--all", help="The whole controller, with all its keys")]
 BucketOption = Annotated[
     str | None,
@@ -49,8 +49,7 @@ async def controller_of(connection: Connection, named: str | None) -> tuple[str,
 
     Without a name, the only controller of the daemons is meant.
     """
-    if named is not None and ":" in named:
-        named = load_runnable_controller(named).name
+    named = None if named is None else controller_name(named)
     try:
         daemons = await Daemons.find(connection)
     except NoDaemonError:
@@ -62,7 +61,31 @@ async def controller_of(connection: Connection, named: str | None) -> tuple[str,
     return named, named in daemons.controllers
 
 
-async def target_of(
+async def for_each_target(
+    connection: Connection,
+    keys: Sequence[str],
+    act: Callable[[Target], Awaitable[None]],
+    *,
+    controller: str | None,
+    bucket: str | None,
+) -> None:
+    """Act on the object of each key; report failures, and exit with the first one at the end.
+
+    Raises `NoDaemonError` if daemons are needed to find an object.
+    """
+    statuses = [0]
+    for key in keys:
+        try:
+            await act(await _target_of(connection, key, controller=controller, bucket=bucket))
+        except NoDaemonError:
+            raise
+        except NatsctlError as error:
+            report_error(f"{key}: {error}")
+            statuses.append(exit_status(error))
+    exit_with(statuses)
+
+
+async def _target_of(
     connection: Connection, key: str, *, controller: str | None, bucket: str | None
 ) -> Target:
     """Return where the key's object is.

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected_to_stores
+from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.operate.find_daemon import find_daemons
+from natsctl.cli.operate.find_daemon import KeysOrAllArgument, find_daemons
 from natsctl.cli.output.plans import PlanOutput, exit_with_plan, planning_bar, write_plan
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.planning.planned import planned
@@ -37,17 +38,11 @@ async def plan(
     *,
     controller: Annotated[
         str,
-        typer.Option(
-            "--controller",
-            "-c",
-            metavar="M:C",
-            help="Controller class as package.module:Name, or the name of a running controller",
+        controller_option(
+            "Controller class as package.module:Name, or the name of a running controller"
         ),
     ],
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(help="Keys of primaries; without a key, all primaries", metavar="KEY"),
-    ] = None,
+    keys: KeysOrAllArgument = None,
     output: Annotated[
         PlanOutput, typer.Option("--output", "-o", help="Output format")
     ] = PlanOutput.TREE,

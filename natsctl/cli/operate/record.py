@@ -5,7 +5,12 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.operate.find_daemon import NamedOption, choose_by_key, find_controller
+from natsctl.cli.operate.find_daemon import (
+    KeysArgument,
+    NamedOption,
+    choose_by_key,
+    find_controller,
+)
 from natsctl.cli.output.terminal import write_line
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.options import NatsOptions
@@ -23,9 +28,7 @@ app = App()
 async def record(
     options: NatsOptions,
     *,
-    keys: Annotated[
-        list[str] | None, typer.Argument(help="Keys of primaries", metavar="KEY")
-    ] = None,
+    keys: KeysArgument = None,
     controller: NamedOption = None,
     stop: Annotated[
         bool,

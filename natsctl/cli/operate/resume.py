@@ -1,20 +1,20 @@
 """`natsctl resume`: syncs paused keys, or a paused controller, again."""
 
+from functools import partial
+
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
-from natsctl.cli.operate.find_daemon import NamedOption
+from natsctl.cli.operate.find_daemon import KeysArgument, NamedOption
 from natsctl.cli.operate.paused_objects import (
     AllOption,
     BucketOption,
-    KeysArgument,
     Target,
     check_selection,
     controller_of,
-    target_of,
+    for_each_target,
 )
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.daemon.pauses import paused_controller, resume_controller, resume_object
-from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError
+from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
 
@@ -40,22 +40,18 @@ async def resume(
     was paused is cleaned up.
     """
     selected = check_selection(keys, whole=everything)
-    statuses = [0]
     async with connect(options) as connection:
         if everything:
             name, _ = await controller_of(connection, controller)
             paused = await resume_controller(connection, name)
             write_line(f"controller {name} {'is not paused' if paused is None else 'resumed'}")
-        for key in selected:
-            try:
-                target = await target_of(connection, key, controller=controller, bucket=bucket)
-                await _resume(connection, target)
-            except NoDaemonError:
-                raise
-            except NatsctlError as error:
-                report_error(f"{key}: {error}")
-                statuses.append(exit_status(error))
-    exit_with(statuses)
+        await for_each_target(
+            connection,
+            selected,
+            partial(_resume, connection),
+            controller=controller,
+            bucket=bucket,
+        )
 
 
 async def _resume(connection: Connection, target: Target) -> None:

@@ -11,6 +11,7 @@ from natsctl.cli.framework.controller_options import WorkersOption
 from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, exit_status, report_error
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import (
+    KeysOrAllArgument,
     NamedOption,
     choose_by_key,
     controller_name,
@@ -50,10 +51,7 @@ app = App()
 async def resync(
     stores: StoreOptions,
     *,
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(help="Keys of primaries; without a key, all primaries", metavar="KEY"),
-    ] = None,
+    keys: KeysOrAllArgument = None,
     controller: NamedOption = None,
     local: LocalOption = False,
     workers: WorkersOption = None,

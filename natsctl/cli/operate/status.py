@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.operate.find_daemon import NamedOption, controller_name, find_daemons
+from natsctl.cli.output.explanations import lane_rows
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
-from natsctl.core.insight.lanes import Lanes
 from natsctl.daemon.api.messages import ControllerStatus
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import conflict
@@ -102,16 +102,9 @@ def _wide_cells(status: ControllerStatus) -> list[str]:
 
 
 def _queued_rows(status: ControllerStatus) -> Iterator[list[str]]:
-    """Yield a row for each key in the lanes: held, then ready, then waiting."""
-    lanes = Lanes() if status.lanes is None else status.lanes
-    head = [status.controller, str(status.daemon)]
-    for state, keys in (
-        ("held for", lanes.held),
-        ("ready for", lanes.ready),
-        ("due in", lanes.waiting),
-    ):
-        for queued in keys:
-            yield [*head, queued.key, f"{state} {short_time(queued.s)}", queued.reason]
+    """Yield a row for each key in the lanes."""
+    for row in lane_rows(status.lanes):
+        yield [status.controller, str(status.daemon), *row]
 
 
 def _paused(status: ControllerStatus) -> str:

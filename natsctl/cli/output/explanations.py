@@ -6,10 +6,11 @@ from datetime import datetime
 from natsctl.cli.output.differences import described
 from natsctl.cli.output.printing import table_lines
 from natsctl.core.insight.explain import KeyPause, Queued
+from natsctl.core.insight.lanes import Lanes
 from natsctl.core.insight.tree import Branch
 from natsctl.core.sync.journal import SyncRecord
 from natsctl.daemon.api.messages import KeyEvent, KeyExplanation
-from natsctl.jetstream.bucket.entries import NONE, age
+from natsctl.jetstream.bucket.entries import NONE, age, short_time
 from natsctl.model.store import planned_revision
 from natsctl.telemetry.escaping import escaped
 
@@ -57,6 +58,18 @@ def explanation_lines(key: KeyExplanation, now: datetime) -> Iterator[str]:
 def tree_rows(root: Branch, now: datetime) -> list[list[str]]:
     """Return a row under `TREE_HEADINGS` for each object of a tree."""
     return [_row(prefix, branch, now) for prefix, branch in _branches(root)]
+
+
+def lane_rows(lanes: Lanes | None) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, the place and the reason of each key in the lanes: held, ready, waiting."""
+    places = (
+        ()
+        if lanes is None
+        else (("held for", lanes.held), ("ready for", lanes.ready), ("due in", lanes.waiting))
+    )
+    for place, keys in places:
+        for queued in keys:
+            yield queued.key, f"{place} {short_time(queued.s)}", queued.reason
 
 
 def _object(key: KeyExplanation) -> str:

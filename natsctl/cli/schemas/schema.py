@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.output.printing import OUTPUT_OPTION, write_json, write_table, write_yaml
 from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.published import known_schemas, split_path
@@ -18,11 +19,8 @@ app = App()
 
 SchemaControllersOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--controller",
-        "-c",
-        metavar="M:C",
-        help="Controller class whose kinds are read instead of the published ones; repeatable",
+    controller_option(
+        "Controller class whose kinds are read instead of the published ones; repeatable"
     ),
 ]
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.exit_codes import FAILED
 from natsctl.cli.framework.options import with_cluster, with_options
@@ -51,12 +52,7 @@ async def doctor(
     settings: ControllerSettings,
     controller: Annotated[
         list[str] | None,
-        typer.Option(
-            "--controller",
-            "-c",
-            metavar="M:C",
-            help="Controller class whose needs are checked; repeatable",
-        ),
+        controller_option("Controller class whose needs are checked; repeatable"),
     ] = None,
     output: Annotated[Literal["table", "json"], OUTPUT_OPTION] = "table",
 ) -> None:

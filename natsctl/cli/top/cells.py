@@ -1,15 +1,15 @@
 """Describes controllers and keys as rows of tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from rich.text import Text
 
+from natsctl.cli.output.explanations import lane_rows
 from natsctl.cli.top.answers import ControllerState
 from natsctl.console.answers import Partial, Problem
 from natsctl.console.home import Failures
 from natsctl.console.statuses import Row
-from natsctl.core.insight.lanes import Lanes
 from natsctl.jetstream.bucket.entries import NONE, short_time
 from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.telemetry.escaping import escaped
@@ -86,7 +86,7 @@ def keys_of(state: ControllerState) -> list[KeyRow]:
     if state.row is None:
         return []
     name = state.row.name
-    queued = dict(_queued(Lanes() if state.row.lanes is None else state.row.lanes))
+    queued = {key: place for key, *place in lane_rows(state.row.lanes)}
     rows = [
         KeyRow(name, key, _with_place(kind, queued.pop(key, None)), reason)
         for key, (kind, reason) in sorted(state.keys.items())
@@ -94,15 +94,8 @@ def keys_of(state: ControllerState) -> list[KeyRow]:
     return rows + [KeyRow(name, key, *described) for key, described in queued.items()]
 
 
-def _with_place(state: str, queued: tuple[str, str] | None) -> str:
+def _with_place(state: str, queued: list[str] | None) -> str:
     return state if queued is None else f"{state}, {queued[0]}"
-
-
-def _queued(lanes: Lanes) -> Iterator[tuple[str, tuple[str, str]]]:
-    places = (("held for", lanes.held), ("ready for", lanes.ready), ("due in", lanes.waiting))
-    for place, keys in places:
-        for queued in keys:
-            yield queued.key, (f"{place} {short_time(queued.s)}", queued.reason)
 
 
 def facts_of(state: ControllerState) -> list[str]:
