@@ -19,6 +19,7 @@ from natsctl.model.documents import Document
 from natsctl.model.objects import PAUSED
 from natsctl.model.pause import NO_PAUSE, Pause, active_pause
 from natsctl.model.store import Stored
+from natsctl.model.times import time_text
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+[dhms])+")
@@ -33,9 +34,11 @@ class Resumption(msgspec.Struct, frozen=True):
 
 def new_pause(*, reason: str = "", duration: timedelta | None = None) -> Pause:
     """Return a pause from now on, by the user of this process."""
-    now = datetime.now(UTC).replace(microsecond=0)
-    until = "" if duration is None else _text(now + duration)
-    return Pause(reason=" ".join(reason.split()), since=_text(now), until=until, by=local_user())
+    now = datetime.now(UTC)
+    until = "" if duration is None else time_text(now + duration)
+    return Pause(
+        reason=" ".join(reason.split()), since=time_text(now), until=until, by=local_user()
+    )
 
 
 def duration_in(text: str) -> timedelta:
@@ -179,10 +182,6 @@ def _without_pause(document: Document) -> bytes:
     others = len(documents.annotations_of(document)) > 1
     patch: Document = {"annotations": {PAUSED: None} if others else None}
     return documents.render(documents.merge_patch(document, {"metadata": patch}))
-
-
-def _text(time: datetime) -> str:
-    return time.isoformat().replace("+00:00", "Z")
 
 
 def local_user() -> str:

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from natsctl.model.times import time_text
 from natsctl.telemetry.hiding import hidden
 
 READY = "Ready"
@@ -81,7 +82,7 @@ def with_conditions(status: object, new: Sequence[Condition], now: datetime) -> 
     for added in new:
         before = condition(status, added.type)
         same = before is not None and before.status == added.status
-        time = before.last_transition_time if before is not None and same else _text(now)
+        time = before.last_transition_time if before is not None and same else time_text(now)
         document = msgspec.to_builtins(msgspec.structs.replace(added, last_transition_time=time))
         for index, old in enumerate(result):
             if isinstance(old, dict) and old.get("type") == added.type:
@@ -99,7 +100,3 @@ def _message(message: str) -> str:
 def _list(status: object) -> list[object]:
     conditions = status.get("conditions") if isinstance(status, dict) else None
     return conditions if isinstance(conditions, list) else []
-
-
-def _text(now: datetime) -> str:
-    return now.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -7,12 +7,13 @@ reason is the text, so that a mistake never resumes anything. Only the text `fal
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model.objects import PAUSED, Head
+from natsctl.model.times import time_in
 
 MARK = b"paused"
 """A value without these bytes has no such annotation; the search is cheaper than to decode it."""
@@ -48,7 +49,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ends(self) -> datetime | None:
         """The time at which it ends; None if it lasts until it is removed."""
-        return _time(self.until)
+        return time_in(self.until)
 
     @property
     def text(self) -> str:
@@ -72,7 +73,7 @@ def parse_pause(text: str) -> Pause | None:
             return Pause(reason=text[:TEXT_MAX])
         parts[part[1] or part[3]] = (part[2] or part[4] or "")[:TEXT_MAX]
         position = part.end()
-    if parts.get("until") and _time(parts["until"]) is None:
+    if parts.get("until") and time_in(parts["until"]) is None:
         return Pause(reason=text[:TEXT_MAX])
     return Pause(**parts)
 
@@ -92,11 +93,3 @@ def active_pause(text: str | None, now: datetime) -> Pause | None:
     """Return the pause in a text, None if there is no text, or if the pause has ended by *now*."""
     pause = None if text is None else parse_pause(text)
     return None if pause is None or (pause.ends is not None and pause.ends <= now) else pause
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

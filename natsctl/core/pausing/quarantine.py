@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS
+from natsctl.model.times import time_text
 
 DEATHS_MAX = 3  # in a row, after which a key is quarantined
 
@@ -48,7 +49,7 @@ def one_more(before: Deaths | None, state: str, process: str) -> Deaths:
         before = Deaths(count=0, last="", state=state)
     if process in before.processes:
         return before
-    last = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    last = time_text(datetime.now(UTC))
     processes = (*before.processes, process)[-DEATHS_MAX:]
     return Deaths(count=before.count + 1, last=last, state=state, processes=processes)
 

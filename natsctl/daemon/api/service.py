@@ -24,6 +24,7 @@ from natsctl.daemon.api.verbs import NAME
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
+from natsctl.model.times import time_text
 
 CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
 
@@ -38,7 +39,7 @@ def this_process() -> Process:
         host=socket.gethostname(),
         pid=os.getpid(),
         version=installed("natsctl"),
-        started=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        started=time_text(datetime.now(UTC)),
     )
 
 

@@ -18,6 +18,7 @@ from natsctl.daemon.settings.settings import LogSettings
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.connection.servers import secrets
 from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.model.times import time_text
 from natsctl.telemetry.escaping import escaped_lines, json_escaped
 from natsctl.telemetry.hiding import TEXT_MAX, TRACEBACK_MAX, Hider
 from natsctl.telemetry.logger import LogEvent, field_text, log_context, value_text
@@ -135,8 +136,7 @@ def _hidden(name: str, value: object, hide: Hider) -> object:
 
 def _json(line: EventDict) -> str:
     """Return one JSON object; `time` is RFC 3339 in UTC."""
-    line["time"] = datetime.fromtimestamp(line["time"], UTC).isoformat(timespec="milliseconds")
-    line["time"] = line["time"].replace("+00:00", "Z")
+    line["time"] = time_text(datetime.fromtimestamp(line["time"], UTC), timespec="milliseconds")
     return json_escaped(msgspec.json.encode(line).decode())
 
 

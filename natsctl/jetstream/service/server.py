@@ -22,6 +22,7 @@ from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.errors import ERROR, error_headers
 from natsctl.jetstream.service.intake import RATE, Intake, reply_subject
 from natsctl.jetstream.service.messages import EndpointInfo, EndpointStats, Info, Ping, Stats
+from natsctl.model.times import time_text
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -288,7 +289,7 @@ class Service:
             id=identity.id,
             version=identity.version,
             metadata=dict(identity.metadata),
-            started=self._started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            started=time_text(self._started, timespec="milliseconds"),
             endpoints=[self._stats_of(endpoint) for endpoint in self._endpoints.values()],
         )
 

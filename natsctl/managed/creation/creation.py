@@ -12,6 +12,7 @@ import msgspec
 
 from natsctl.errors import ConflictError
 from natsctl.managed.names import AnnotationNames
+from natsctl.model.times import time_in, time_text
 
 _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
@@ -33,12 +34,10 @@ class Mark(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> "Mark":
         """Return the mark in an annotation; an unreadable time counts as the earliest time."""
         written, _, revision = text.partition(" revision ")
-        return cls(
-            timestamp(written) or _BEFORE_ALL, int(revision) if revision.isdecimal() else None
-        )
+        return cls(time_in(written) or _BEFORE_ALL, int(revision) if revision.isdecimal() else None)
 
     def __str__(self) -> str:
-        time = self.time.isoformat(timespec="seconds").replace("+00:00", "Z")
+        time = time_text(self.time)
         return time if self.intent is None else f"{time} revision {self.intent}"
 
 
@@ -87,15 +86,6 @@ def ended(
     result = Mark(now, None if pending is None else pending.intent)
     key = names.create_succeeded if created else names.create_failed
     return {**annotations, key: str(result)}
-
-
-def timestamp(text: str) -> datetime | None:
-    """Return the time in an RFC 3339 text, or None if the text is malformed."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _answers(intent: Mark, result: Mark | None) -> bool:

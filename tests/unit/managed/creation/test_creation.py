@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from natsctl.managed.creation.creation import Creation, Mark, begun, ended, timestamp
+from natsctl.managed.creation.creation import Creation, Mark, begun, ended
 from natsctl.managed.names import AnnotationNames
 
 NAMES = AnnotationNames()
@@ -84,18 +84,3 @@ def test_a_mark_survives_a_round_trip(mark: Mark) -> None:
 
 def test_a_mark_is_readable_text() -> None:
     assert str(Mark(NOW, 12)) == "2030-01-01T12:00:00Z revision 12"
-
-
-@pytest.mark.parametrize(
-    ("text", "time"),
-    [
-        ("2030-01-01T12:00:00Z", NOW),
-        ("2030-01-01T12:00:00+00:00", NOW),
-        ("2030-01-01T12:00:00", NOW),
-        ("2030-01-01T13:00:00.5+01:00", NOW + timedelta(seconds=0.5)),
-        ("now", None),
-        ("", None),
-    ],
-)
-def test_timestamps_are_parsed_in_common_formats(text: str, time: datetime | None) -> None:
-    assert timestamp(text) == time
