@@ -306,14 +306,15 @@ class RetryAfter(NatsctlError):  # noqa: N818 - raised as a request, not as an e
 
 
 class UnreadError(RetryAfter):
-    """Raised if a sync reads a primary that another process syncs, and whose value is not here.
+    """Raised if a sync reads an object of another process, and its value is not here.
 
-    Processes that share keys keep only the values of their own keys, until a handler reads others.
-    From then on they keep all values. The sync is repeated soon, and succeeds when these are read.
+    Processes that share keys keep only the values of their own primaries and secondaries, until a
+    handler reads others. From then on they keep all values of that kind. The sync is repeated soon,
+    and succeeds when these are read.
     """
 
     def __init__(self, kind: str, key: str) -> None:
-        super().__init__(UNREAD_S, f"{key} of {kind} is synced by another process: it is read now")
+        super().__init__(UNREAD_S, f"{key} of {kind} belongs to another process: it is read now")
 
 
 class PermanentError(NatsctlError):

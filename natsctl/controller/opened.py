@@ -21,7 +21,7 @@ from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.gc_cycles import GarbageCycles
 from natsctl.controller.sync.sync_run import SyncRuns
 from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import keeps_all
+from natsctl.core.cache.keeping import Keeping
 from natsctl.core.coordination.installation import (
     Installation,
     InstallationAnnotation,
@@ -196,9 +196,14 @@ class Opener:
             indexes=slot.indexes,
             on_invalid=reports.invalid,
             on_listed=self._keys.queue.hasten_retries,
-            keeps=self._keys.keeps if shares_keys() else keeps_all,
+            keeping=Keeping(self._keys.keeps) if shares_keys() else None,
         )
         return Primary(informer, self._barrier, self._backends.open)
+
+    @property
+    def _maps_secondaries(self) -> bool:
+        """Whether the controller maps changes of secondaries to keys, for which it needs values."""
+        return type(self._controller).handle_secondary is not Controller.handle_secondary
 
     async def _open_slots(
         self,
@@ -216,6 +221,7 @@ class Opener:
             mark=mark,
             manager=f"natsctl/{self._controller.name}",
             listeners=enqueuer.listeners,
+            keeps=self._keys.keeps if shares_keys() and not self._maps_secondaries else None,
         )
         opened = {}
         for slot in slots(type(self._controller)):

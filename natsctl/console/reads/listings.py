@@ -10,7 +10,7 @@ from typing import Any
 
 from natsctl.console.reads.background import retrieved
 from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import keeps_all
+from natsctl.core.cache.keeping import Keeping
 from natsctl.errors import StoreError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
@@ -48,7 +48,7 @@ class Listing:
             self.store,
             self.store.kind,
             on_listed=self._listed,
-            keeps=keeps_all if values else _keeps_none,
+            keeping=None if values else Keeping(_keeps_none),
         )
         self._synced = self._informer.cache.synced
         self._named = asyncio.Event() if names_first else self._synced

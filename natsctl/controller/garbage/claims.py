@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
+from natsctl.core.cache.state import read_state
 from natsctl.core.task_group import together
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
@@ -54,7 +55,7 @@ class Claims:
 
     async def _read(self, key: str) -> None:
         await asyncio.sleep(0)
-        stored = self.secondary.informer.cache.newest(key)
+        stored = read_state(self.secondary.informer.cache.newest(key))
         if stored is not None:
             owner = await self.secondary.lost_owner(stored)
             if owner is not None:
@@ -68,7 +69,7 @@ class Claims:
     def claimed(self, owner: str) -> list[Stored]:
         """Return the objects of the primary *owner* that still carry no labels."""
         cache = self.secondary.informer.cache
-        newest = (cache.newest(key) for key in self._keys.get(owner, ()))
+        newest = (read_state(cache.newest(key)) for key in self._keys.get(owner, ()))
         return [
             stored
             for stored in newest

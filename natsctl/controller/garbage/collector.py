@@ -7,7 +7,7 @@ with its bucket, so such orphans are kept while the evidence about the bucket is
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from natsctl.controller.garbage.claims import Claims
 from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import read
 from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
@@ -45,7 +46,7 @@ from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
-READS_MAX = 16  # owners read at the leader at once
+READS_MAX = 16  # objects read at the leader at once
 BEGIN_S = 60.0  # for which a start waits for the remembered state of the bucket
 
 
@@ -109,6 +110,7 @@ class GarbageCollector:
             await self.evidence.review(secondaries=self._owned() > 0)
             incarnation = self._primary.cache.incarnation
             owners = await self._confirm({suspect.owner for suspect in first})
+            first = await self._with_values(first, owners)
             grace_s = 0.0 if at_once else self._limits.grace_s
             confirmed = [orphan async for orphan in self._orphans(first, owners, grace_s)]
             orphans = tuple(sorted(confirmed, key=lambda orphan: (orphan.kind, orphan.key)))
@@ -147,7 +149,7 @@ class GarbageCollector:
         """
         await self.evidence.accept()
         for suspect in await self._suspects():
-            if suspect.secondary.is_unmarked(suspect.stored):
+            if is_read(suspect.stored) and suspect.secondary.is_unmarked(suspect.stored):
                 with suppress(ConflictError):
                     await suspect.secondary.mark(suspect.stored)
 
@@ -244,7 +246,8 @@ class GarbageCollector:
     def _objects_of(owner: str, secondary: Owned[Any]) -> Iterator[_Suspect]:
         cache = secondary.informer.cache
         for stored in cache.by_index(OWNER_INDEX, owner):
-            if stored.key not in cache.invalid and not secondary.is_terminating(stored):
+            is_terminating = is_read(stored) and secondary.is_terminating(stored)
+            if stored.key not in cache.invalid and not is_terminating:
                 yield _Suspect(secondary, stored, owner)
 
     async def _overwritten(self) -> list[_Suspect]:
@@ -304,6 +307,32 @@ class GarbageCollector:
             for _ in range(min(READS_MAX, len(owners))):
                 readers.create_task(check())
         return missing
+
+    async def _with_values(
+        self, suspects: Sequence[_Suspect], missing: Collection[str]
+    ) -> list[_Suspect]:
+        """Return the suspects of the *missing* owners with their values.
+
+        The values of objects whose owners are keys of other processes are read from the store. An
+        object that has changed is left out, as is one that is invalid or being deleted.
+        """
+        suspected = [suspect for suspect in suspects if suspect.owner in missing]
+        result = [suspect for suspect in suspected if is_read(suspect.stored)]
+        remaining = iter([suspect for suspect in suspected if not is_read(suspect.stored)])
+
+        async def read_next() -> None:
+            for suspect in remaining:
+                secondary, cached = suspect.secondary, suspect.stored
+                stored = await read(secondary.informer.store, cached.key)
+                if stored is None or stored.revision != cached.revision:
+                    continue
+                if secondary.kind.valid(stored.value) and not secondary.is_terminating(stored):
+                    result.append(msgspec.structs.replace(suspect, stored=stored))
+
+        async with together() as readers:
+            for _ in range(min(READS_MAX, len(suspected) - len(result))):
+                readers.create_task(read_next())
+        return result
 
     async def _orphans(
         self, suspects: Sequence[_Suspect], missing: dict[str, int | None], grace_s: float

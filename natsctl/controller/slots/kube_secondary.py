@@ -16,6 +16,7 @@ from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.owners import Owner, OwnerNames
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import is_read
 from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.objects.compare_and_set import ATTEMPTS, Rewritten, read
 from natsctl.core.objects.read_your_writes import Barrier, current_sync
@@ -126,6 +127,8 @@ class KubeSecondary(Owned[T]):
         key = await self._manifests.locate(sealed)
         with self._own_writes.writing(key):
             seen = self._barrier.newest(self.informer, key)
+            if seen is not None and not is_read(seen):
+                seen = await read(self._store, key)
             if seen is not None and self._last.is_current(sealed, seen):
                 return seen.revision
             if self._waits(sealed, key):
@@ -189,7 +192,7 @@ class KubeSecondary(Owned[T]):
 
     def is_unmarked(self, stored: Stored) -> bool:
         """See `Owned.is_unmarked`."""
-        return not self._mark.on(self.metadata(stored))
+        return is_read(stored) and not self._mark.on(self.metadata(stored))
 
     async def mark(self, stored: Stored) -> None:
         """See `Owned.mark`. Raises `ConflictError` if the object was replaced."""
@@ -223,7 +226,8 @@ class KubeSecondary(Owned[T]):
 
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects that the primary *key* owns."""
-        return [self._kube_kind.reference(stored.value) for stored in self.owned_stored(key)]
+        owned = filter(is_read, self.owned_stored(key))
+        return [self._kube_kind.reference(stored.value) for stored in owned]
 
     def _waits(self, sealed: Document, key: str) -> bool:
         """Return whether the manifest is applied later, because other writers undo it repeatedly.

@@ -15,6 +15,7 @@ from natsctl.controller.slots.predicates import filtered
 from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.cache.index import IndexFunc
 from natsctl.core.cache.informer import Informer, OnChange
+from natsctl.core.cache.keeping import Keeping, Keeps, PrimaryOf
 from natsctl.core.cache.state import Invalid
 from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.objects.backends import Backends
@@ -22,7 +23,7 @@ from natsctl.core.objects.primary import CacheReader, Primary, Tertiary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.store import Change, Store
+from natsctl.model.store import Change, Store, Stored
 
 T = TypeVar("T")
 
@@ -49,7 +50,8 @@ class OpenSlot(msgspec.Struct, frozen=True):
 class Opening(msgspec.Struct, frozen=True):
     """The values that all slots of a controller share while they are opened.
 
-    `manager` is the field manager of the controller's applies.
+    `manager` is the field manager of the controller's applies. `keeps` returns whether this process
+    needs the secondaries of a primary; None if it needs all.
     """
 
     backends: Backends
@@ -59,6 +61,7 @@ class Opening(msgspec.Struct, frozen=True):
     mark: InstallationAnnotation
     manager: str
     listeners: Listeners
+    keeps: Keeps | None = None
 
     async def open(self, slot: Slot[Any]) -> OpenSlot:
         """Open a slot that is not the primary."""
@@ -67,7 +70,8 @@ class Opening(msgspec.Struct, frozen=True):
         store = await self.backends.open(slot.kind)
         if slot.role is Secondary:
             owners = {OWNER_INDEX: self.names.index(store.kind, self.owner_kind)}
-            informer, own_writes = self._owned_informer(slot, store, owners)
+            owner_of = self.names.undisputed(store.kind, self.owner_kind)
+            informer, own_writes = self._owned_informer(slot, store, owners, owner_of)
             secondary = Secondary(
                 informer, self.barrier, own_writes, self.names, self.owner_kind, exists=self._exists
             )
@@ -83,7 +87,8 @@ class Opening(msgspec.Struct, frozen=True):
         """Open a kind of the cluster; only objects with this owner kind's label are watched."""
         part = kind.labelled(self.names.selector(self.owner_kind))
         manifests = await self.backends.manifests(part)
-        informer, own_writes = self._owned_informer(slot, manifests, self._marked_owners(part))
+        owners, owner_of = self._marked_owners(part), self._marked_owner_of(part)
+        informer, own_writes = self._owned_informer(slot, manifests, owners, owner_of)
         secondary = KubeSecondary(
             informer,
             self.barrier,
@@ -112,11 +117,32 @@ class Opening(msgspec.Struct, frozen=True):
 
         return {OWNER_INDEX: owned, UNMARKED_INDEX: unmarked}
 
+    def _marked_owner_of(self, kind: KubeKind[Any]) -> PrimaryOf:
+        """Return a function that returns an object's owner if a process may forget the value.
+
+        Each process keeps the value of an object that is being deleted or carries no installation.
+        """
+        undisputed, mark = self.names.undisputed(kind, self.owner_kind), self.mark
+
+        def owner_of(stored: Stored) -> str | None:
+            owner = undisputed(stored)
+            if owner is None:
+                return None
+            metadata = kind.metadata(stored.value)
+            plain = mark.on(metadata) and not mark.foreign(metadata)
+            return owner if plain and metadata.deletion_timestamp is None else None
+
+        return owner_of
+
     def _exists(self, key: str) -> bool:
         return key in self.primary.informer.cache
 
     def _owned_informer(
-        self, slot: Slot[Any], store: Store, owners: Mapping[str, IndexFunc[Any]]
+        self,
+        slot: Slot[Any],
+        store: Store,
+        owners: Mapping[str, IndexFunc[Any]],
+        owner_of: PrimaryOf,
     ) -> tuple[Informer[Any], OwnWrites]:
         changed = self.listeners.changed
         if slot.predicate is not None:
@@ -128,8 +154,16 @@ class Opening(msgspec.Struct, frozen=True):
             self.listeners.listed()
             own_writes.listed()
 
-        indexes = {**slot.indexes, **owners}
-        return self._informer(store, indexes, on_invalid=invalid, on_listed=listed), own_writes
+        informer = self._informer(
+            store,
+            {**slot.indexes, **owners},
+            on_invalid=invalid,
+            on_listed=listed,
+            keeping=None
+            if self.keeps is None
+            else Keeping(self.keeps, owner_of, index=OWNER_INDEX, derived=owners),
+        )
+        return informer, own_writes
 
     def _informer(
         self,
@@ -138,6 +172,7 @@ class Opening(msgspec.Struct, frozen=True):
         *,
         on_invalid: Callable[[Invalid], None] | None = None,
         on_listed: Callable[[], None] | None = None,
+        keeping: Keeping | None = None,
     ) -> Informer[Any]:
         return Informer(
             store,
@@ -146,6 +181,7 @@ class Opening(msgspec.Struct, frozen=True):
             on_invalid=on_invalid,
             on_listed=self.listeners.listed if on_listed is None else on_listed,
             on_appeared=self.listeners.appeared,
+            keeping=keeping,
         )
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owners import Owner, OwnerNames
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import Rewritten, Written, read
 from natsctl.core.objects.primary import CacheReader
 from natsctl.core.objects.read_your_writes import Barrier, current_sync
@@ -57,7 +58,9 @@ class Owned(CacheReader[T]):
         owner = self._owner()
         if not self.available:
             return
-        current = self._barrier.newest(self.informer, key) or await read(self._store, key)
+        current = self._barrier.newest(self.informer, key)
+        if current is None or not is_read(current):
+            current = await read(self._store, key)
         if current is not None:
             kept = await self.delete_owned(owner.key, current)
             if kept is not None:
@@ -91,17 +94,28 @@ class Owned(CacheReader[T]):
         self._barrier.wrote(self.informer, stored.key, Written(revision, None))
 
     def owned(self, key: str | None = None) -> dict[str, T]:
-        """Return the objects that the primary *key* owns; by default, the key of the sync."""
+        """Return the objects that the primary *key* owns; by default, the key of the sync.
+
+        Raises `UnreadError` if another process syncs the *key*, and the values are not read yet.
+        """
         owned = self.owned_stored(self._owner().key if key is None else key)
-        return {stored.key: self.kind.decode(stored.value) for stored in owned}
+        return {stored.key: self._decode(stored) for stored in owned}
 
     def owned_stored(self, key: str) -> list[Stored]:
-        """Return the objects that the primary *key* owns, undecoded, in the order of keys."""
+        """Return the objects that the primary *key* owns, undecoded, in the order of keys.
+
+        If another process syncs the *key*, the values may not be here, see `Unread`.
+        """
         cached = self._barrier.query(self.informer, OWNER_INDEX, key)
         names = sorted(self._barrier.written_keys(self.informer).union(cached))
         newest = self._barrier.read_all(self.informer, names)
         owner = Owner(self._owner_kind, key)
-        return [stored for stored in newest if self.owner_of(stored) == owner]
+        return [stored for stored in newest if self._is_named(owner, stored)]
+
+    def _is_named(self, owner: Owner, stored: Stored) -> bool:
+        if is_read(stored):
+            return self.owner_of(stored) == owner
+        return self.informer.cache.belongs_to(owner.key, stored.key)
 
     def is_terminating(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS deletes at once
         """Return whether the object is marked deleted and held by finalizers."""

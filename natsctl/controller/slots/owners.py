@@ -13,8 +13,10 @@ from typing import TypeVar
 
 import msgspec
 
+from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import Metadata
+from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import hidden
 
 T = TypeVar("T")
@@ -97,6 +99,25 @@ class OwnerNames(msgspec.Struct, frozen=True):
         def owner_key(obj: T) -> Iterable[str]:
             owner = self.owner(kind.metadata_of(obj))
             return (owner.key,) if owner is not None and owner.kind == owner_kind else ()
+
+        return owner_key
+
+    def undisputed(self, kind: Kind[T], owner_kind: str) -> Callable[[Stored], str | None]:
+        """Return a function: the key of the owner of *owner_kind*, None if that is in doubt.
+
+        It reads only the metadata. The owner is in doubt if the object does not decode, names no
+        owner, or names different owners.
+        """
+
+        def owner_key(stored: Stored) -> str | None:
+            try:
+                metadata = kind.metadata(stored.value)
+            except InvalidObjectError:
+                return None
+            owner = self.owner(metadata)
+            if owner is None or owner.kind != owner_kind or self.disputed(metadata):
+                return None
+            return owner.key
 
         return owner_key
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
+from natsctl.core.cache.state import is_read
 from natsctl.errors import UsageError
 from natsctl.model.store import Change
 from natsctl.telemetry.logger import get_logger
@@ -45,10 +46,16 @@ def desired_changed(change: Change[Any]) -> bool:
 def filtered(forward: Forward, predicate: Predicate) -> Forward:
     """Return a function that forwards the changes for which *predicate* is true.
 
-    If *predicate* raises, the error is logged and the change is forwarded.
+    A change without one of its values is forwarded: another process kept the value, or keeps it
+    now, because the owner changed. If *predicate* raises, the error is logged and the change is
+    forwarded.
     """
 
     def forward_if(change: Change[Any], writer: str | None) -> None:
+        states = (change.before, change.after)
+        if any(stored is not None and not is_read(stored) for stored in states):
+            forward(change, writer)
+            return
         try:
             matches = predicate(change)
         except (Exception, SystemExit):

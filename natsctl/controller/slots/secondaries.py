@@ -6,6 +6,7 @@ from typing import Any
 from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.controller.slots.owners import Owner, OwnerNames
+from natsctl.core.cache.state import is_read, read_state
 from natsctl.core.objects.tape import CacheRead
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import Reference
@@ -37,7 +38,12 @@ class Secondaries:
         return [secondary for secondary in self._slots if secondary.kind is kind]
 
     def owner_of(self, kind: Kind[Any], stored: Stored) -> Owner | None:
-        """Return the owner of a secondary; None if the object belongs to no primary here."""
+        """Return the owner of a secondary; None if the object belongs to no primary here.
+
+        An object whose value is not kept belongs to a primary of another process.
+        """
+        if not is_read(stored):
+            return None
         for secondary in self.of_kind(kind):
             owner = secondary.owner_of(stored)
             if not secondary.is_foreign(stored) and self._is_primary(owner):
@@ -79,7 +85,7 @@ class Secondaries:
         for slot in self._slots:
             cache = slot.informer.cache
             for name in {key, *(stored.key for stored in cache.by_index(OWNER_INDEX, key))}:
-                yield slot.informer, name, cache.get(name)
+                yield slot.informer, name, read_state(cache.get(name))
 
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects in a cluster that the primary *key* owns."""

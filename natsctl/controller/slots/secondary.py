@@ -4,6 +4,7 @@ from typing import TypeVar
 
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.owners import Owner
+from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import Rewritten, read, rewrite
 from natsctl.errors import ConflictError, InvalidObjectError, NewerVersionError
 from natsctl.model import documents
@@ -26,6 +27,8 @@ class Secondary(Owned[T]):
         owner = self._owner()
         with self._own_writes.writing(key):
             seen = self._barrier.newest(self.informer, key)
+            if seen is not None and not is_read(seen):
+                seen = await read(self._store, key)
             ours = seen is not None and await self.owns(owner, seen)
 
             def change(current: Stored | None) -> bytes:

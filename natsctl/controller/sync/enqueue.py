@@ -10,7 +10,7 @@ from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.sync_run import SyncRuns
-from natsctl.core.cache.state import Invalid
+from natsctl.core.cache.state import Invalid, is_read
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener
@@ -109,9 +109,10 @@ class Enqueuer:
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
         """Enqueue the keys that the change concerns, but not the *writer*, whose sync made it.
 
-        A change of another installation's object concerns no key.
+        A change of another installation's object concerns no key, and one of an object whose value
+        is not kept concerns a key of another process.
         """
-        if self._secondaries.is_foreign(change):
+        if not self._has_value(change) or self._secondaries.is_foreign(change):
             return
         try:
             keys: Iterable[str] = list(self._controller.handle_secondary(change))
@@ -129,6 +130,14 @@ class Enqueuer:
         for key in keys:
             if key != writer:
                 self._keys.enqueue(key, Operation.SECONDARY, priority=priority)
+
+    @staticmethod
+    def _has_value(change: Change[Any]) -> bool:
+        """Return whether a value is kept; a deletion that no state precedes has none to keep."""
+        before, after = change.before, change.after
+        if after is not None and is_read(after):
+            return True
+        return is_read(before) if before is not None else after is None
 
     def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
         """Enqueue the owner of an object that was overwritten with an invalid value."""

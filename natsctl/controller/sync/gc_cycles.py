@@ -14,7 +14,7 @@ from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.sync_run import DeletionPolicy, SyncRuns
 from natsctl.core.coordination.term import led
 from natsctl.core.sync.keys import KeyQueue, Operation
-from natsctl.errors import StoreError
+from natsctl.errors import StoreError, UnreadError
 from natsctl.model.garbage import GarbagePlan, Removed
 from natsctl.telemetry.logger import get_logger
 
@@ -111,6 +111,9 @@ async def repeat_cycles(
         await led()
         try:
             await collect()
+        except UnreadError as error:
+            await asyncio.sleep(error.delay_s)
+            continue
         except (Exception, SystemExit):
             log.exception("a GC cycle failed", controller=controller)
         await asyncio.sleep(interval_s)

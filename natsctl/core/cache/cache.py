@@ -7,13 +7,12 @@ from typing import Generic, TypeVar
 
 from natsctl.core.cache.decoded import DecodedObjects
 from natsctl.core.cache.index import Index, IndexFunc
+from natsctl.core.cache.keeping import Keeping, Keeps
 from natsctl.core.cache.state import (
     Invalid,
-    Keeps,
     NextState,
     State,
     is_read,
-    keeps_all,
     read_state,
     same,
 )
@@ -46,8 +45,9 @@ class Cache(Generic[T]):
     version of its type, and is otherwise the same, is not a change. An event takes little time, no
     matter how many objects there are: the next state is built while the listing arrives.
 
-    If *keeps* returns False for a key, the cache has only the key and the revision of its object,
-    as an `Unread`, and does not decode it. A cache with indexes keeps every value.
+    Of an object whose value *keeping* does not keep, the cache has only the key, the revision and
+    the primary, as an `Unread`, and does not decode it. A cache with other indexes than those of
+    *keeping* keeps every value.
     """
 
     def __init__(
@@ -56,18 +56,20 @@ class Cache(Generic[T]):
         indexes: Mapping[str, IndexFunc[T]] | None = None,
         on_invalid: Callable[[Invalid], None] = _ignore,
         *,
-        keeps: Keeps = keeps_all,
+        keeping: Keeping | None = None,
     ) -> None:
         self.kind = kind
-        self.wants_all = asyncio.Event()  # somebody has read an object whose value is not kept
         self.synced = asyncio.Event()  # set after the first complete list
         self.incarnation = ""
         self.revision = 0  # the state includes every write up to this one
         self.since = 0  # the revision of the first listing in this incarnation
         by_name = {name: Index(name, func) for name, func in (indexes or {}).items()}
-        self._keeps = keeps
-        self.partial = keeps is not keeps_all and not by_name  # whether values can be missing
-        self._take_over(State(kind, by_name, self._is_kept if self.partial else keeps_all))
+        if keeping is not None and not keeping.indexes.issuperset(by_name):
+            keeping = None
+        self._keeping = keeping
+        self.partial = keeping is not None  # whether values can be missing
+        self.wants_all = asyncio.Event() if keeping is None else keeping.wants_all
+        self._take_over(State(kind, by_name, keeping))
         self._listing: NextState[T] | None = None
         self._decoded = DecodedObjects[T]()
         self._on_invalid = on_invalid
@@ -94,14 +96,15 @@ class Cache(Generic[T]):
         """The objects whose newest state is invalid, by key; a view until the next listing."""
 
     def unread(self, wanted: Keeps) -> Iterator[str | None]:
-        """Return the *wanted* keys whose values are missing, also in a listing; None for others.
+        """Return the objects of the *wanted* primaries whose values are missing, also in a listing.
 
-        Other tasks may run in between.
+        Yields their keys, and None for each other object. Other tasks may run in between.
         """
         states = [self._state] if self._listing is None else [self._state, self._listing.after]
         for state in states:
             for stored in list(state.objects.values()):
-                yield None if is_read(stored) or not wanted(stored.key) else stored.key
+                primary = None if is_read(stored) else state.primary_of(stored.key)
+                yield stored.key if primary is not None and wanted(primary) else None
 
     def fill(self, stored: Stored) -> Change[T] | None:
         """Add the value of an object that was read from the store, if its revision is cached.
@@ -122,18 +125,28 @@ class Cache(Generic[T]):
 
     def release(self, key: str) -> None:
         """Forget the value of the object, unless it is kept."""
-        newest, invalid = self.newest(key), self._state.invalid.get(key)
+        newest, invalid, state = self.newest(key), self._state.invalid.get(key), self._state
         is_illegal = invalid is not None and invalid.illegal
-        if newest is None or is_illegal or not is_read(newest) or self._state.keeps(key):
+        if self._keeping is None or newest is None or is_illegal or not is_read(newest):
             return
-        self._state.put_unread(newest)
+        primary = state.primary_of(key)
+        if primary is not None and self._keeping.keeps(primary):
+            return
+        primary = self._keeping.other_primary(newest)
+        if primary is not None:
+            state.put_unread(newest, primary)
 
     def want_all(self) -> None:
         """Keep every value from now on, because somebody reads objects of other processes."""
         self.wants_all.set()
 
-    def _is_kept(self, key: str) -> bool:
-        return self._keeps(key) or self.wants_all.is_set()
+    def belongs_to(self, primary: str, key: str) -> bool:
+        """Return whether the object belongs to the primary, as far as values are not kept."""
+        return self._state.primary_of(key) == primary
+
+    def of_primary(self, primary: str) -> Collection[str]:
+        """Return the keys of the cached objects that belong to the primary."""
+        return self._state.of_primary(primary)
 
     def newest(self, key: str) -> Stored | None:
         """Return the newest state of the object, valid or not, None if it does not exist."""

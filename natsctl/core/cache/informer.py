@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.index import IndexFunc
 from natsctl.core.cache.invalid_log import InvalidLog
-from natsctl.core.cache.state import Invalid, Keeps, keeps_all
+from natsctl.core.cache.keeping import Keeping
+from natsctl.core.cache.state import Invalid
 from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
@@ -53,7 +54,7 @@ class Informer(Generic[T]):
         on_invalid: Callable[[Invalid], None] | None = None,
         on_listed: Callable[[], None] | None = None,
         on_appeared: Callable[[], None] | None = None,
-        keeps: Keeps = keeps_all,
+        keeping: Keeping | None = None,
     ) -> None:
         self.store = store
         self.restarts = 0
@@ -64,7 +65,7 @@ class Informer(Generic[T]):
         self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
         self._on_appeared = on_appeared
-        self.cache = Cache(kind, indexes, self._report, keeps=keeps)
+        self.cache = Cache(kind, indexes, self._report, keeping=keeping)
         self._subscribers: tuple[OnChange[T], ...] = ()
 
     @property

@@ -1,11 +1,12 @@
 """Holds the objects of a store at one time, by key and by index."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
 
 from natsctl.core.cache.index import Index
+from natsctl.core.cache.keeping import Keeping
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Deleted, IllegalKey, Stored
@@ -28,30 +29,27 @@ class Invalid(msgspec.Struct, frozen=True):
 class Unread(Stored, frozen=True, gc=False):
     """An object whose value this process does not keep; `value` is empty.
 
-    Another process syncs its key. The value may be invalid.
+    Another process syncs the key of its primary. The value may be invalid.
     """
-
-
-Keeps = Callable[[str], bool]
-"""Returns whether this process keeps the value of the object with this key."""
-
-
-def keeps_all(_key: str) -> bool:
-    """Keep the value of every object."""
-    return True
 
 
 class State(Generic[T]):
     """The last valid state of each object, its index values, and the objects that are invalid.
 
-    An object whose value is not kept is `Unread`: its value is neither stored nor decoded.
+    An object whose value is not kept is `Unread`: its value is neither stored nor decoded, and only
+    the index by its primary contains the object.
+
+    Args:
+        kind: the kind of the objects.
+        indexes: the indexes by name.
+        keeping: decides which values are kept; None keeps all.
     """
 
     def __init__(
-        self, kind: Kind[T], indexes: Mapping[str, Index[T]], keeps: Keeps = keeps_all
+        self, kind: Kind[T], indexes: Mapping[str, Index[T]], keeping: Keeping | None = None
     ) -> None:
         self.kind = kind
-        self.keeps = keeps
+        self.keeping = keeping
         self.objects: dict[str, Stored] = {}
         self.invalid: dict[str, Invalid] = {}
         self.indexes = indexes
@@ -59,23 +57,28 @@ class State(Generic[T]):
     def empty(self) -> "State[T]":
         """Return a state of the same kind and indexes, without objects."""
         indexes = {name: index.empty() for name, index in self.indexes.items()}
-        return State(self.kind, indexes, self.keeps)
+        return State(self.kind, indexes, self.keeping)
 
     def has(self, stored: Stored) -> bool:
         """Return whether the last valid state is this one, as far as its value is kept."""
         known = self.objects.get(stored.key)
         if known is None or known.revision != stored.revision:
             return False
-        return known.value == stored.value if is_read(known) else not self.keeps(stored.key)
+        if is_read(known):
+            return known.value == stored.value
+        primary = self.other_primary(stored)
+        return primary is not None and primary == self.primary_of(stored.key)
 
     def put(self, stored: Stored) -> T | None:
         """Store a valid object and return it, or None if its value is not kept.
 
         Raises `InvalidObjectError` if the value is kept and does not decode.
         """
-        if self.keeps is not keeps_all and not self.keeps(stored.key):
-            self.put_unread(stored)
-            return None
+        if self.keeping is not None:
+            primary = self.keeping.other_primary(stored)
+            if primary is not None:
+                self.put_unread(stored, primary)
+                return None
         obj = self.kind.decode(stored.value)
         key = stored.key
         if self.indexes:
@@ -94,10 +97,33 @@ class State(Generic[T]):
         old = self.objects.get(stored.key)
         return old is not None and is_read(old) and self.kind.converted(old.value, stored.value)
 
-    def put_unread(self, stored: Stored) -> None:
-        """Store the key and the revision of an object, without its value."""
-        self.invalid.pop(stored.key, None)
-        self.objects[stored.key] = Unread(stored.key, stored.revision, b"")
+    def put_unread(self, stored: Stored, primary: str) -> None:
+        """Store the key, the revision and the primary of an object, without its value."""
+        key = stored.key
+        self.invalid.pop(key, None)
+        for name, index in self.indexes.items():
+            index.put(key, (primary,) if name == self._primary_index else ())
+        self.objects[key] = Unread(key, stored.revision, b"")
+
+    def other_primary(self, stored: Stored) -> str | None:
+        """Return the primary of an object whose value is not kept; None if the value is kept."""
+        return None if self.keeping is None else self.keeping.other_primary(stored)
+
+    def primary_of(self, key: str) -> str | None:
+        """Return the primary that the cached object belongs to; None if that is not known."""
+        if not self._primary_index:
+            return key
+        return next(iter(self.indexes[self._primary_index].values_at(key)), None)
+
+    def of_primary(self, primary: str) -> Collection[str]:
+        """Return the keys of the cached objects that belong to the primary."""
+        if not self._primary_index:
+            return (primary,)
+        return self.indexes[self._primary_index].keys(primary)
+
+    @property
+    def _primary_index(self) -> str:
+        return "" if self.keeping is None else self.keeping.index
 
     def fill(self, stored: Stored) -> Invalid | bool:
         """Add the value of an unread object of this revision, and return whether it was added.
@@ -120,6 +146,8 @@ class State(Generic[T]):
         self.invalid[key] = invalid
         if invalid.last is None:
             self.objects.pop(key, None)
+            for index in self.indexes.values():
+                index.remove(key)
 
     def copy(self, key: str, other: "State[T]") -> None:
         """Store the last valid state that *other* has, if any, without decoding it."""

@@ -43,8 +43,8 @@ class CacheReader(Generic[T]):
         """Return the decoded object, None if it does not exist.
 
         If the newest state does not decode, the last valid state is returned; `error` returns the
-        reason. Raises `UnreadError` if another process syncs the key of a primary, and its value
-        is not read yet.
+        reason. Raises `UnreadError` if the object belongs to another process, and its value is
+        not read yet.
         """
         stored = self._barrier.read(self.informer, key)
         return None if stored is None else self._decode(stored)

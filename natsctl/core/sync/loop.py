@@ -362,7 +362,7 @@ class SyncLoop(Generic[K]):
         self.queue.drop(key)
         self._moved.set()
         for informer in self._partial():
-            await informer.release((str(key),))
+            await informer.release(tuple(informer.cache.of_primary(str(key))))
         self.paused.forget_unread()
 
 

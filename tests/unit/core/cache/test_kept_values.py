@@ -7,6 +7,7 @@ import pytest
 from natsctl import Object, kv
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.keeping import Keeping
 from natsctl.core.cache.read_values import SINGLE_MAX, read_values
 from natsctl.core.cache.state import Invalid, Unread, is_read
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
@@ -28,7 +29,7 @@ class Kept:
 
 
 def cache_of(kept: Kept, *stored: Stored, rejected: list[Invalid] | None = None) -> Cache[Object]:
-    cache = Cache(KIND, None, ([] if rejected is None else rejected).append, keeps=kept)
+    cache = Cache(KIND, None, ([] if rejected is None else rejected).append, keeping=Keeping(kept))
     events: list[WatchEvent] = [Listing("one"), *map(Applied, stored), Listed(9)]
     for event in events:
         list(cache.apply(event))
@@ -117,7 +118,7 @@ def test_another_object_can_be_deleted() -> None:
 
 
 def test_a_cache_with_indexes_keeps_every_value() -> None:
-    cache = Cache(KIND, {"by name": lambda _: ("x",)}, keeps=Kept())
+    cache = Cache(KIND, {"by name": lambda _: ("x",)}, keeping=Keeping(Kept()))
     list(cache.apply(Applied(Stored("b", 2, VALUE))))
     assert cache.by_index("by name", "x") == [Stored("b", 2, VALUE)]
 
@@ -128,7 +129,7 @@ async def test_all_wanted_values_are_read_from_the_store(count: int) -> None:
     store = MemoryStores().store(KIND)
     for number in range(count):
         await store.create(f"k{number}", VALUE)
-    informer = Informer(store, KIND, keeps=kept)
+    informer = Informer(store, KIND, keeping=Keeping(kept))
     task = asyncio.create_task(informer.run())
     await informer.cache.synced.wait()
     kept.keys = {f"k{number}" for number in range(count)} - {"k1"}
@@ -142,7 +143,7 @@ async def test_a_value_that_changes_while_it_is_read_comes_through_the_watch() -
     kept = Kept()
     store = MemoryStores().store(KIND)
     first = await store.create("k", VALUE)
-    informer = Informer(store, KIND, keeps=kept)
+    informer = Informer(store, KIND, keeping=Keeping(kept))
     task = asyncio.create_task(informer.run())
     await informer.cache.synced.wait()
     kept.keys = {"k"}

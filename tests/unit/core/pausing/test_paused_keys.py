@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.keeping import Keeping
 from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.model.store import Change
 from natsctl.testing.memory import MemoryStore
@@ -21,7 +22,7 @@ async def following(
     store: MemoryStore, keeps: Callable[[str], bool]
 ) -> AsyncIterator[tuple[Informer[App], PausedKeys]]:
     """Run an informer that keeps some values, and follow the pauses of its objects."""
-    informer, paused = Informer(store, APPS, keeps=keeps), PausedKeys()
+    informer, paused = Informer(store, APPS, keeping=Keeping(keeps)), PausedKeys()
     paused.follow((informer,))
 
     def observe(change: Change[App]) -> None:
