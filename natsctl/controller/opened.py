@@ -202,7 +202,7 @@ class Opener:
 
     @property
     def _maps_secondaries(self) -> bool:
-        """Whether the controller maps changes of secondaries to keys, for which it needs values."""
+        """True if the controller maps changes of secondaries to keys, for which it needs values."""
         return type(self._controller).handle_secondary is not Controller.handle_secondary
 
     async def _open_slots(

@@ -13,18 +13,11 @@ from hypothesis import strategies as st
 
 from natsctl import Controller, NotFoundError, Object, kv, primary
 from natsctl.core.cache.state import is_read
-from natsctl.core.coordination.lease import Claim
-from natsctl.core.coordination.sharding import shards
-from natsctl.daemon.operator import Operator
-from natsctl.daemon.settings.settings import ControllerSettings
-from natsctl.jetstream.bucket.leases import LEASES
-from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.time import in_virtual_time
+from tests.support.controllers.sharing_group import TTL_S, SharingGroup, SharingMember
 from tests.support.eventually import eventually
 
-TTL_S = 10.0
 KEYS = [f"k{number}" for number in range(12)]
-MEMBERS_MAX = 4
 
 keys = st.sampled_from(KEYS)
 events = st.one_of(
@@ -69,62 +62,13 @@ class Items(Controller):
             self.syncing.discard(key)
 
 
-class Member:
-    def __init__(self, group: "Group", peers: tuple[str, ...] = (), identity: str = "") -> None:
-        self.controller = Items(group.seen, group.syncing)
-        make = shards(
-            group.stores.store,
-            LEASES.bucket,
-            ttl_s=TTL_S,
-            clock=asyncio.get_running_loop().time,
-            identity=identity,
-            peers=peers,
-        )
-        settings = ControllerSettings(stop_timeout_s=1000.0)
-        self.operator = Operator(
-            [self.controller], nats=group.stores, shard=make, settings=settings
-        )
-        self.task = asyncio.create_task(self.operator.run())
-        self.leaving = False
-
-    def leave(self) -> None:
-        self.leaving = True
-        self.operator.stop()
-
-    async def kill(self) -> None:
-        self.leaving = True
-        self.task.cancel()
-        await asyncio.wait((self.task,))
-
-    def keeps_what_it_needs(self, store: MemoryStore) -> None:
-        """Check each object in the cache against the store."""
-        cache, runtime = self.controller.items.informer.cache, self.controller.runtime
-        newest = {stored.key: stored for stored in store.stored()}
-        assert {*cache.keys(), *cache.invalid} == set(newest)
-        for key, stored in newest.items():
-            cached = cache.newest(key)
-            assert cached is not None
-            assert cached.revision == stored.revision
-            if runtime.holds(key):
-                assert is_read(cached)
-                assert cached.value == stored.value
-            elif not cache.wants_all.is_set():
-                assert not is_read(cached)
-
-
 class Group:
     def __init__(self) -> None:
-        self.stores = MemoryStores()
-        self.items = self.stores.store(Items.items.kind)
-        self.stores.store(kv(Claim, bucket=LEASES.bucket, history=1))
         self.seen: dict[str, str | None] = {}
         self.syncing: set[str] = set()
-        self.members: list[Member] = []
+        self.processes = SharingGroup(lambda: Items(self.seen, self.syncing))
+        self.items = self.processes.stores.store(Items.items.kind)
         self.writes = 0
-
-    @property
-    def living(self) -> list[Member]:
-        return [member for member in self.members if not member.leaving]
 
     async def write(self, key: str, value: bytes) -> None:
         try:
@@ -133,8 +77,7 @@ class Group:
             await self.items.create(key, value)
 
     async def apply_step(self, action: str, argument: str) -> None:
-        living = self.living
-        member = living[int(argument) % len(living)] if argument.isdigit() and living else None
+        living = self.processes.living
         match action:
             case "put":
                 self.writes += 1
@@ -147,38 +90,42 @@ class Group:
                 self.items.break_watches()
             case "recreate":
                 self.items.recreate()
-            case "join" if len(living) < MEMBERS_MAX:
-                self.members.append(Member(self))
-            case "leave" if member is not None and len(living) > 1:
-                member.leave()
-            case "kill" if member is not None and len(living) > 1:
-                await member.kill()
-                self.syncing.clear()
-            case "read all" if member is not None:
-                member.controller.reads_all = True
+            case "read all" if living:
+                living[int(argument) % len(living)].controller.reads_all = True
             case _:
-                pass
+                await self.processes.change(action, argument)
+                if action == "kill":
+                    self.syncing.clear()
 
     def settled(self) -> bool:
         """Check that each object was synced in its newest state, and that caches are right."""
-        living = self.living
-        states = [member.operator.shards["items"].state() for member in living]
-        assert all(len(state.members) == len(living) and not state.moving for state in states)
-        held = [key for m in living for key in KEYS if m.controller.runtime.holds(key)]
-        assert sorted(held) == sorted(KEYS)
+        self.processes.check_shared(KEYS)
         for stored in self.items.stored():
             if stored.value != b"?":
                 text = Items.items.kind.decode(stored.value).spec.get("text", "")
                 assert self.seen.get(stored.key) == text, stored.key
-        for member in living:
-            member.keeps_what_it_needs(self.items)
+        for member in self.processes.living:
+            self.check_cache(member)
         return True
 
+    def check_cache(self, member: SharingMember[Items]) -> None:
+        """Check each object in the cache against the store."""
+        cache = member.controller.items.informer.cache
+        newest = {stored.key: stored for stored in self.items.stored()}
+        assert {*cache.keys(), *cache.invalid} == set(newest)
+        for key, stored in newest.items():
+            cached = cache.newest(key)
+            assert cached is not None
+            assert cached.revision == stored.revision
+            if member.holds(key):
+                assert is_read(cached)
+                assert cached.value == stored.value
+            elif not cache.wants_all.is_set():
+                assert not is_read(cached)
+
     async def close(self) -> None:
-        for member in self.living:
-            member.leave()
-        await asyncio.gather(*(m.task for m in self.members if not m.task.done()))
-        assert not any(member.controller.overlaps for member in self.members)
+        await self.processes.close()
+        assert not any(member.controller.overlaps for member in self.processes.members)
 
 
 def text_value(text: str) -> bytes:
@@ -206,9 +153,7 @@ async def test_a_member_has_the_newest_values_of_its_keys_and_no_others(
     group = Group()
     for key in KEYS[:8]:
         await group.write(key, text_value("first"))
-    names = tuple(f"m{number}" for number in range(size)) if together else ()
-    for number in range(size):
-        group.members.append(Member(group, names, names[number] if names else ""))
+    group.processes.start(size, together=together)
     for (action, argument), then_s in steps:
         await group.apply_step(action, argument)
         await asyncio.sleep(then_s)

@@ -1,0 +1,250 @@
+"""Property tests of sharding: a process keeps the values of the secondaries of its keys.
+
+Members join, leave and crash while primaries are written and deleted, and while secondaries in NATS
+and in a cluster are edited, deleted, assigned to another owner, relabelled and made invalid.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from natsctl import (
+    ConflictError,
+    Controller,
+    KubeObject,
+    NotFoundError,
+    Object,
+    kube,
+    kv,
+    primary,
+    secondary,
+)
+from natsctl.controller.slots.owned import OWNER_INDEX, Owned
+from natsctl.core.cache.state import is_read
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.store import Stored
+from natsctl.testing.time import in_virtual_time
+from tests.support.controllers.sharing_group import TTL_S, SharingGroup, SharingMember
+from tests.support.eventually import eventually
+
+KEYS = [f"k{number}" for number in range(8)]
+SLOTS = ("parts", "maps")
+GARBAGE = b"?"
+
+keys = st.sampled_from(KEYS)
+objects = st.tuples(st.sampled_from(SLOTS), keys)
+events = st.one_of(
+    st.tuples(st.sampled_from(["put", "put", "delete"]), keys),
+    st.tuples(st.sampled_from(["edit", "edit", "remove"]), objects),
+    st.tuples(st.just("assign"), st.tuples(st.sampled_from(SLOTS), keys, keys)),
+    st.tuples(st.sampled_from(["relabel", "garbage"]), keys),
+    st.tuples(st.sampled_from(["break", "read all"]), st.sampled_from(SLOTS)),
+    st.tuples(st.sampled_from(["join", "leave", "kill"]), st.sampled_from("0123")),
+)
+pauses = st.sampled_from([0.0, 0.001, 0.05, 0.5, 3.0, 12.0])
+Step = tuple[tuple[str, Any], float]
+
+
+class Site(Object, frozen=True):
+    spec: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class ConfigMap(KubeObject, frozen=True):
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+MAPS = kube("v1", "ConfigMap", type=ConfigMap, namespace="default")
+
+
+class Sites(Controller):
+    """Makes an object in NATS and one in a cluster, each with the text of the site."""
+
+    name = "sites"
+    sites = primary(kv(Site, bucket="sites"))
+    parts = secondary(kv(Site, bucket="parts"))
+    maps = secondary(MAPS)
+    resync_s = 1e6
+
+    def __init__(self, reads_all: set[str]) -> None:
+        self.reads_all = reads_all
+        self.errors: list[str] = []
+
+    async def sync_handler(self, key: str) -> None:
+        site = self.sites.get(key)
+        wanted = set() if site is None else {f"{key}.main", f"default/{key}"}
+        for slot in (self.parts, self.maps):
+            for name in slot.owned().keys() - wanted:
+                await slot.delete(name)
+        if site is None:
+            return
+        await self.parts.apply(f"{key}.main", Site(spec=site.spec))
+        await self.maps.apply({"metadata": {"name": key}, "data": site.spec})
+        if "parts" in self.reads_all and not set(self.parts.items()) <= set(map(name_of, KEYS)):
+            self.errors.append("an object has an unknown name")
+        if "maps" in self.reads_all:
+            self.maps.items()
+
+
+def name_of(key: str) -> str:
+    return f"{key}.main"
+
+
+class Town:
+    def __init__(self) -> None:
+        self.reads_all: set[str] = set()
+        self.group = SharingGroup(lambda: Sites(self.reads_all))
+        self.sites = self.group.stores.store(Sites.sites.kind)
+        self.parts = self.group.stores.store(Sites.parts.kind)
+        self.maps = self.group.stores.kube.store(MAPS)
+        self.writes = 0
+
+    # ---- steps
+
+    async def put(self, key: str) -> None:
+        self.writes += 1
+        value = msgspec.json.encode({"spec": {"text": f"text {self.writes}"}})
+        try:
+            await self.sites.update(key, value, revision=(await self.sites.get(key)).revision)
+        except NotFoundError:
+            await self.sites.create(key, value)
+
+    async def apply_step(self, action: str, argument: Any) -> None:
+        with suppress(ConflictError):  # a sync wrote the object in between
+            await self._apply_step(action, argument)
+
+    async def _apply_step(self, action: str, argument: Any) -> None:
+        match action, argument:
+            case "put", key:
+                await self.put(key)
+            case "delete", key if key in self.sites.keys():  # noqa: SIM118 - a store is not a dict
+                await self.sites.delete(key)
+            case "break", slot:
+                self._store(slot).break_watches()
+            case "read all", slot:
+                self.reads_all.add(slot)
+            case "join" | "leave" | "kill", number:
+                await self.group.change(action, number)
+            case _, (slot, key, *owner):
+                await self._tamper(action, slot, key, *owner)
+            case _, key:
+                await self._tamper(action, "parts", key, "k7")
+
+    async def _tamper(self, action: str, slot: str, key: str, owner: str = "") -> None:
+        """Change or delete a secondary, as another client does."""
+        stored, store = self._stored(slot, key), self._store(slot)
+        names = {"natsctl.io/owner-key": owner}
+        match action:
+            case "edit":
+                await self._change(slot, stored, {"spec": {"text": "?"}, "data": {"text": "?"}})
+            case "assign":
+                both = {"labels": names, "annotations": names}
+                await self._change(slot, stored, {"metadata": both})
+            case "relabel":  # the annotation names another owner than the label
+                await self._change(slot, stored, {"metadata": {"labels": names}})
+            case "garbage" if stored is not None:
+                await store.update(stored.key, GARBAGE, revision=stored.revision)
+            case "remove" if stored is not None:
+                await store.delete(stored.key, revision=stored.revision)
+
+    async def _change(self, slot: str, stored: Stored | None, patch: Document) -> None:
+        if stored is not None and stored.value != GARBAGE:
+            patch.pop("data" if slot == "parts" else "spec", None)
+            document = documents.merge_patch(documents.parse(stored.value), patch)
+            value = documents.render(document)
+            await self._store(slot).update(stored.key, value, revision=stored.revision)
+
+    def _store(self, slot: str) -> Any:
+        return self.parts if slot == "parts" else self.maps
+
+    def _stored(self, slot: str, key: str) -> Stored | None:
+        name = name_of(key) if slot == "parts" else f"default/{key}"
+        states = self._store(slot).stored()
+        return next((stored for stored in states if stored.key == name), None)
+
+    # ---- checks
+
+    def settled(self) -> bool:
+        """Check that each site has its objects, and that the caches are right."""
+        self.group.check_shared(KEYS)
+        texts = {
+            stored.key: Sites.sites.kind.decode(stored.value).spec for stored in self.sites.stored()
+        }
+        for stored in self.parts.stored():
+            if stored.value == GARBAGE:  # no process has seen a valid state that names its owner
+                continue
+            site = Sites.parts.kind.decode(stored.value)
+            assert texts.get(stored.key.removesuffix(".main")) == site.spec
+        for stored in self.maps.stored():
+            data = documents.parse(stored.value).get("data")
+            assert texts.get(stored.key.removeprefix("default/")) == data
+        assert len(self.parts.stored()) == len(self.maps.stored()) == len(texts)
+        for member in self.group.living:
+            assert not member.controller.errors
+            self.check_cache(member, "parts", member.controller.parts)
+            self.check_cache(member, "maps", member.controller.maps)
+        return True
+
+    def check_cache(self, member: SharingMember[Sites], slot: str, reader: Owned[Any]) -> None:
+        """Check each object in the cache against the store; its key has the owner's."""
+        cache = reader.informer.cache
+        newest = {stored.key: stored for stored in self._store(slot).stored()}
+        assert {*cache.keys(), *cache.invalid} == set(newest)
+        assert slot in self.reads_all or not cache.wants_all.is_set()
+        for key, stored in newest.items():
+            cached, owner = cache.newest(key), key.removesuffix(".main").removeprefix("default/")
+            assert cached is not None
+            assert cached.revision == stored.revision
+            if stored.value == GARBAGE:
+                continue
+            assert [found.key for found in cache.by_index(OWNER_INDEX, owner)] == [key]
+            if member.holds(owner):
+                assert is_read(cached)
+                assert cached.value == stored.value
+            elif not cache.wants_all.is_set():
+                assert not is_read(cached)
+
+
+EDITED: list[Step] = [
+    (("join", "0"), 12.0),
+    *((("edit", (slot, key)), 0.0) for key in KEYS for slot in SLOTS),
+    (("leave", "0"), 0.05),
+    *((("remove", (slot, key)), 0.001) for key in KEYS for slot in SLOTS),
+    (("join", "0"), 12.0),
+    *((("delete", key), 0.0) for key in KEYS[:3]),
+    (("kill", "1"), 3.0),
+]
+ASSIGNED: list[Step] = [
+    (("put", "k0"), 12.0),
+    *((("assign", (slot, key, "k0")), 0.05) for key in KEYS[1:] for slot in SLOTS),
+    (("leave", "1"), 0.0),
+    *((("relabel", key), 0.0) for key in KEYS),
+]
+READ_ALL: list[Step] = [(("read all", "parts"), 0.0), *((("put", key), 0.5) for key in KEYS)]
+
+
+@example(size=2, together=True, steps=EDITED)
+@example(size=3, together=False, steps=ASSIGNED)
+@example(size=2, together=False, steps=READ_ALL)
+@given(
+    size=st.integers(1, 3),
+    together=st.booleans(),
+    steps=st.lists(st.tuples(events, pauses), max_size=20),
+)
+@in_virtual_time
+async def test_a_member_has_the_newest_values_of_the_secondaries_of_its_keys_and_no_others(
+    size: int, *, together: bool, steps: list[Step]
+) -> None:
+    town = Town()
+    for key in KEYS[:6]:
+        await town.put(key)
+    town.group.start(size, together=together)
+    for (action, argument), then_s in steps:
+        await town.apply_step(action, argument)
+        await asyncio.sleep(then_s)
+    await eventually(town.settled, within_s=20 * TTL_S, every_s=0.5)
+    await town.group.close()
