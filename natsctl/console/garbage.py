@@ -62,10 +62,7 @@ async def apply_garbage(daemons: Daemons, name: str, chosen: list[Choice], count
             f"nothing is deleted: {gone} of the chosen objects changed since they were shown"
         )
     removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
-    reported = {*removed.orphans, *(kept.orphan for kept in removed.kept)}
-    silent = [orphan for orphan in orphans if orphan not in reported]
-    kept = [*removed.kept, *(Kept(orphan, "no daemon answered for its owner") for orphan in silent)]
-    return Applied(len(removed.orphans), kept)
+    return Applied(len(removed.orphans), list(removed.kept))
 
 
 async def _plan(daemons: Daemons, name: str) -> ControllerPlan:

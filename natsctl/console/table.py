@@ -15,6 +15,7 @@ from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import cells_of, headings_of
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.slices import Slices
+from natsctl.telemetry.hiding import abbreviated
 
 LIMIT_MAX = 200  # rows of a page
 SEARCH_MAX = 200  # characters
@@ -113,20 +114,18 @@ class Tables:
         shown = await _without_secrets(messages)
         headings = headings_of(shown, declared=columns)
         now = datetime.now(UTC)
-        rows = [
-            TableRow(
-                message.key,
-                message.revision,
-                [_cut(cell) for cell in cells_of(message, headings, now, declared=columns)],
-                *states.get(message.key, ("", "")),
-            )
-            for message in shown
-        ]
+
+        def row(message: Message) -> TableRow:
+            cells = cells_of(message, headings, now, declared=columns)
+            cut = [abbreviated(cell, CELL_MAX) for cell in cells]
+            state = states.get(message.key, ("", ""))
+            return TableRow(message.key, message.revision, cut, *state)
+
         return Table(
             bucket=listing.bucket.name,
             columns=headings,
             sorts=[heading for heading in headings if heading != "VALUE"],
-            rows=rows,
+            rows=[row(message) for message in shown],
             offset=query.offset,
             total=total,
             keys=len(listing.keys),
@@ -176,10 +175,6 @@ def _note(listing: Listing, shown: Sequence[Message]) -> str:
     if any(message.value is NO_VALUE for message in shown):
         return "the values of this page are large: the last rows are shown without theirs"
     return ""
-
-
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= CELL_MAX else f"{cell[: CELL_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _by_key(listing: Listing, query: Query) -> tuple[int, list[str]]:

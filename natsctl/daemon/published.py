@@ -1,8 +1,6 @@
 """Reads the schemas that daemons have published, and the columns that they declare."""
 
-import msgspec
-
-from natsctl.errors import DECODE_ERRORS, StoreError, StoreMissingError, UsageError
+from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
@@ -21,7 +19,7 @@ async def published_schemas(connection: Connection, bucket: str = "*") -> list[K
         messages = await records.newest(keys)
     except StoreMissingError:
         return []
-    schemas = (_schema(message.value) for message in messages if not message.marker)
+    schemas = (KindSchema.parse(message.value) for message in messages if not message.marker)
     return sorted((schema for schema in schemas if schema is not None), key=lambda s: s.kind)
 
 
@@ -42,10 +40,3 @@ async def declared_columns(connection: Connection, bucket: str) -> Columns:
             continue
         columns = {**parsed, **columns}
     return columns
-
-
-def _schema(value: bytes) -> KindSchema | None:
-    try:
-        return msgspec.json.decode(value, type=KindSchema)
-    except DECODE_ERRORS:
-        return None

@@ -12,7 +12,7 @@ from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.core.queue.retry import backoff
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.used_kinds import kinds_of
-from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError, UsageError
+from natsctl.errors import PermissionDeniedError, StoreError, UsageError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema, Role, has_schema
 from natsctl.model.store import Store, Stored, Stores
@@ -64,7 +64,7 @@ async def publish(store: Store, schema: KindSchema) -> bool:
     """
 
     def change(current: Stored | None) -> bytes:
-        published = None if current is None else _published(current.value)
+        published = None if current is None else KindSchema.parse(current.value)
         if current is not None and published is not None and not schema.replaces(published):
             return current.value
         return msgspec.json.encode(schema)
@@ -98,13 +98,6 @@ async def _publish_once(stores: Stores, schemas: list[KindSchema]) -> None:
         if await publish(store, schema):
             log.info("published a schema", kind=schema.kind, version=schema.version)
     log.debug("all schemas are published", schemas=len(schemas))
-
-
-def _published(value: bytes) -> KindSchema | None:
-    try:
-        return msgspec.json.decode(value, type=KindSchema)
-    except DECODE_ERRORS:
-        return None
 
 
 def _schema(controller: Controller | Runnable, kind: Kind[Any], role: Role) -> KindSchema | None:

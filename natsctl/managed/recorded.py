@@ -69,8 +69,7 @@ class ExternalConnection(Generic[T]):
         """Make the client."""
 
         async def connect() -> None:
-            client = await awaitable(self._connecter.connect, managed)
-            self._client = planned_client(client)
+            await self._connected(managed)
 
         await outside(f"{EXTERNAL} connect", connect)
 

@@ -157,6 +157,16 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[: kept - end]}{_ELLIPSIS}{text[-end:]}"
 
 
+def abbreviated(text: str, length: int) -> str:
+    """Return a text in at most *length* characters: its beginning and an ellipsis."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text; empty if the text has none."""
+    return (text.splitlines() or [""])[0]
+
+
 def enumerated(texts: Sequence[str], limit: int) -> str:
     """Return the first *limit* texts, separated by commas, and the number of the others."""
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""

@@ -202,8 +202,7 @@ def _write_removed(plan: GarbagePlan, removed: Removed) -> None:
         if orphan in deleted:
             write_line(f"{_name(orphan)} deleted")
         else:
-            reason = reasons.get(orphan, "no daemon answered for its owner")
-            write_notice(f"{_name(orphan)} kept: {reason}")
+            write_notice(f"{_name(orphan)} kept: {reasons[orphan]}")
 
 
 def _write_plan(plan: GarbagePlan) -> None:

@@ -13,6 +13,7 @@ from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import conflict
 from natsctl.jetstream.bucket.entries import NONE, short_time
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.telemetry.hiding import first_line
 
 app = App()
 
@@ -143,7 +144,6 @@ def _members(count: int) -> str:
 
 def _keys(controller: str, state: str, reasons: Mapping[str, str], count: int) -> Iterator[str]:
     for key, reason in reasons.items():
-        first_line = (reason.splitlines() or [""])[0]
-        yield f"{controller}: {key} {state}: {first_line}"
+        yield f"{controller}: {key} {state}: {first_line(reason)}"
     if count > len(reasons):
         yield f"{controller}: and {count - len(reasons)} more"

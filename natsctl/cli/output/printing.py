@@ -22,6 +22,7 @@ from natsctl.jetstream.bucket.entries import (
 )
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.telemetry.escaping import escaped
+from natsctl.telemetry.hiding import abbreviated
 
 GAP = 3
 """Spaces between two columns of a table."""
@@ -150,7 +151,7 @@ def fitted(
         widths[number] = min(widths[number], shorter)
     return [
         [
-            f"{cell[: size - 1]}…" if number in numbers and len(cell) > size else cell
+            abbreviated(cell, size) if number in numbers else cell
             for number, (cell, size) in enumerate(zip(cells, widths, strict=True))
         ]
         for cells in rows

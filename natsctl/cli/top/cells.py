@@ -13,6 +13,7 @@ from natsctl.console.statuses import Row
 from natsctl.jetstream.bucket.entries import NONE, short_time
 from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.telemetry.escaping import escaped
+from natsctl.telemetry.hiding import abbreviated, first_line
 
 NARROW = 100
 """Columns of a terminal, below which tables leave out some of theirs."""
@@ -52,7 +53,7 @@ def controller_cells(row: Row, *, wide: bool) -> list[Text]:
     paused = Text("all", WARNING) if row.paused_whole is not None else _count(row.paused, WARNING)
     queued = None if row.queued is None else row.queued + (row.held or 0)
     cells = [
-        text(row.name if wide else shortened(row.name, NAME_MAX)),
+        text(row.name if wide else abbreviated(row.name, NAME_MAX)),
         Text(state or NONE, _STATES.get(state, WARNING)),
         mode,
         _count(row.keys),
@@ -156,16 +157,6 @@ def bars(counts: Sequence[int]) -> str:
 def text(content: str) -> Text:
     """Return the text of an object, whose control characters are escaped."""
     return Text(escaped(content))
-
-
-def first_line(content: str) -> str:
-    """Return the first line of a text."""
-    return (content.splitlines() or [""])[0]
-
-
-def shortened(content: str, length: int) -> str:
-    """Return at most *length* characters of a text."""
-    return content if len(content) <= length else f"{content[: length - 1]}…"
 
 
 def matches(cells: Sequence[Text], pattern: str) -> bool:

@@ -12,7 +12,6 @@ from natsctl.cli.top.cells import (
     KEY_HEADINGS,
     KeyRow,
     facts_of,
-    first_line,
     key_cells,
     keys_of,
 )
@@ -24,6 +23,7 @@ from natsctl.cli.top.table import LiveTable
 from natsctl.console.actions import Request
 from natsctl.console.answers import Partial, Problem
 from natsctl.console.home import Home
+from natsctl.telemetry.hiding import first_line
 
 T = TypeVar("T")
 

@@ -31,6 +31,7 @@ T = TypeVar("T")
 GRACE_S = 2.0  # beyond the time limit of a daemon's handler
 APPLIED_MAX = 200  # orphans in one request
 FIND_S = 2.0  # for the answers of all daemons
+UNANSWERED = "no daemon answered for its owner"  # why an orphan is kept
 
 
 class Daemons:
@@ -205,6 +206,8 @@ class Daemons:
             for result in await self._ask_all(Verb.GC_APPLY, plan.controller, payload, Removed):
                 removed += result.orphans
                 kept += result.kept
+        reported = {*removed, *(one.orphan for one in kept)}
+        kept += [Kept(orphan, UNANSWERED) for orphan in plan.orphans if orphan not in reported]
         return Removed(tuple(removed), tuple(kept))
 
     async def accept(self, plan: ControllerPlan) -> ControllerPlan:

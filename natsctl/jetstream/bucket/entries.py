@@ -13,6 +13,7 @@ from natsctl.model.documents import Document
 from natsctl.model.readiness import ready
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.model.schemas.versions import version_of
+from natsctl.telemetry.hiding import abbreviated
 
 ENVELOPE = ("bucket", "key", "revision", "event")
 """The fields of a described entry that are not part of the stored value."""
@@ -124,7 +125,7 @@ def cells_of(
         "KEY": message.key,
         "REVISION": str(message.revision),
         "GENERATION": _cell(metadata.get("generation")),
-        "READY": _cut(ready(document)),
+        "READY": abbreviated(ready(document), PREVIEW_MAX),
         "AGE": age(message.created, now),
         "LABELS": _cell(",".join(f"{k}={v}" for k, v in labels_of(document).items())),
         "FINALIZERS": _cell(",".join(map(str, documents.finalizers_of(document or {})))),
@@ -168,12 +169,8 @@ def preview(value: bytes) -> str:
         text = " ".join(value.decode().split())
     except UnicodeDecodeError:
         return f"({len(value)} bytes)"
-    return _cut(text)
+    return abbreviated(text, PREVIEW_MAX)
 
 
 def _cell(value: object) -> str:
     return NONE if value is None or value == "" else str(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= PREVIEW_MAX else f"{text[: PREVIEW_MAX - 1]}…"

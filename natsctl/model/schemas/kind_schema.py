@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
-from natsctl.errors import UsageError
+from natsctl.errors import DECODE_ERRORS, UsageError
 from natsctl.model.documents import Document
 from natsctl.model.keys import legal, matches
 from natsctl.model.kinds import Kind, KvKind, kv
@@ -70,6 +70,14 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
             columns=kind.columns,
             schema=json_schema(kind),
         )
+
+    @classmethod
+    def parse(cls, value: bytes) -> Self | None:
+        """Return the schema in a record; None if the record cannot be read."""
+        try:
+            return msgspec.json.decode(value, type=cls)
+        except DECODE_ERRORS:
+            return None
 
     @property
     def key(self) -> str:
