@@ -1,9 +1,8 @@
 """Opens the stores, leases and event streams of one NATS connection."""
 
-import copy
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any
 
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.bucket import Bucket
@@ -15,24 +14,20 @@ from natsctl.jetstream.connection.connection import connect as connected
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events import StreamRecorder, recording
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.write_guard import Guarded
 
 _READS = ("INFO", "NAMES", "LIST", "MSG.GET")  # of the JetStream API, after the type's name
 
 
-class Nats:
-    """The buckets and the JetStream API of one connection; a `Stores` and a `JetStream`."""
+class Nats(Guarded):
+    """The buckets and the JetStream API of one connection; a `Stores` and a `JetStream`.
+
+    A guard also checks requests to the JetStream API that write.
+    """
 
     def __init__(self, connection: Connection, *, verify_s: float = VERIFY_S) -> None:
         self.connection = connection
         self._verify_s = verify_s
-        self.guard = UNGUARDED
-
-    def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`; the guard also checks requests to the JetStream API that write."""
-        guarded = copy.copy(self)
-        guarded.guard = guard
-        return guarded
 
     async def open(self, kind: Kind[Any]) -> KvStore:
         """Return the store of *kind*; creates its bucket, or checks its options."""

@@ -1,11 +1,10 @@
 """A Kubernetes cluster as a system of stores: the entry point of this package."""
 
 import asyncio
-import copy
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from natsctl.errors import ConnectError, PermissionDeniedError, StoreError, UsageError
@@ -19,7 +18,7 @@ from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.write_guard import Guarded
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -27,7 +26,7 @@ log = get_logger(__name__)
 PAUSE_S = 2.0  # between two attempts to reach the server
 
 
-class Kube:
+class Kube(Guarded):
     """The stores of one cluster; a `Cluster`."""
 
     def __init__(self, transport: Transport, *, watch_timeout_s: float = TIMEOUT_S) -> None:
@@ -36,13 +35,6 @@ class Kube:
         self._uncached = Discovery(transport, ttl_s=0.0)  # for callers with a cache of their own
         self._watch_timeout_s = watch_timeout_s
         self._incarnations: dict[str, Incarnation] = {}
-        self.guard = UNGUARDED
-
-    def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`."""
-        guarded = copy.copy(self)
-        guarded.guard = guard
-        return guarded
 
     async def open(self, kind: Kind[Any]) -> KubeStore:
         """Return the kind's store without a request to the server.

@@ -1,7 +1,8 @@
 """Decides which writes a process may send, and whether the server stores them."""
 
+import copy
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from natsctl.errors import NotStoredError
 from natsctl.model.kinds import Kind, KvKind
@@ -70,3 +71,15 @@ class DryRunGuard(WriteGuard):
 
 UNGUARDED = WriteGuard()
 DRY_RUN = DryRunGuard()
+
+
+class Guarded:
+    """A system or a recorder that asks its `guard` before each write."""
+
+    guard: WriteGuard = UNGUARDED
+
+    def guarded(self, guard: WriteGuard) -> Self:
+        """Return this system with *guard* instead of its present guard; see `Stores.guarded`."""
+        guarded = copy.copy(self)
+        guarded.guard = guard
+        return guarded

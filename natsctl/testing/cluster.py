@@ -1,35 +1,27 @@
 """A cluster in memory, with a store for each kind."""
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any
 
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.write_guard import Guarded
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.objects import ClusterObjects
 from natsctl.testing.recorder import MemoryRecorder
 
 
-class MemoryCluster:
+class MemoryCluster(Guarded):
     """Stores in memory, one per kind; a `ManifestStores`. `kinds` has their names and scopes."""
 
     def __init__(self, events: MemoryRecorder) -> None:
         self.events = events
         self.kinds = MemoryKinds()
         self._kinds: dict[tuple[str, str], ClusterObjects] = {}
-        self.guard = UNGUARDED
-
-    def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`."""
-        guarded = copy.copy(self)
-        guarded.guard = guard
-        return guarded
 
     async def open(self, kind: Kind[Any]) -> MemoryManifestStore:
         """See `ManifestStores.open`."""

@@ -3,11 +3,7 @@
 import msgspec
 
 from natsctl.errors import StoreMissingError
-
-_CLUSTER_SCOPED = {
-    *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "IngressClass"),
-    *("Namespace", "Node", "PersistentVolume", "PriorityClass", "StorageClass"),
-}
+from natsctl.kubernetes.resources.names import guessed, well_known
 
 
 class MemoryResource(msgspec.Struct, frozen=True):
@@ -21,8 +17,8 @@ class MemoryResource(msgspec.Struct, frozen=True):
 class MemoryKinds:
     """The resources of all kinds.
 
-    By default, every kind exists, has a regular plural, and is namespaced unless it is a well-known
-    cluster-scoped kind. `define` and `remove` change that for one kind.
+    By default, every kind exists, has its well-known or regular plural, and is namespaced unless it
+    is a well-known cluster-scoped kind. `define` and `remove` change that for one kind.
     """
 
     def __init__(self) -> None:
@@ -40,17 +36,9 @@ class MemoryKinds:
     def resource(self, api_version: str, kind: str) -> MemoryResource:
         """Return the resource of a kind; raises `StoreMissingError` if the kind was removed."""
         self.lookups += 1
-        named = api_version, kind
-        regular = MemoryResource(_plural(kind.lower()), kind not in _CLUSTER_SCOPED)
-        resource = self._defined.get(named, regular)
+        name = well_known(api_version, kind) or guessed(api_version, kind, "")
+        regular = MemoryResource(name.plural, name.namespaced is not False)
+        resource = self._defined.get((api_version, kind), regular)
         if resource is None:
             raise StoreMissingError(f"there is no kind {kind} in {api_version}")
         return resource
-
-
-def _plural(word: str) -> str:
-    if word.endswith(("s", "x", "ch", "sh")):
-        return f"{word}es"
-    if word.endswith("y") and word[-2:-1] not in "aeiou":
-        return f"{word[:-1]}ies"
-    return f"{word}s"

@@ -29,7 +29,7 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.model import documents
-from natsctl.model.documents import Document
+from natsctl.model.documents import Document, metadata_of
 from natsctl.model.managed_fields import FieldManager, ManagedFields, same_family
 from natsctl.model.manifests import KubeKind, joined, split
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
@@ -109,14 +109,14 @@ class MemoryManifestStore:
         before = self._existing(key)
         if revision is not None:
             self._expect(key, revision)
-        if uid and uid != _meta(before)["uid"]:
+        if uid and uid != metadata_of(before)["uid"]:
             raise ConflictError(f"{key} of {self.kind.name} is a different object now")
         if documents.finalizers_of(before):
-            marked = {"deletionTimestamp": now(), **_meta(before)}
+            marked = {"deletionTimestamp": now(), **metadata_of(before)}
             self._objects.put(key, {**before, "metadata": marked})
         else:
             self._objects.remove(key)
-        newest = int(str(_meta(before)["resourceVersion"]))
+        newest = int(str(metadata_of(before)["resourceVersion"]))
         return newest if self._objects.at.get(key) is not before else newest - 1
 
     async def history(self, key: str) -> list[Stored | Deleted]:
@@ -139,7 +139,7 @@ class MemoryManifestStore:
 
     async def locate(self, manifest: Document) -> str:
         """See `ManifestStore.locate`."""
-        metadata = documents.metadata_of(manifest)
+        metadata = metadata_of(manifest)
         namespace = str(metadata.get("namespace") or self.kind.namespace or "")
         namespaced = self._kinds.resource(self.kind.api_version, self.kind.kind).namespaced
         if namespaced != bool(namespace):
@@ -155,7 +155,7 @@ class MemoryManifestStore:
         await self._pass(writes=True)
         key = await self.locate(manifest)
         before = self._objects.at.get(key)
-        if (before is None) != (not uid) or (before and _meta(before)["uid"] != uid):
+        if (before is None) != (not uid) or (before and metadata_of(before)["uid"] != uid):
             raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
         self._objects.applies += 1
         manifest = {name: value for name, value in manifest.items() if name != "status"}
@@ -176,7 +176,7 @@ class MemoryManifestStore:
     async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`."""
         await self._pass()
-        revision = int(str(_meta(self._existing(key))["resourceVersion"]))
+        revision = int(str(metadata_of(self._existing(key))["resourceVersion"]))
         managers = self._objects.managers.get(key, {}).items()
         found = (FieldManager(name, name != MANAGER, fields_v1(at)) for name, at in managers)
         return ManagedFields(revision, tuple(found))
@@ -268,7 +268,7 @@ class MemoryManifestStore:
 
     def _expect(self, key: str, revision: int) -> Document:
         found = self._objects.at.get(key)
-        if found is None or _meta(found)["resourceVersion"] != str(revision):
+        if found is None or metadata_of(found)["resourceVersion"] != str(revision):
             raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
         return found
 
@@ -280,13 +280,13 @@ class MemoryManifestStore:
     def _named(self, key: str, document: Document) -> Document:
         namespace, name = split(key)
         place = {"name": name, **({"namespace": namespace} if namespace else {})}
-        given = {k: v for k, v in documents.metadata_of(document).items() if k not in SERVERS_OWN}
+        given = {k: v for k, v in metadata_of(document).items() if k not in SERVERS_OWN}
         own = {"apiVersion": self.kind.api_version, "kind": self.kind.kind}
         found = {**document, **own, "metadata": {**given, **place}}
         return {name: value for name, value in found.items() if value is not None}
 
     def _stored(self, document: Document) -> Stored:
-        metadata = _meta(document)
+        metadata = metadata_of(document)
         key = joined(str(metadata.get("namespace", "")), str(metadata["name"]))
         shown = document
         if self.kind.metadata_only:
@@ -342,11 +342,11 @@ class MemoryManifestStore:
             yield event
         while (change := await queue.get()) is not None:
             before, after, revision = change
-            removed = "resourceVersion" not in _meta(after)
+            removed = "resourceVersion" not in metadata_of(after)
             if not removed and self._shows(after):
                 yield Applied(self._stored(after))
             elif self._shows(before):
-                metadata = _meta(after)
+                metadata = metadata_of(after)
                 namespace, name = str(metadata.get("namespace", "")), str(metadata["name"])
                 yield Deleted(joined(namespace, name), revision)
         raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
@@ -356,7 +356,3 @@ def _changed(before: Document, wanted: dict[Path, object]) -> set[Path]:
     """Return the fields of the object that *wanted* gives another value."""
     now = dict(leaves(before))
     return {path for path, value in wanted.items() if now.get(path, value) != value}
-
-
-def _meta(document: Document) -> Document:
-    return documents.metadata_of(document)

@@ -1,11 +1,10 @@
 """Stores in memory with the rules of NATS: revisions, compare-and-set, delete markers, watches."""
 
 import asyncio
-import copy
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -21,7 +20,7 @@ from natsctl.jetstream.bucket.codec import stream_of
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.write_guard import UNGUARDED, Guarded, WriteGuard
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.jetstream import MemoryJetStream
 from natsctl.testing.recorder import MemoryRecorder
@@ -288,11 +287,12 @@ class _Bucket:
             del self.watches[watch]
 
 
-class MemoryStores:
+class MemoryStores(Guarded):
     """Stores in memory, one per bucket or kind; a `Stores`.
 
     Kinds of the same bucket share its entries, as in NATS. `kube` is the cluster beside the NATS
-    system: a new cluster by default, or a given one that several NATS systems share.
+    system: a new cluster by default, or a given one that several NATS systems share. A guard does
+    not apply to it.
     """
 
     def __init__(self, *, kube: MemoryCluster | None = None) -> None:
@@ -300,13 +300,6 @@ class MemoryStores:
         self.kube = MemoryCluster(self.events) if kube is None else kube
         self.jetstream = MemoryJetStream()
         self._buckets: dict[str, _Bucket] = {}
-        self.guard = UNGUARDED
-
-    def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`; the guard does not apply to `kube`."""
-        guarded = copy.copy(self)
-        guarded.guard = guard
-        return guarded
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Ask the JetStream API in memory, which does not know the buckets; see `JetStream.api`."""

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from natsctl.errors import StoreError
 from natsctl.model import documents
-from natsctl.model.documents import Document
+from natsctl.model.documents import Document, metadata_of
+from natsctl.model.times import time_text
 from natsctl.testing.fields import SERVERS_OWN, Path, leaves
 
 MANAGER = "natsctl"  # the field manager of writes that replace a whole object
@@ -43,14 +44,14 @@ class ClusterObjects:
         before = self.at.get(key)
         if self.mutation is not None:
             document = self.mutation(document)
-        after = {**document, "metadata": {**_meta(document), **self._own(before, document)}}
+        after = {**document, "metadata": {**metadata_of(document), **self._own(before, document)}}
         if before == after:
             return before
-        if _meta(after).get("deletionTimestamp") and not documents.finalizers_of(after):
+        if metadata_of(after).get("deletionTimestamp") and not documents.finalizers_of(after):
             self.at[key] = after
             return self.remove(key)
         self._next()
-        after["metadata"] = {**_meta(after), "resourceVersion": str(self.revision)}
+        after["metadata"] = {**metadata_of(after), "resourceVersion": str(self.revision)}
         self.at[key] = after
         self._notify(before, after)
         return after
@@ -60,7 +61,7 @@ class ClusterObjects:
         self._next()
         last = self.at.pop(key)
         self.managers.pop(key, None)
-        gone = {k: v for k, v in _meta(last).items() if k != "resourceVersion"}
+        gone = {k: v for k, v in metadata_of(last).items() if k != "resourceVersion"}
         self._notify(last, {**last, "metadata": gone})
         return last
 
@@ -85,8 +86,10 @@ class ClusterObjects:
         """Return the metadata that only the server sets."""
         if before is None:
             return {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 1}
-        known = {name: _meta(before)[name] for name in SERVERS_OWN if name in _meta(before)}
-        marked = _meta(after).get("deletionTimestamp")
+        known = {
+            name: metadata_of(before)[name] for name in SERVERS_OWN if name in metadata_of(before)
+        }
+        marked = metadata_of(after).get("deletionTimestamp")
         if marked:
             known["deletionTimestamp"] = marked
         changed = any(
@@ -106,8 +109,4 @@ class ClusterObjects:
 
 def now() -> str:
     """Return the current time in the format of a server."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _meta(document: Document) -> Document:
-    return documents.metadata_of(document)
+    return time_text(datetime.now(UTC))

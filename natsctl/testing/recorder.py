@@ -1,13 +1,12 @@
 """A recorder that keeps events in memory."""
 
-import copy
 from collections.abc import Sequence
 
 import msgspec
 
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, SyncNote
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.model.write_guard import Guarded
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):
@@ -21,18 +20,11 @@ class RecordedEvent(msgspec.Struct, frozen=True):
     sync: SyncNote | None = None
 
 
-class MemoryRecorder:
-    """Keeps events in a list; a `Recorder`."""
+class MemoryRecorder(Guarded):
+    """Keeps events in a list, which guarded recorders share; a `Recorder`."""
 
     def __init__(self) -> None:
         self.events: list[RecordedEvent] = []
-        self.guard = UNGUARDED
-
-    def guarded(self, guard: WriteGuard) -> "MemoryRecorder":
-        """Return a recorder with the same list, which asks *guard* before it records."""
-        guarded = copy.copy(self)
-        guarded.guard = guard
-        return guarded
 
     def event(
         self,

@@ -16,7 +16,7 @@ from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.store import JetStream, ManifestStores, Store, Stores
-from natsctl.model.write_guard import DRY_RUN, UNGUARDED, WriteGuard
+from natsctl.model.write_guard import DRY_RUN, Guarded
 
 S = TypeVar("S", bound=Stores)
 
@@ -40,7 +40,7 @@ class NoRecorder:
         """See `Recorder.event`."""
 
 
-class _Planning(Generic[S]):
+class _Planning(Guarded, Generic[S]):
     """The overlays of the kinds of a system, the record of their planned writes, and the guard.
 
     Args:
@@ -53,7 +53,6 @@ class _Planning(Generic[S]):
         self._stores = stores.guarded(DRY_RUN)
         self._record = record
         self._revisions = revisions
-        self.guard = UNGUARDED
         self._overlays: dict[str, Overlay] = {}
 
     @property
@@ -66,12 +65,6 @@ class _Planning(Generic[S]):
         recorded = copy.copy(self)
         recorded._record = record  # noqa: SLF001 - of a copy of this object
         return recorded
-
-    def guarded(self, guard: WriteGuard) -> Self:
-        """See `Stores.guarded`; the guard permits or forbids each planned write."""
-        guarded = copy.copy(self)
-        guarded.guard = guard
-        return guarded
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[NoRecorder]:  # noqa: ARG002 - no event is recorded
