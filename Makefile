@@ -45,7 +45,6 @@ coverage: setup  ## run the fast tests, and measure which branches they take
 	$(BIN)/coverage report
 
 mutants: setup  ## run mutation tests, for example: make mutants MODULES=natsctl/core/sync
-	$(BIN)/python -m pip install --quiet --group mutants
 	nice $(BIN)/python tools/mutants.py $(MODULES)
 
 lint: setup  ## style, types, import contracts, plain English

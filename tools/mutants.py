@@ -1,63 +1,315 @@
-"""Run mutation tests in a copy of the repository, and print the survivors and the score.
+"""Run mutation tests, and print the survivors and the score of each module.
 
-    python tools/mutants.py [MODULE ...] [--tests PATH ...]
+    python tools/mutants.py [MODULE ...] [--tests PATH ...] [--limit-s 3]
 
-A module is a file or a folder; the default is all of natsctl/core and natsctl/controller. The tests
-of a module are those at its place in tests/unit, unless `--tests` gives others. Only the mutants
-that survive are printed in full.
+A module is a file or a folder; the default is all of natsctl/core and natsctl/controller. One
+process collects the tests and forks. The first child records which tests run which lines. Each
+further child swaps the code of one function, and runs the tests that run the changed line until one
+fails. No file changes, and files may be edited while the mutants run.
 """
 
 import argparse
+import ast
+import gc
 import os
-import shutil
-import subprocess
+import pickle
+import resource
+import select
+import signal
 import sys
-import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, NoReturn
+
+import coverage
+import pytest
+from hypothesis import HealthCheck, settings
+from mutations import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("natsctl", "controllers", "tests", "docs", "pyproject.toml", "README.md")
-TIMEOUT_S = 120
-DEFAULT = ("natsctl/core", "natsctl/controller")
+MODULES = ("natsctl/core", "natsctl/controller")
+TESTS = (
+    *(f"tests/unit/{name}" for name in ("core", "controller", "managed", "watchers", "resource")),
+    "tests/unit/dynamic",
+    "tests/property",
+    "tests/scenarios",
+)
+EXAMPLES = 20  # of each property; always the same
+MEMORY_MAX = 1 << 30  # bytes that a mutant may use more than the process that forks
+
+Answer = dict[str, Any]
 
 
-def tests_of(module: str) -> str:
-    """Return the unit tests that mirror a module: `tests/unit/core/sync/test_loop.py`."""
-    path = Path("tests/unit") / Path(module).relative_to("natsctl")
-    if path.suffix:
-        path = path.with_name(f"test_{path.name}")
-    return str(path if (ROOT / path).exists() else path.parent)
+class Result(NamedTuple):
+    """The outcome of one mutant."""
+
+    mutant: Mutant
+    killed: bool
+    tests: int  # tests that run the changed line
+    ran: int  # the limit leaves the others out
 
 
-def main() -> None:
+class Mutation:
+    """A pytest plugin that runs the collected tests against mutants in place of once."""
+
+    def __init__(self, modules: Sequence[Path], limit_s: float) -> None:
+        self._modules = modules
+        self._sources = {path: path.read_text() for path in modules}  # an edit does not matter
+        self._limit_s = limit_s
+        self._items: dict[str, pytest.Item] = {}
+        self._times: dict[str, float] = {}
+        self._functions: list[FunctionType] = []
+        self._failed: Callable[[str], None] = lambda _: None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the mutants of each module, and print a table of scores."""
+        if session.testsfailed:
+            raise pytest.UsageError("the tests cannot be collected")
+        gc.unfreeze()
+        files = {str(path) for path in self._modules}
+        self._functions = [
+            function
+            for function in gc.get_objects()
+            if isinstance(function, FunctionType) and function.__code__.co_filename in files
+        ]
+        gc.freeze()
+        self._items = {item.nodeid: item for item in session.items}
+        tests_of = self._record()
+        rows = []
+        for path in self._modules:
+            results = list(self._module(path, tests_of[str(path)]))
+            killed = sum(result.killed for result in results)
+            rows.append((str(path.relative_to(ROOT)), len(results), len(results) - killed))
+            _print(row(*rows[-1]))
+        _print("| module | mutants | survived | score |\n|---|---|---|---|")
+        for name, mutants, survived in rows:
+            _print(row(name, mutants, survived))
+        _print(row("all", sum(row[1] for row in rows), sum(row[2] for row in rows)))
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Notice a failure before pytest formats it."""
+        if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+            self._failed(item.nodeid)
+
+    def _record(self) -> dict[str, dict[int, list[str]]]:
+        """Return the tests that run each line of each module; leave out tests that fail."""
+        recorded = in_child(lambda answer: self._run_all(answer, coverage=True))
+        times = in_child(lambda answer: self._run_all(answer, coverage=False))
+        if "lines" not in recorded or "times" not in times:
+            raise pytest.UsageError("the tests end the process; run them with pytest")
+        failed = recorded["failed"] | times["failed"]
+        for name in sorted(failed):
+            _print(f"left out, because it fails without a mutant: {name}")
+        self._times = {name: taken for name, taken in times["times"].items() if name not in failed}
+        _print(f"{len(self._times)} tests run in {sum(self._times.values()):.0f} s")
+        lines: dict[str, dict[int, list[str]]] = recorded["lines"]
+        return defaultdict(dict, lines)
+
+    def _run_all(self, answer: Answer, *, coverage: bool) -> None:
+        answer["failed"], answer["times"] = set(), {}
+        self._failed = answer["failed"].add
+        measured = measure(self._modules) if coverage else None
+        for name in self._items:
+            if measured is not None:
+                measured.switch_context(name)
+            began = time.process_time()
+            self._run(name, next_name=None)
+            answer["times"][name] = time.process_time() - began
+        if measured is not None:
+            measured.stop()
+            data = measured.get_data()
+            answer["lines"] = {
+                file: data.contexts_by_lineno(file) for file in data.measured_files()
+            }
+
+    def _module(self, path: Path, tests_of: dict[int, list[str]]) -> Iterator[Result]:
+        """Run all mutants of a module."""
+        source = self._sources[path]
+        count = len(list(mutants_of(ast.parse(source))))
+        killers: list[str] = []  # the last first
+        for index in range(count):
+            tree = ast.parse(source)
+            mutant = list(mutants_of(tree))[index]
+            names = self._chosen(path, mutant, tests_of, killers)
+            kept = self._within_limit(names)
+            killer = self._killer(path, tree, mutant, kept) if kept else None
+            if killer in self._items:
+                killers = [killer, *(name for name in killers[:20] if name != killer)]
+            result = Result(mutant, killer is not None, len(names), len(kept))
+            if not result.killed:
+                place = f"{path.relative_to(ROOT)}:{mutant.statement.lineno}"
+                _print(f"{place}: {mutant} ({result.ran} of {result.tests} tests)")
+            yield result
+
+    def _chosen(
+        self, path: Path, mutant: Mutant, tests_of: dict[int, list[str]], killers: list[str]
+    ) -> list[str]:
+        """Return the tests that run the changed line; those that are likely to fail are first."""
+        names: set[str] = set()
+        for lines in mutant.lines():
+            names = {name for line in lines for name in tests_of.get(line, ())} & set(self._times)
+            if names:
+                break
+        mirrored = f"tests/unit/{path.parent.relative_to(ROOT / 'natsctl')}/test_{path.name}"
+        ranks = {name: rank for rank, name in enumerate(killers)}
+        return sorted(
+            names,
+            key=lambda name: (
+                ranks.get(name, len(killers)),
+                not name.startswith(mirrored),
+                self._times[name],
+            ),
+        )
+
+    def _within_limit(self, names: list[str]) -> list[str]:
+        kept, total = [], 0.0
+        for name in names:
+            total += self._times[name]
+            if kept and total > self._limit_s:
+                break
+            kept.append(name)
+        return kept
+
+    def _killer(self, path: Path, tree: ast.Module, mutant: Mutant, names: list[str]) -> str | None:
+        """Return the first test that fails, or a reason; None if all tests pass."""
+
+        def child(answer: Answer) -> None:
+            def failed(name: str) -> NoReturn:
+                answer["killer"] = name
+                raise Killed
+
+            size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY_MAX,) * 2)
+            self._failed = failed
+            self._swap(path, tree, mutant)
+            for place, name in enumerate(names):
+                signal.setitimer(signal.ITIMER_PROF, 1 + 5 * self._times[name])
+                self._run(name, next_name=names[place + 1] if place + 1 < len(names) else None)
+            answer["killer"] = None
+
+        waited_s = 120 + 30 * sum(self._times[name] for name in names)
+        killer: str | None = in_child(child, timeout_s=waited_s).get("killer", "a limit")
+        return killer
+
+    def _swap(self, path: Path, tree: ast.Module, mutant: Mutant) -> None:
+        """Give the functions of the module the code of the mutant."""
+        mutant.apply()
+        codes = dict(codes_in(compile(tree, str(path), "exec", dont_inherit=True)))
+        for function in self._functions:
+            if function.__code__.co_filename == str(path):
+                code = codes.get(place_of(function.__code__))
+                if code is not None and code.co_freevars == function.__code__.co_freevars:
+                    function.__code__ = code
+
+    def _run(self, name: str, *, next_name: str | None) -> None:
+        item = self._items[name]
+        following = self._items[next_name] if next_name is not None else None
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+
+
+class Killed(BaseException):
+    """A test has failed: the child ends."""
+
+
+def _print(text: str) -> None:
+    sys.__stdout__.write(f"{text}\n")
+    sys.__stdout__.flush()
+
+
+def row(name: str, mutants: int, survived: int) -> str:
+    """Return a row of the table."""
+    score = (mutants - survived) / mutants if mutants else 1.0
+    return f"| `{name.removeprefix('natsctl/')}` | {mutants} | {survived} | {score:.0%} |"
+
+
+def measure(modules: Sequence[Path]) -> coverage.Coverage:
+    """Start to record which tests run which lines of the modules."""
+    measured = coverage.Coverage(
+        data_file=None, config_file=False, include=[str(path) for path in modules]
+    )
+    measured.start()
+    return measured
+
+
+def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> Answer:
+    """Run *work* in a fork of this process, and return the answer, empty if it was killed."""
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(readable)
+        null = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            os.dup2(null, descriptor)
+        answer: Answer = {}
+        try:
+            work(answer)
+        except Killed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - a child ends only here
+            answer.setdefault("killer", repr(error))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        with os.fdopen(writable, "wb") as pipe:
+            pickle.dump(answer, pipe)
+        os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        if not select.select([pipe], [], [], timeout_s)[0]:
+            os.kill(pid, signal.SIGKILL)
+        written = pipe.read()
+    os.waitpid(pid, 0)
+    return pickle.loads(written) if written else {}  # noqa: S301 - from the child
+
+
+def place_of(code: CodeType) -> tuple[str, int]:
+    """Return a function's name and line, which a mutant does not change."""
+    return code.co_qualname, code.co_firstlineno
+
+
+def codes_in(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
+    """Return the code of each function in a module, with its place."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield place_of(constant), constant
+            yield from codes_in(constant)
+
+
+def files(modules: Sequence[str]) -> Iterator[Path]:
+    """Return the files of the modules and folders."""
+    for module in modules:
+        path = ROOT / module
+        if not path.exists():
+            sys.exit(f"there is no {module}")
+        yield from sorted(path.rglob("*.py")) if path.is_dir() else (path,)
+
+
+def main() -> int:
     """Run the mutants that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("modules", nargs="*", default=DEFAULT)
-    parser.add_argument("--tests", nargs="*", default=())
+    parser.add_argument("modules", nargs="*", default=MODULES)
+    parser.add_argument("--tests", nargs="*", default=TESTS)
+    parser.add_argument("--limit-s", type=float, default=3.0, help="processor time per mutant")
     given = parser.parse_args()
-    tests = " ".join(given.tests or map(tests_of, given.modules))
-    with tempfile.TemporaryDirectory(prefix="natsctl-mutants-") as folder:
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, Path(folder) / name)
-        Path(folder, "mutants.toml").write_text(
-            "[cosmic-ray]\n"
-            f"module-path = {list(given.modules)}\n"
-            f"timeout = {TIMEOUT_S}\n"
-            "excluded-modules = []\n"
-            f"test-command = '{sys.executable} -m pytest -q -x -p no:cacheprovider {tests}'\n"
-            "[cosmic-ray.distributor]\nname = 'local'\n"
-        )
-        run = Path(sys.executable).parent
-        environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        for command in (
-            ("cosmic-ray", "init", "mutants.toml", "session.sqlite"),
-            ("cosmic-ray", "exec", "mutants.toml", "session.sqlite"),
-            ("cr-report", "--surviving-only", "--show-diff", "session.sqlite"),
-            ("cr-rate", "session.sqlite"),
-        ):
-            subprocess.run([run / command[0], *command[1:]], cwd=folder, env=environ, check=True)
+    os.chdir(ROOT)
+    settings.register_profile(
+        "mutants",
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    options = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler")
+    options += ("--hypothesis-profile=mutants", "-m", "not long and not server")
+    options += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of hypothesis
+    plugin = Mutation(list(files(given.modules)), given.limit_s)
+    return int(pytest.main([*options, *given.tests], plugins=[plugin]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
