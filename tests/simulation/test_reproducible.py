@@ -1,5 +1,7 @@
 """The same seed gives the same run, in every process and however many runs came before."""
 
+import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -9,9 +11,11 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
+from natsctl.testing.simulation.bench import Bench
 from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
+from natsctl.testing.simulation.world.network import Network
 from tests.support.controllers.faulty import DOCUMENTS, ManagedShops, RandomNames, ReservedPort
 
 PROGRAM = """
@@ -52,3 +56,24 @@ def test_a_run_does_not_depend_on_the_runs_before(controller: ControllerClass) -
     forward = runs_of(controller, range(8))
     backward = runs_of(controller, reversed(range(8)))
     assert [shown(ran) for ran in forward] == [shown(ran) for ran in reversed(backward)]
+
+
+def test_a_timer_does_not_fire_in_a_later_run() -> None:
+    fired: list[str] = []
+
+    async def first() -> None:
+        asyncio.get_running_loop().call_later(5, fired.append, "first")
+
+    with Bench() as bench:
+        bench.run(first())
+        bench.run(asyncio.sleep(10))
+    assert fired == []
+
+
+def test_nothing_of_a_run_stays_in_memory() -> None:
+    with Simulation(subject_of(RandomNames), DOCUMENTS, Checks()) as simulation:
+        for seed in range(10):
+            simulation.run(schedule(simulation, seed))
+        gc.collect()
+        networks = [each for each in gc.get_objects() if isinstance(each, Network)]
+    assert len(networks) <= 1  # of the last run

@@ -131,8 +131,13 @@ def tertiary(
 
 def slots(cls: type) -> Iterator[Slot[Any]]:
     """Return the slots that a controller class declares or inherits."""
-    names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
-    for name in names:
+    declared = (
+        name
+        for base in reversed(cls.__mro__)
+        for name, value in vars(base).items()
+        if isinstance(value, Slot)
+    )
+    for name in dict.fromkeys(declared):
         slot = getattr(cls, name, None)
         if isinstance(slot, Slot):
             yield slot

@@ -45,9 +45,11 @@ async def resync(
     while True:
         ordered = tuple(keys())
         count, first = len(ordered), int(start * len(ordered))
-        for step in range(steps):
-            positions = range(count * step // steps, count * (step + 1) // steps)
-            if positions or step == steps - 1:
-                await asyncio.sleep(begun + interval_s * (step + 1) / steps - clock())
-                await in_slices((ordered[(first + number) % count] for number in positions), add)
+        added, step = 0, 0
+        while step < steps:
+            step = -(-steps * (added + 1) // count) if count else steps  # the next that adds a key
+            await asyncio.sleep(begun + interval_s * step / steps - clock())
+            positions = range(added, count * step // steps)
+            await in_slices((ordered[(first + number) % count] for number in positions), add)
+            added = positions.stop
         begun += interval_s

@@ -26,14 +26,19 @@ class SimulationLoop(VirtualTimeLoop):
     on all timers before, also on those that were cancelled.
     """
 
+    _scheduled: list[asyncio.TimerHandle]  # of asyncio's loop
+    _timer_cancelled_count: int
+
     def __init__(self) -> None:
         super().__init__()
         self._timers = 0
 
     def restart(self) -> None:
-        """Set the clock to 0; every task must have ended."""
+        """Set the clock to 0, and drop the timers; every task must have ended."""
         self._now = 0.0
         self._timers = 0
+        self._scheduled.clear()  # also cancelled timers would keep the objects of their run alive
+        self._timer_cancelled_count = 0
 
     def call_at(  # type: ignore[override]  # typeshed's generic form is for callers
         self, when: float, *args: Any, **options: Any

@@ -183,6 +183,9 @@ class NumberedTask(asyncio.Task[Any]):
     def __hash__(self) -> int:
         return self._number
 
+    def __repr__(self) -> str:  # asyncio's is slow, and each run asks for one
+        return f"<task {self._number}>"
+
 
 class TaskFactory:
     """Makes numbered tasks, and adds each to the process of the task that creates it."""
