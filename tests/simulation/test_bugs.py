@@ -72,6 +72,7 @@ CORRECT = [
     Case(faulty.FixedNames),
     Case(faulty.TimeOfCreation),
     Case(faulty.ReportsErrors),
+    Case(faulty.MakesSoonAfter),
     Case(faulty.DoneAfterDoing),
     Case(faulty.DeletesRenamed),
     Case(faulty.ReservedPort, always=faulty.ports_are_unique, ignore=("parts",)),

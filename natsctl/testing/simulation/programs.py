@@ -33,12 +33,14 @@ class HostedProgram:
         if self.hosted.synced.is_set() and not self.hosted.stopping:
             self.hosted.resync()
 
-    def requested_s(self, keys: Sequence[str]) -> float:
-        """Return the seconds until the last time that a sync of these keys asked for; 0 if none."""
+    def requested_s(self, keys: Sequence[str]) -> float | None:
+        """Return the seconds until the last time that a sync of these keys asked for, if any."""
         if not self.hosted.prepared:
-            return 0.0
+            return None
         places = (self.hosted.explain(key).queued for key in keys)
-        return max((place.s for place in places if place and place.place == "waiting"), default=0.0)
+        return max(
+            (place.s for place in places if place and place.place == "waiting"), default=None
+        )
 
     @property
     def failing(self) -> dict[str, str]:

@@ -238,7 +238,7 @@ class Run:
             if not await self._wait_idle(SETTLE_S):
                 raise ViolatedError(self._never_settles())
             requested_s = self._requested_s()
-            if not requested_s or quiet_s > QUIET_S:
+            if requested_s is None or quiet_s > QUIET_S:
                 return
             before, wait_s = self._network.writes_count, min(requested_s, POLL_S_MAX) + 0.01
             await asyncio.sleep(wait_s)
@@ -273,10 +273,10 @@ class Run:
         else:
             self._group.restart()
 
-    def _requested_s(self) -> float:
+    def _requested_s(self) -> float | None:
         program = self._group.program
         if not isinstance(program, HostedProgram):
-            return 0.0
+            return None
         kinds = self._subject.primaries
         return program.requested_s([key for kind in kinds for key in self._keys(kind)])
 

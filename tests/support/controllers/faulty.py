@@ -180,6 +180,20 @@ class RestlessStatus(MakesParts):
         await self.shops.update_status(key, {"syncs": int(str(syncs)) + 1})
 
 
+class MakesSoonAfter(MakesParts):
+    """Makes its object in the next sync, which it requests for a moment later."""
+
+    async def sync_handler(self, key: str) -> float | None:
+        shop = self.shops.get(key)
+        if shop is not None and "begun" not in shop.status:
+            await self.shops.update_status(key, {"begun": True})
+            return 0.0102
+        return await super().sync_handler(key)
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(key, part(shop))
+
+
 class DoneBeforeDoing(MakesParts):
     """Stores that it is done before it does anything."""
 
