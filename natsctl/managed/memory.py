@@ -1,5 +1,6 @@
 """Notes what a reconciler remembers of an object, so that a replay begins with the same memory."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         confirmed: the observed creation within its grace period.
         creation_waits: the revision and the seconds until a failed creation is repeated.
         result: the result that could not be stored.
+        deletion_age_s: the seconds since the deletion of the resource was requested first.
     """
 
     link: Link = Link()
@@ -42,13 +44,16 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     confirmed: Creation | None = None
     creation_waits: tuple[int, float] | None = None
     result: PendingResult | None = None
+    deletion_age_s: float | None = None
 
 
 class ReconcilerMemory:
     """The memory of a reconciler, by object.
 
+    `confirmed` has the observed creations within their grace period, `deletions` the times at which
+    deletions of resources were requested first, by the event loop's clock.
+
     Args:
-        confirmed: the observed creations within their grace period, by key.
         backoff: delays failed creations.
         results: has the results that could not be stored.
         links: the link records; None if the objects have none.
@@ -57,13 +62,13 @@ class ReconcilerMemory:
 
     def __init__(
         self,
-        confirmed: dict[str, Creation],
         backoff: CreationBackoff,
         results: Results,
         links: Links | None,
         makes: Callable[[Stored], Managed[Any]],
     ) -> None:
-        self._confirmed = confirmed
+        self.confirmed: dict[str, Creation] = {}
+        self.deletions: dict[str, float] = {}
         self._backoff = backoff
         self._results = results
         self._links = links
@@ -85,24 +90,32 @@ class ReconcilerMemory:
                 annotations=managed.annotations,
                 withdrawn=withdrawn,
             )
+        requested_at = self.deletions.get(key)
         return Memory(
             link=link,
             link_revision=revision,
-            confirmed=self._confirmed.get(key),
+            confirmed=self.confirmed.get(key),
             creation_waits=self._backoff.wait_of(key),
             result=result,
+            deletion_age_s=None if requested_at is None else _now() - requested_at,
         )
 
     def _restore(self, key: str, memory: Memory) -> None:
         if self._links is not None and memory.link_revision is not None:
             self._links.see(key, memory.link_revision, memory.link)
         if memory.confirmed is not None:
-            self._confirmed[key] = memory.confirmed
+            self.confirmed[key] = memory.confirmed
         if memory.creation_waits is not None:
             self._backoff.wait(key, *memory.creation_waits)
+        if memory.deletion_age_s is not None:
+            self.deletions[key] = _now() - memory.deletion_age_s
         if memory.result is not None:
             result = memory.result
             managed = self._makes(Stored(key, result.revision, bytes(result.value)))
             managed.annotations = dict(result.annotations)
             managed.keep()
             self._results.expect(managed, withdrawn=result.withdrawn)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

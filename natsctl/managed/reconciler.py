@@ -29,7 +29,6 @@ from natsctl.errors import (
 )
 from natsctl.managed.calls import ExternalCalls, Reconciliation
 from natsctl.managed.creation.backoff import BACKOFF_S, CreationBackoff
-from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.links import Links
 from natsctl.managed.creation.results import Results
 from natsctl.managed.critical import (
@@ -144,7 +143,6 @@ class ManagedReconciler(Generic[T]):
         self._log = EventLogger(logger, {})
         self._timeout_s, self._clock = timeout_s, clock
         self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
-        self._confirmed: dict[str, Creation] = {}  # observed creations within their grace period
         self._links = _links(managed, self._names)
         self._reports = Reports(
             store, recorder=recorder, logger=self._log, finalizer=self._finalizer, names=self._names
@@ -156,6 +154,7 @@ class ManagedReconciler(Generic[T]):
             links=self._links,
             updater=critical_annotation_updater,
         )
+        self._memory = ReconcilerMemory(self._backoff, self._results, self._links, self._stored)
         self._calls = ExternalCalls[T](self._reports)
         self._steps = Steps(
             managed,
@@ -166,11 +165,9 @@ class ManagedReconciler(Generic[T]):
             names=self._names,
             finalizer=self._finalizer,
             grace_s=creation_grace_period_s,
+            deletions=self._memory.deletions,
             poll=Poll(poll_interval_s, poll_interval_hook, poll_jitter_s),
             clock=clock,
-        )
-        self._memory = ReconcilerMemory(
-            self._confirmed, self._backoff, self._results, self._links, self._stored
         )
 
     blocking = staticmethod(blocking)
@@ -203,7 +200,7 @@ class ManagedReconciler(Generic[T]):
         if managed is None:
             self._steps.forget(key)
             self._backoff.forget(key)
-            self._confirmed.pop(key, None)
+            self._memory.confirmed.pop(key, None)
             return None
         reconciliation = Reconciliation(managed, self._timeout_s)
         situation = self._situation(reconciliation)
@@ -213,12 +210,12 @@ class ManagedReconciler(Generic[T]):
         async with self._connected(reconciliation):
             state = await self._observed(reconciliation)
             if situation.recent and state is not Observed.ABSENT:
-                self._confirmed[key] = managed.creation
+                self._memory.confirmed[key] = managed.creation
             action = decide(msgspec.structs.replace(situation, observed=state))
             with self._backoff.attempt(action, managed):
                 after_s = await self._steps.take(action, reconciliation)
             if reconciliation.confirmed:
-                self._confirmed[key] = managed.creation
+                self._memory.confirmed[key] = managed.creation
             return after_s
 
     # ---- reading the object
@@ -273,7 +270,7 @@ class ManagedReconciler(Generic[T]):
         age_s = creation.age_s(self._clock())
         in_grace = age_s is not None and age_s < self._grace_s
         if not in_grace:
-            self._confirmed.pop(managed.key, None)
+            self._memory.confirmed.pop(managed.key, None)
         may = self._permissions(reconciliation)
         return Situation(
             paused=self._pause(managed) is not None,
@@ -286,8 +283,18 @@ class ManagedReconciler(Generic[T]):
             may_delete=may.delete,
             unknown=creation.unknown,
             named=self._external_name is not None,
-            recent=in_grace and self._confirmed.get(managed.key) != creation,
+            recent=in_grace and not self._trusts_absence(managed),
         )
+
+    def _trusts_absence(self, managed: Managed[T]) -> bool:
+        """Return whether a missing resource is gone, although its creation is recent.
+
+        An observation may be older than the one before. So the resource of a deleted object is not
+        gone before its deletion was requested.
+        """
+        if managed.is_going and managed.key not in self._memory.deletions:
+            return False
+        return self._memory.confirmed.get(managed.key) == managed.creation
 
     def _pause(self, managed: Managed[T]) -> Pause | None:
         return active_pause(managed.policies.get(self._names.paused), self._clock())

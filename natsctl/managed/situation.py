@@ -46,8 +46,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         may_create: the policies permit a creation; likewise `may_update` and `may_delete`.
         unknown: a creation has begun, and its result is not stored.
         named: the external name is known before a creation, so an observation finds the resource.
-        recent: a creation has, or may have, succeeded within the grace period, and the resource
-            was not observed yet.
+        recent: a creation has, or may have, succeeded within the grace period, and a missing
+            resource may be one that is not visible yet.
         observed: the state of the external resource.
     """
 

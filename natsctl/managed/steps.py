@@ -56,6 +56,7 @@ class Steps(Generic[T]):
         names: AnnotationNames,
         finalizer: str,
         grace_s: float,
+        deletions: dict[str, float],
         poll: Poll[T],
         clock: Callable[[], datetime],
     ) -> None:
@@ -70,7 +71,7 @@ class Steps(Generic[T]):
         self._grace_s = grace_s
         self._poll = poll
         self._clock = clock
-        self._deleting: dict[str, float] = {}  # when the deletion began, by the event loop's clock
+        self._deletions = deletions
         self._steps: dict[Action, Callable[[Reconciliation[T]], Awaitable[float | None]]] = {
             Action.PAUSE: self._pause,
             Action.REJECT: self._reject,
@@ -149,7 +150,7 @@ class Steps(Generic[T]):
         self._reports.event(managed, "DeletedExternalResource", text)
         await self._reports.status(managed, Condition.deleting(), Condition.reconcile_success())
         now = asyncio.get_running_loop().time()
-        return self._poll.soon_s(now - self._deleting.setdefault(managed.key, now))
+        return self._poll.soon_s(now - self._deletions.setdefault(managed.key, now))
 
     async def _delay(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
@@ -350,4 +351,4 @@ class Steps(Generic[T]):
     def forget(self, key: str) -> None:
         """Drop the pending result and the deletion time of the object."""
         self._results.forget(key)
-        self._deleting.pop(key, None)
+        self._deletions.pop(key, None)

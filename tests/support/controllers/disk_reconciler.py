@@ -86,6 +86,10 @@ class Cloud:
         self.created.append(key)
         self._seen_from[name] = asyncio.get_running_loop().time() + self.appears_after_s
 
+    def hide(self, name: str, seconds: float) -> None:
+        """Let observations miss a disk for a time, as a replica does that lags."""
+        self._seen_from[name] = asyncio.get_running_loop().time() + seconds
+
     def delete(self, name: str) -> None:
         """Remove a disk, which disappears after `goes_after_s`."""
         now = asyncio.get_running_loop().time()

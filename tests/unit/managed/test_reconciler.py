@@ -232,6 +232,26 @@ class TestGracePeriod:
         await play.settle()
         assert play.cloud.disks == {}
 
+    async def test_a_deleted_object_waits_for_a_new_resource_that_is_not_observed_any_more(
+        self, play: Play
+    ) -> None:
+        await play.put()
+        await play.settle()
+        play.cloud.hide("disk-1", 20)
+        await play.primary.delete("a")
+        await play.settle()
+        assert play.cloud.disks == {}
+
+    async def test_a_new_resource_that_is_deleted_keeps_its_object_no_longer(
+        self, play: Play
+    ) -> None:
+        await play.put()
+        await play.settle()
+        await play.primary.delete("a")
+        await play.settle()
+        assert play.cloud.disks == {}
+        assert asyncio.get_running_loop().time() < 2
+
 
 class TestFailedCreations:
     async def test_a_failed_create_is_recorded_and_retried(self, play: Play) -> None:
@@ -537,6 +557,7 @@ class TestDelete:
     ) -> None:
         await play.put()
         await play.settle()
+        await asyncio.sleep(31)  # the grace period ends
         play.cloud.disks.clear()
         await play.edit("a", lambda document: document["metadata"]["finalizers"].append("other"))
         await play.primary.delete("a")
@@ -1004,6 +1025,7 @@ class TestRefusedWrites:
         play = Play(store=_RefusingStore(released))
         await play.put()
         await play.settle()
+        await asyncio.sleep(31)  # the grace period ends
         await play.primary.delete("a")
         play.cloud.disks.clear()
         await self._failed(play, "the removal of the finalizer")
