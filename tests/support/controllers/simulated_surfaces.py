@@ -168,6 +168,7 @@ class WatchedSigns(_Guest):
     def use(self, *, nats: Stores | None = None, kube: Stores | None = None) -> None:
         assert nats is not None
         self.nats = nats
+        self._one_at_a_time = asyncio.Lock()
         options = DynamicOptions(enable_cache=True)
         self.dynamic = DynamicWatcher(self._reconcile, nats=nats, options=options)
 
@@ -183,9 +184,10 @@ class WatchedSigns(_Guest):
 
     async def _reconcile(self, watcher: ObjectIdentifier) -> float | None:
         assert self.nats is not None
-        async with self.dynamic.query_batch(watcher):
-            shops = await self.dynamic.list(watcher, kv_kind("shops"), namespace="")
-        await self._write(sorted(str(documents.metadata_of(shop)["name"]) for shop in shops))
+        async with self._one_at_a_time:  # the first call and one of an event
+            async with self.dynamic.query_batch(watcher):
+                shops = await self.dynamic.list(watcher, kv_kind("shops"), namespace="")
+            await self._write(sorted(str(documents.metadata_of(shop)["name"]) for shop in shops))
         return None
 
     async def _write(self, names: list[str]) -> None:
