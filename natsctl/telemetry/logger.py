@@ -82,7 +82,7 @@ class HidingFormatter(logging.Formatter):
         return escaped_lines(hidden(super().format(record), limit=TRACEBACK_MAX))
 
 
-class SyncFields(msgspec.Struct, eq=False):
+class SyncFields(msgspec.Struct, eq=False, gc=False):
     """The log context of one sync, kept raw: it becomes a mapping only if something is logged.
 
     `failures` returns how often the key has failed in a row before this sync.

@@ -189,9 +189,8 @@ class Cache(Generic[T]):
         listing = self._listing
         match event:
             case Applied():
-                if listing is None:
-                    return self._put(event.stored)
-                listing.put(event.stored)
+                change = self.put(event.stored)
+                return () if change is None else (change,)
             case Deleted():
                 if listing is None:
                     return self._remove(event)
@@ -207,6 +206,15 @@ class Cache(Generic[T]):
             case Listed():
                 return self._end_listing(event.revision)
         return ()
+
+    def put(self, stored: Stored) -> Change[T] | None:
+        """Apply a state of an object, as `apply` does; return the change, None during a listing."""
+        if self._listing is not None:
+            self._listing.put(stored)
+            return None
+        change = self._fold(stored)
+        self._reach(stored.revision)
+        return change
 
     async def passed(self, revision: int) -> None:
         """Wait until the state includes every write up to *revision*."""
@@ -250,11 +258,6 @@ class Cache(Generic[T]):
                 self._on_invalid(invalid)
             yield None
         yield from listing.changes(since=since)
-
-    def _put(self, stored: Stored) -> Iterable[Change[T]]:
-        change = self._fold(stored)
-        self._reach(stored.revision)
-        return () if change is None else (change,)
 
     def _fold(self, stored: Stored) -> Change[T] | None:
         key, state = stored.key, self._state

@@ -15,7 +15,16 @@ from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Change, Listed, Listing, Sequenced, Store, Stored, WatchEvent
+from natsctl.model.store import (
+    Applied,
+    Change,
+    Listed,
+    Listing,
+    Sequenced,
+    Store,
+    Stored,
+    WatchEvent,
+)
 from natsctl.slices import Slices, in_slices
 from natsctl.telemetry.logger import get_logger, unbind_sync
 from natsctl.telemetry.tracing import Span, watch_span
@@ -30,7 +39,6 @@ FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 5.0
-_OF_LISTING = (Listing, Listed)
 ABSENT = "absent"  # the incarnation of a kind that does not exist in the store
 
 
@@ -172,20 +180,20 @@ class Informer(Generic[T]):
                 self._on_appeared()
 
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
-        slices = Slices()
+        slices, cache = Slices(), self.cache
         async for event in events:
             self.failure = None
-            if isinstance(event, _OF_LISTING) or self._notifying.locked():
-                await self._apply(event, slices)
-                if isinstance(event, Listed):
-                    establishing.end()
-                    self._listed()
-            else:
-                for change in self.cache.apply(event):  # one at most
-                    if change is not None:
-                        self._notify(change)
+            if type(event) is Applied and not self._notifying.locked():
+                change = cache.put(event.stored)
+                if change is not None:
+                    self._notify(change)
                 if slices.over:
                     await slices.pause()
+                continue
+            await self._apply(event, slices)
+            if isinstance(event, Listed):
+                establishing.end()
+                self._listed()
 
     async def _apply(self, event: WatchEvent, slices: Slices) -> None:
         """Apply the event, and notify subscribers of its changes in slices."""

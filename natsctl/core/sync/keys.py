@@ -245,10 +245,10 @@ def _operation_for(change: Change[Any], primary: Primary[Any]) -> Operation | No
 def _desired_changed(kind: Kind[Any], before: Stored, after: Stored) -> bool:
     """Return whether the desired state differs, or changed in between and was restored.
 
-    In the second case only the generation differs, and a sync sets `observedGeneration`.
+    In the second case only the generation differs, and a sync sets `observedGeneration`. A write
+    by natsctl that changes the desired state changes the generation, which is compared first.
     """
-    if kind.differs(before.value, after.value):
+    old, new = before.value, after.value
+    if not kind.plain and kind.generation(old) != kind.generation(new):
         return True
-    return not kind.plain and (
-        kind.metadata(before.value).generation != kind.metadata(after.value).generation
-    )
+    return kind.differs(old, new)

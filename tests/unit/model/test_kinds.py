@@ -163,6 +163,21 @@ class TestEncoding:
             document(APPS.encode(current, App(spec=AppSpec("hi"))))["metadata"]["generation"] == 1
         )
 
+    @pytest.mark.parametrize(
+        ("value", "generation"),
+        [
+            (b'{"metadata":{"labels":{"a":"b"},"generation":7},"spec":{"generation":1}}', 7),
+            (b'{"metadata":{"uid":"u"},"spec":{}}', 0),
+            (b'{"spec":{}}', 0),
+            (b'{"metadata":{"generation":"7"}}', 0),
+            (b"no JSON", 0),
+        ],
+    )
+    def test_the_generation_of_a_value_is_that_of_its_metadata(
+        self, value: bytes, generation: int
+    ) -> None:
+        assert APPS.generation(value) == generation
+
     def test_an_object_of_another_type_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"App\.apps holds App, not Note"):
             APPS.encode(None, Note("hi"))  # type: ignore[arg-type]  # another type
