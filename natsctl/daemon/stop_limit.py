@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-from collections.abc import Callable
 
 from natsctl.core.sync.calls import calls
 from natsctl.telemetry.logger import get_logger
@@ -25,12 +24,10 @@ class StopLimit:
 
     Args:
         stop_timeout_s: how long calls in progress may continue after a stop.
-        leave: ends the process with an exit status, at once.
     """
 
-    def __init__(self, stop_timeout_s: float, *, leave: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, stop_timeout_s: float) -> None:
         self._limit_s = stop_timeout_s + MORE_S
-        self._leave = leave
         self._timer: threading.Timer | None = None
 
     def start(self) -> None:
@@ -47,7 +44,7 @@ class StopLimit:
         finally:
             for stream in (sys.stderr, sys.stdout):
                 stream.flush()
-            self._leave(FAILED)
+            os._exit(FAILED)
 
     def _report(self) -> None:
         for call in list(calls):

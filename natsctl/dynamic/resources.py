@@ -9,8 +9,6 @@ from natsctl.dynamic.identifier import GroupVersionKind
 from natsctl.errors import NoVersionedResourceError, StoreMissingError, UsageError
 from natsctl.model.discovery import Discovers
 
-WATCHED_BY = ("list", "watch")
-
 
 class ObjectCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The time to live of cached conversions in seconds.

@@ -1,10 +1,8 @@
 """`natsctl simulate`: runs a controller in memory through schedules with faults."""
 
 import functools
-import os
 import time
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -14,8 +12,9 @@ from natsctl.cli.framework.command import INTERRUPTED, App, interruptible
 from natsctl.cli.framework.controller_options import ControllerOption
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.output.encoding import json_text
-from natsctl.cli.output.printing import OUTPUT_OPTION
+from natsctl.cli.output.printing import OUTPUT_OPTION, TextOutput
 from natsctl.cli.output.terminal import progress_bar, write_line, write_text
+from natsctl.daemon.processes.cores import usable_cores
 from natsctl.errors import UsageError
 from natsctl.testing.simulation.finding import Report
 from natsctl.testing.simulation.run import Checks
@@ -25,13 +24,6 @@ from natsctl.testing.simulation.subject import subject_of
 app = App()
 
 Documents = Sequence[Mapping[str, Any]]
-
-
-class SimulateOutput(Enum):
-    """An output format of `natsctl simulate`."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 @app.add(
@@ -73,7 +65,7 @@ def simulate(
             "repeatable",
         ),
     ] = None,
-    output: Annotated[SimulateOutput, OUTPUT_OPTION] = SimulateOutput.TEXT,
+    output: Annotated[TextOutput, OUTPUT_OPTION] = TextOutput.TEXT,
 ) -> None:
     """Simulate a controller under faults, and find the bugs of a bad day.
 
@@ -90,7 +82,7 @@ def simulate(
     seeds, count = range(seed, seed + runs), _count(processes)
     with interruptible():
         report = _search(make, seeds, count)
-    if output is SimulateOutput.JSON:
+    if output is TextOutput.JSON:
         write_text(json_text(report.document()))
     else:
         _write(report, runs)
@@ -121,7 +113,7 @@ def _search(make: "functools.partial[Simulation]", seeds: range, processes: int)
 
 def _count(processes: str) -> int:
     if processes == "auto":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        return usable_cores()
     if processes.isdecimal() and int(processes) > 0:
         return int(processes)
     raise UsageError(f"--processes is a number above 0 or auto, not {processes!r}")

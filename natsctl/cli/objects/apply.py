@@ -12,13 +12,13 @@ from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_erro
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import CreateOption
 from natsctl.cli.objects.writing import (
-    ChangeOutput,
     ChangeOutputOption,
     DryRun,
     DryRunOption,
     Target,
     ThenPlanOption,
 )
+from natsctl.cli.output.printing import TextOutput
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.errors import ConflictError, InvalidObjectError, TooLargeError, UsageError
@@ -53,7 +53,7 @@ async def apply(
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = ChangeOutput.TEXT,
+    output: ChangeOutputOption = TextOutput.TEXT,
 ) -> None:
     """Apply objects from files.
 

@@ -10,13 +10,13 @@ from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_erro
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import BucketArgument, existing_bucket
 from natsctl.cli.objects.writing import (
-    ChangeOutput,
     ChangeOutputOption,
     DryRun,
     DryRunOption,
     Target,
     ThenPlanOption,
 )
+from natsctl.cli.output.printing import TextOutput
 from natsctl.cli.output.terminal import YesOption, confirm, write_notice
 from natsctl.core.objects.finalizers import delete as delete_object
 from natsctl.errors import (
@@ -64,7 +64,7 @@ async def delete(
     ] = None,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = ChangeOutput.TEXT,
+    output: ChangeOutputOption = TextOutput.TEXT,
 ) -> None:
     """Delete objects.
 

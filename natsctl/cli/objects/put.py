@@ -19,12 +19,12 @@ from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument
 from natsctl.cli.objects.writing import (
-    ChangeOutput,
     ChangeOutputOption,
     DryRun,
     DryRunOption,
     ThenPlanOption,
 )
+from natsctl.cli.output.printing import TextOutput
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
@@ -76,7 +76,7 @@ async def put(
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = ChangeOutput.TEXT,
+    output: ChangeOutputOption = TextOutput.TEXT,
 ) -> None:
     """Store a whole object.
 

@@ -3,8 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 import typer
@@ -15,7 +14,7 @@ from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.differences import write_differences
-from natsctl.cli.output.printing import write_json
+from natsctl.cli.output.printing import TextOutput, write_json
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.core.planning.planned import Planned, planned
@@ -23,7 +22,7 @@ from natsctl.daemon.published import published_schemas
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.stores import Nats, connect
+from natsctl.jetstream.stores import connect
 from natsctl.model.kinds import KvKind
 from natsctl.model.plans.plan import Action, Plan
 from natsctl.model.schemas.kind_schema import PublishedKind
@@ -40,83 +39,48 @@ ThenPlanOption = Annotated[
 ]
 
 
-class ChangeOutput(Enum):
-    """An output format of the change that a dry run shows."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 ChangeOutputOption = Annotated[
-    ChangeOutput,
+    TextOutput,
     typer.Option("--output", "-o", help="Format of the change that --dry-run shows"),
 ]
 
 
-class Target(Protocol):
-    """The buckets of one command."""
+class Target(msgspec.Struct, frozen=True):
+    """The buckets of one command, whose writes are stored."""
 
-    @property
-    def connection(self) -> Connection:
-        """The connection to NATS."""
-        ...
-
-    @property
-    def note(self) -> str:
-        """The end of a result: whether it is one of a dry run."""
-        ...
+    connection: Connection
+    note: ClassVar[str] = ""
+    """The end of a result: whether it is one of a dry run."""
 
     def outcome(self, rewritten: Rewritten) -> str:
         """Return the result of a write as a phrase."""
-        ...
+        return outcome(rewritten)
 
     async def store(self, bucket: str, value_type: type = bytes, *, create: bool = False) -> Store:
         """Return the store of a bucket; raises `StoreMissingError` unless *create*."""
-        ...
-
-    def report(self, bucket: str, key: str, result: str) -> None:
-        """Report the result of a write, and the change if it is not stored."""
-        ...
-
-
-class _Stored(msgspec.Struct, frozen=True):
-    """Buckets whose writes are stored."""
-
-    connection: Connection
-    note: str = ""
-
-    async def store(self, bucket: str, value_type: type = bytes, *, create: bool = False) -> Store:
         opened = await existing_bucket(self.connection, bucket, create=create)
         return BucketStore(opened, value_type)
 
-    def outcome(self, rewritten: Rewritten) -> str:
-        """See `Target.outcome`."""
-        return outcome(rewritten)
-
     def report(self, bucket: str, key: str, result: str) -> None:
-        """See `Target.report`."""
+        """Report the result of a write, and the change if it is not stored."""
         write_line(f"{bucket}/{key} {result}")
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class _Shown(Target, frozen=True):
     """Buckets whose writes are only shown."""
 
-    nats: Nats
     plan: Planned
-    output: ChangeOutput
-    note: str = " (dry run)"
-
-    @property
-    def connection(self) -> Connection:
-        return self.nats.connection
+    output: TextOutput
+    note: ClassVar[str] = " (dry run)"
 
     def outcome(self, rewritten: Rewritten) -> str:
         """See `Target.outcome`."""
         if rewritten.base is None:
-            return outcome(rewritten)
+            return super().outcome(rewritten)
         return f"{'configured' if rewritten.base else 'created'}{self.note}"
 
     async def store(self, bucket: str, value_type: type = bytes, *, create: bool = False) -> Store:
+        """See `Target.store`."""
         kind = await self._kind(bucket, value_type)
         try:
             opened = await existing_bucket(self.connection, bucket)
@@ -142,9 +106,9 @@ class _Shown(msgspec.Struct, frozen=True):
 
     def report(self, bucket: str, key: str, result: str) -> None:
         """See `Target.report`; in JSON, the end of the command writes all changes."""
-        if self.output is ChangeOutput.JSON:
+        if self.output is TextOutput.JSON:
             return
-        write_line(f"{bucket}/{key} {result}")
+        super().report(bucket, key, result)
         for action in self.actions:
             if (_bucket(action), action.key) == (bucket, key):
                 write_differences(action.diff, indent="  ")
@@ -170,11 +134,11 @@ class DryRun(msgspec.Struct, frozen=True):
     shown: bool
     controller: str | None
     stores: StoreOptions
-    output: ChangeOutput = ChangeOutput.TEXT
+    output: TextOutput = TextOutput.TEXT
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for a controller or a format without a dry run."""
-        if self.output is not ChangeOutput.TEXT and not self.shown:
+        if self.output is not TextOutput.TEXT and not self.shown:
             raise UsageError("--output is the format of a dry run: it needs --dry-run")
         if self.controller is not None and not self.shown:
             raise UsageError("--controller shows what follows a change: it needs --dry-run")
@@ -184,14 +148,16 @@ class DryRun(msgspec.Struct, frozen=True):
         """Connect to NATS, and yield the buckets; the end of the context shows the plan."""
         async with connect(self.stores.nats) as nats:
             if not self.shown:
-                yield _Stored(nats.connection)
+                yield Target(nats.connection)
                 return
-            target = _Shown(nats, planned(nats=nats, kube=None, key_of=lambda: ""), self.output)
+            target = _Shown(
+                nats.connection, planned(nats=nats, kube=None, key_of=lambda: ""), self.output
+            )
             yield target
             made = None
             if self.controller is not None:
                 made = await self._plan(self.controller, target)
-            if self.output is ChangeOutput.JSON:
+            if self.output is TextOutput.JSON:
                 write_json(_Change(target.actions, UNSET if made is None else made.plan))
             if made is not None:
                 self._show_plan(made)
@@ -222,6 +188,6 @@ class DryRun(msgspec.Struct, frozen=True):
     def _show_plan(self, made: "MadePlan") -> None:
         from natsctl.cli.output.plans import PlanOutput, exit_with_plan, write_plan  # noqa: PLC0415
 
-        if self.output is ChangeOutput.TEXT:
+        if self.output is TextOutput.TEXT:
             write_plan(made, PlanOutput.TREE)
         exit_with_plan(made.plan, exit_code=False)

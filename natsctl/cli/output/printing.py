@@ -54,6 +54,13 @@ class Output(Enum):
     VALUE = "value"
 
 
+class TextOutput(Enum):
+    """An output format of a result that is a text."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 OutputOption = Annotated[Output, OUTPUT_OPTION]
 
 
