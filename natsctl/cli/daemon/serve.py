@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from natsctl.cli.daemon.supervise import PrivateServer, reporting, serve_pages
 from natsctl.cli.framework.controllers import load_runnable_controller
@@ -36,6 +37,9 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.telemetry.logger import get_logger
+
+if TYPE_CHECKING:  # importing it takes a third of a second
+    from natsctl.kubernetes.cluster import Kube
 
 log = get_logger(__name__)
 
@@ -143,38 +147,52 @@ async def _serve(
         cluster_for(controllers, cluster, wait=True) as kube,
         connect(options, wait=True) as nats,
     ):
-        installation_id = await _installation_id(nats)
-        if installation_id:
-            state_directory.set(settings.state_directory / installation_id)
-        operator = Operator(
-            controllers,
-            nats=nats,
-            kube=kube,
-            settings=settings,
-            election=_election(nats, settings, installation_id),
-            shard=_shard(nats, settings, installation_id, place),
-            on_stop=on_stop,
-        )
+        operator = await _operator(controllers, nats, kube, settings, place, on_stop=on_stop)
         elected, shared = tuple(operator.elections.values()), tuple(operator.shards.values())
-        with vitals.of(nats.connection, operator.runtimes, elected, kube, shared):
-            daemon = this_process()
-            names = [runtime.name for runtime in operator.runtimes]
-            async with answering(
-                nats.connection,
-                operator.runtimes,
-                leads=operator.leads,
-                shards=operator.shards,
-                elections=operator.elections,
-                daemon=daemon,
-                planner=Planner(nats=nats, kube=kube, owner_names=settings.owner_names),
-            ):
-                with vitals.watchdog.standing_in(status_stand_in(options, daemon, names)):
-                    recordings = Recordings(
-                        settings.recordings_max_bytes, everything=settings.record
-                    )
-                    async with publishing(nats, controllers):
-                        with recording(recordings):
-                            await _run_operator(operator, report, ended_peers)
+        daemon, names = this_process(), [runtime.name for runtime in operator.runtimes]
+        answers = answering(
+            nats.connection,
+            operator.runtimes,
+            leads=operator.leads,
+            shards=operator.shards,
+            elections=operator.elections,
+            daemon=daemon,
+            planner=Planner(nats=nats, kube=kube, owner_names=settings.owner_names),
+        )
+        stand_in = status_stand_in(options, daemon, names)
+        recordings = Recordings(settings.recordings_max_bytes, everything=settings.record)
+        async with AsyncExitStack() as stack:
+            parts = vitals.of(nats.connection, operator.runtimes, elected, kube, shared)
+            stack.enter_context(parts)
+            await stack.enter_async_context(answers)
+            stack.enter_context(vitals.watchdog.standing_in(stand_in))
+            await stack.enter_async_context(publishing(nats, controllers))
+            stack.enter_context(recording(recordings))
+            await _run_operator(operator, report, ended_peers)
+
+
+async def _operator(
+    controllers: Sequence[Controller | Runnable],
+    nats: Nats,
+    kube: "Kube | None",
+    settings: ControllerSettings,
+    place: ChildOptions | None,
+    *,
+    on_stop: Callable[[], None],
+) -> Operator:
+    """Return the operator of the controllers, with leases and files of this installation."""
+    installation_id = await _installation_id(nats)
+    if installation_id:
+        state_directory.set(settings.state_directory / installation_id)
+    return Operator(
+        controllers,
+        nats=nats,
+        kube=kube,
+        settings=settings,
+        election=_election(nats, settings, installation_id),
+        shard=_shard(nats, settings, installation_id, place),
+        on_stop=on_stop,
+    )
 
 
 async def _serve_plan(
