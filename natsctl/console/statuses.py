@@ -12,7 +12,7 @@ from natsctl.core.insight.lanes import LANE_MAX, Lanes
 from natsctl.daemon.api.activity import Activity
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerStatus
-from natsctl.daemon.api.mode import Mode
+from natsctl.daemon.api.mode import Mode, counted
 from natsctl.daemon.api.peers import conflict
 from natsctl.errors import NatsctlError
 from natsctl.model.pause import Pause
@@ -156,10 +156,7 @@ def _mode(statuses: Sequence[ControllerStatus], working: Sequence[ControllerStat
         return ""
     if working[0].mode.startswith(Mode.SHARED):
         return "1 shard" if len(working) == 1 else f"{len(working)} shards"
-    alone = Counter(status.mode for status in statuses)[Mode.ALONE]
-    if working[0].mode == Mode.ALONE and alone > 1:
-        return f"{Mode.ALONE} \N{MULTIPLICATION SIGN}{alone}"
-    return working[0].mode
+    return counted(working[0].mode, Counter(status.mode for status in statuses)[Mode.ALONE])
 
 
 def _lanes(lanes: Sequence[Lanes]) -> Lanes | None:

@@ -9,7 +9,7 @@ from natsctl.cli.output.explanations import lane_rows
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.daemon.api.messages import ControllerStatus
-from natsctl.daemon.api.mode import Mode
+from natsctl.daemon.api.mode import Mode, counted
 from natsctl.daemon.api.peers import conflict
 from natsctl.jetstream.bucket.entries import NONE, short_time
 from natsctl.jetstream.connection.options import NatsOptions
@@ -80,8 +80,8 @@ def _write(statuses: Sequence[ControllerStatus], *, wide: bool) -> None:
 
 
 def _row(status: ControllerStatus, alone: int) -> list[str]:
-    count = f" \N{MULTIPLICATION SIGN}{alone}" if status.mode == Mode.ALONE and alone > 1 else ""
-    head = [status.controller, str(status.daemon), status.state, f"{status.mode}{count}" or NONE]
+    mode = counted(status.mode, alone) or NONE
+    head = [status.controller, str(status.daemon), status.state, mode]
     if status.primaries is None or status.queue is None:
         return [*head, *[NONE] * (len(HEADINGS) - len(head))]
     keys = NONE if status.keys is None else status.keys

@@ -3,7 +3,7 @@
 import asyncio
 
 from natsctl.console.reads.background import retrieved
-from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.client import NO_DAEMON, Daemons
 from natsctl.errors import NoDaemonError
 from natsctl.jetstream.connection.connection import Connection
 
@@ -31,7 +31,7 @@ class Roster:
         elif age_s > FRESH_S:
             self._searching()
         if self._daemons is None:
-            raise NoDaemonError("no daemon answers: start one with `natsctl run`")
+            raise NoDaemonError(NO_DAEMON)
         return self._daemons
 
     def _searching(self) -> "asyncio.Task[None]":

@@ -31,6 +31,7 @@ T = TypeVar("T")
 GRACE_S = 2.0  # beyond the time limit of a daemon's handler
 APPLIED_MAX = 200  # orphans in one request
 FIND_S = 2.0  # for the answers of all daemons
+NO_DAEMON = "no daemon answers: start one with `natsctl run`"
 UNANSWERED = "no daemon answered for its owner"  # why an orphan is kept
 
 
@@ -54,7 +55,7 @@ class Daemons:
         """
         infos = await services(connection, NAME, timeout_s=FIND_S)
         if not infos:
-            raise NoDaemonError("no daemon answers: start one with `natsctl run`")
+            raise NoDaemonError(NO_DAEMON)
         return cls(connection, infos)
 
     @property

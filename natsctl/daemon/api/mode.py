@@ -47,6 +47,11 @@ def current_mode(election: Election | None, shard: Shard | None, *, dry_run: boo
     return f"shard {members.index(state.identity) + 1} of {len(members)}"
 
 
+def counted(mode: str, alone: int) -> str:
+    """Return the mode of a daemon, with the number of daemons that run *alone* if it disturbs."""
+    return f"{mode} \N{MULTIPLICATION SIGN}{alone}" if mode == Mode.ALONE and alone > 1 else mode
+
+
 def trouble_of(election: Election | None, shard: Shard | None) -> str:
     """Return why this daemon does not take part in the election or sharding; empty if it does."""
     participant = election or shard
