@@ -142,12 +142,12 @@ class KeyViews:
         before = earlier[-1] if earlier else None
         if first is not None:
             before = _revision(messages, first, key)
-        found = shown_differences(store, before, after)
+        differences = shown_differences(store, before, after)
         return Comparison(
             from_=0 if before is None else before.revision,
             to=after.revision,
-            differences=found[:DIFFERENCES_MAX],
-            more=len(found[DIFFERENCES_MAX:]),
+            differences=differences[:DIFFERENCES_MAX],
+            more=len(differences[DIFFERENCES_MAX:]),
         )
 
     async def _explain(self, daemons: Daemons, name: str, key: str) -> "_Explained":
@@ -235,7 +235,7 @@ def _changed(store: BucketStore, before: Message | None, after: Message) -> list
     if max(len(before.value), len(after.value)) > COMPARED_MAX:
         return []
     try:
-        found = shown_differences(store, before, after)
+        differences = shown_differences(store, before, after)
     except InvalidObjectError:
         return []
-    return [difference.path for difference in found[:CHANGED_MAX]]
+    return [difference.path for difference in differences[:CHANGED_MAX]]

@@ -117,13 +117,13 @@ class MemoryManifestStore:
         else:
             self._objects.remove(key)
         newest = int(str(metadata_of(before)["resourceVersion"]))
-        return newest if self._objects.at.get(key) is not before else newest - 1
+        return newest if self._objects.by_key.get(key) is not before else newest - 1
 
     async def history(self, key: str) -> list[Stored | Deleted]:
         """See `Store.history`; a cluster keeps only the newest state."""
         await self._pass()
-        found = self._objects.at.get(key)
-        return [] if found is None else [self._stored(found)]
+        stored = self._objects.by_key.get(key)
+        return [] if stored is None else [self._stored(stored)]
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
@@ -154,7 +154,7 @@ class MemoryManifestStore:
         """See `ManifestStore.apply`."""
         await self._pass(writes=True)
         key = await self.locate(manifest)
-        before = self._objects.at.get(key)
+        before = self._objects.by_key.get(key)
         if (before is None) != (not uid) or (before and metadata_of(before)["uid"] != uid):
             raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
         self._objects.applies += 1
@@ -166,7 +166,11 @@ class MemoryManifestStore:
         former = [name for name in managers if name != manager and same_family(manager, name)]
         applied = managers.get(manager, set()).union(*(managers[name] for name in former))
         changed = _changed(before or {}, wanted)
-        others = {n: at - changed for n, at in managers.items() if n not in (manager, *former)}
+        others = {
+            name: paths - changed
+            for name, paths in managers.items()
+            if name not in (manager, *former)
+        }
         removed = applied - wanted.keys() - set().union(*others.values())
         after = documents.merge_patch(without(before or {}, removed), manifest)
         self._check_immutable(before or {}, after)
@@ -178,8 +182,10 @@ class MemoryManifestStore:
         await self._pass()
         revision = int(str(metadata_of(self._existing(key))["resourceVersion"]))
         managers = self._objects.managers.get(key, {}).items()
-        found = (FieldManager(name, name != MANAGER, fields_v1(at)) for name, at in managers)
-        return ManagedFields(revision, tuple(found))
+        entries = (
+            FieldManager(name, name != MANAGER, fields_v1(paths)) for name, paths in managers
+        )
+        return ManagedFields(revision, tuple(entries))
 
     @_rehearsed
     async def patch_status(
@@ -201,11 +207,13 @@ class MemoryManifestStore:
 
     def keys(self) -> list[str]:
         """Return the keys of the objects that the kind selects, in order."""
-        return sorted(key for key, document in self._objects.at.items() if self._shows(document))
+        return sorted(
+            key for key, document in self._objects.by_key.items() if self._shows(document)
+        )
 
     def stored(self) -> list[Stored]:
         """Return the objects that the kind selects, in the order of their keys."""
-        shown = (self._objects.at[key] for key in self.keys())
+        shown = (self._objects.by_key[key] for key in self.keys())
         return [self._stored(document) for document in shown]
 
     def document(self, key: str) -> Document:
@@ -242,7 +250,7 @@ class MemoryManifestStore:
     def restore(self, objects: Iterable[Stored]) -> None:
         """Add objects with their revisions, as from a recording; watches do not show them."""
         for stored in objects:
-            self._objects.at[stored.key] = documents.parse(stored.value)
+            self._objects.by_key[stored.key] = documents.parse(stored.value)
             self._objects.revision = max(self._objects.revision, stored.revision)
 
     def fail(self, error: StoreError | None) -> None:
@@ -261,20 +269,20 @@ class MemoryManifestStore:
 
     def _existing(self, key: str) -> Document:
         split(key)
-        found = self._objects.at.get(key)
-        if found is None:
+        stored = self._objects.by_key.get(key)
+        if stored is None:
             raise NotFoundError(f"there is no {self.kind.name} {key}")
-        return found
+        return stored
 
     def _expect(self, key: str, revision: int) -> Document:
-        found = self._objects.at.get(key)
-        if found is None or metadata_of(found)["resourceVersion"] != str(revision):
+        stored = self._objects.by_key.get(key)
+        if stored is None or metadata_of(stored)["resourceVersion"] != str(revision):
             raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
-        return found
+        return stored
 
     def _expect_none(self, key: str) -> None:
         split(key)
-        if key in self._objects.at:
+        if key in self._objects.by_key:
             raise ConflictError(f"{self.kind.name} {key} exists")
 
     def _named(self, key: str, document: Document) -> Document:
@@ -282,8 +290,8 @@ class MemoryManifestStore:
         place = {"name": name, **({"namespace": namespace} if namespace else {})}
         given = {k: v for k, v in metadata_of(document).items() if k not in SERVERS_OWN}
         own = {"apiVersion": self.kind.api_version, "kind": self.kind.kind}
-        found = {**document, **own, "metadata": {**given, **place}}
-        return {name: value for name, value in found.items() if value is not None}
+        named = {**document, **own, "metadata": {**given, **place}}
+        return {name: value for name, value in named.items() if value is not None}
 
     def _stored(self, document: Document) -> Stored:
         metadata = metadata_of(document)
@@ -316,7 +324,7 @@ class MemoryManifestStore:
         }
         if conflicts and not all(same_family(manager, name) for name, _ in conflicts):
             text = ", ".join(f"{name} manages {field}" for name, field in conflicts)
-            others, fields = (tuple(dict.fromkeys(each)) for each in zip(*conflicts, strict=True))
+            others, fields = (tuple(dict.fromkeys(parts)) for parts in zip(*conflicts, strict=True))
             raise FieldConflictError(f"{self.kind.name} {key}: {text}", others, fields)
 
     def _check_immutable(self, before: Document, after: Document) -> None:
@@ -330,7 +338,7 @@ class MemoryManifestStore:
 
     def _listing(self) -> Iterator[WatchEvent]:
         yield Listing("memory")
-        for _, document in sorted(self._objects.at.items()):
+        for _, document in sorted(self._objects.by_key.items()):
             if self._shows(document):
                 yield Applied(self._stored(document))
         yield Listed(self._objects.revision)

@@ -22,7 +22,7 @@ class ClusterObjects:
     """The objects of one kind, their field managers, and the open watches."""
 
     def __init__(self) -> None:
-        self.at: dict[str, Document] = {}
+        self.by_key: dict[str, Document] = {}
         self.managers: dict[str, dict[str, set[Path]]] = {}  # fields, by key and manager
         self.watches: dict[Watch, None] = {}  # in the order in which they were opened
         self.failure: StoreError | None = None
@@ -34,32 +34,32 @@ class ClusterObjects:
     def copied(self) -> "ClusterObjects":
         """Return a copy without watches, for a write that is not stored."""
         copied = copy.copy(self)
-        copied.at = dict(self.at)
+        copied.by_key = dict(self.by_key)
         copied.managers = copy.deepcopy(self.managers)
         copied.watches = {}
         return copied
 
     def put(self, key: str, document: Document) -> Document:
         """Store the object; remove it if it is marked deleted and has no finalizer."""
-        before = self.at.get(key)
+        before = self.by_key.get(key)
         if self.mutation is not None:
             document = self.mutation(document)
         after = {**document, "metadata": {**metadata_of(document), **self._own(before, document)}}
         if before == after:
             return before
         if metadata_of(after).get("deletionTimestamp") and not documents.finalizers_of(after):
-            self.at[key] = after
+            self.by_key[key] = after
             return self.remove(key)
         self._next()
         after["metadata"] = {**metadata_of(after), "resourceVersion": str(self.revision)}
-        self.at[key] = after
+        self.by_key[key] = after
         self._notify(before, after)
         return after
 
     def remove(self, key: str) -> Document:
         """Remove the object and return its last state."""
         self._next()
-        last = self.at.pop(key)
+        last = self.by_key.pop(key)
         self.managers.pop(key, None)
         gone = {k: v for k, v in metadata_of(last).items() if k != "resourceVersion"}
         self._notify(last, {**last, "metadata": gone})

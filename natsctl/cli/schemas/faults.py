@@ -62,18 +62,18 @@ def faults(schema: Schema, document: object) -> list[Fault]:
     from jsonschema.validators import extend  # noqa: PLC0415 - likewise
 
     formats = jsonschema.FormatChecker(formats=())
-    for name, of in FORMATS.items():
-        formats.checks(name, raises=msgspec.ValidationError)(_checker(of))
+    for name, format_type in FORMATS.items():
+        formats.checks(name, raises=msgspec.ValidationError)(_checker(format_type))
     encoding = {"contentEncoding": _check_encoding}
     validator: Any = extend(jsonschema.Draft202012Validator, encoding)  # type: ignore[no-untyped-call]
     errors = validator(schema, format_checker=formats).iter_errors(document)
     return list(dict.fromkeys(fault for error in errors for fault in _faults(error)))
 
 
-def _checker(of: type) -> Any:
+def _checker(format_type: type) -> Any:
     def check(value: object) -> bool:
         if isinstance(value, str):
-            msgspec.convert(value, of)
+            msgspec.convert(value, format_type)
         return True
 
     return check
@@ -132,11 +132,11 @@ def _of_union(error: Any, path: str) -> Iterator[Fault]:
     branches: dict[int, list[Any]] = {}
     for inner in error.context:
         branches.setdefault(inner.schema_path[0], []).append(inner)
-    at = len(error.absolute_path)
+    depth = len(error.absolute_path)
     fitting = [
         inner
         for inner in branches.values()
-        if not any(_is_mismatch(one) and len(one.absolute_path) == at for one in inner)
+        if not any(_is_mismatch(one) and len(one.absolute_path) == depth for one in inner)
         and not any(_is_other_tag(one, error) for one in inner)
     ]
     if fitting:
@@ -153,7 +153,7 @@ def _of_union(error: Any, path: str) -> Iterator[Fault]:
         _name(one.validator_value)
         for inner in branches.values()
         for one in inner
-        if one.validator == "type" and len(one.absolute_path) == at
+        if one.validator == "type" and len(one.absolute_path) == depth
     )
     expected = " or ".join(types) or "another value"
     yield Fault(path, f"expected {expected}, not {_shown(error.instance)}")

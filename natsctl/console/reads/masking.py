@@ -80,8 +80,8 @@ def _differences(
     for value in values:
         masker.learn(_parsed(value), place="")
     masker.learned()
-    found = value_differences(store.kind, *values)
-    return [_masked(difference, masker) for difference in found]
+    differences = value_differences(store.kind, *values)
+    return [_masked(difference, masker) for difference in differences]
 
 
 def _masked(difference: Difference, masker: Masker) -> Difference:

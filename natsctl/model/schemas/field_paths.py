@@ -58,10 +58,10 @@ class FieldPath(msgspec.Struct, frozen=True):
 
     def values(self, document: object) -> list[object]:
         """Return the values at the path; none if the document does not have the field."""
-        found = [document]
+        selected = [document]
         for part in self.parts:
-            found = [inner for value in found for inner in _inner(value, part)]
-        return [value for value in found if value is not None]
+            selected = [inner for value in selected for inner in _inner(value, part)]
+        return [value for value in selected if value is not None]
 
     def text_in(self, document: object, *, missing: str = NONE) -> str:
         """Return the values at the path as text, separated by commas; *missing* if there is none.

@@ -63,15 +63,15 @@ class Versions(Generic[T]):
                 f"{len(older) + 1}, not {number}"
             )
         types: list[tuple[type[Any], Callable[..., T] | None]] = [(newest, None), *older]
-        for of, _ in types:
-            if not issubclass(get_origin(of) or of, Object):
+        for version, _ in types:
+            if not issubclass(get_origin(version) or version, Object):
                 raise UsageError(
-                    f"a type with versions is a subclass of natsctl.Object, and {of.__name__} is "
-                    "not: an annotation names the version"
+                    f"a type with versions is a subclass of natsctl.Object, and {version.__name__} "
+                    "is not: an annotation names the version"
                 )
         self._versions = [
-            _Version(self.number - distance, of, msgspec.json.Decoder(of).decode, upgrade)
-            for distance, (of, upgrade) in enumerate(types)
+            _Version(self.number - distance, version, msgspec.json.Decoder(version).decode, upgrade)
+            for distance, (version, upgrade) in enumerate(types)
         ]
         self._newest = self._versions[0]
 
