@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist worksteal  # many tests wait
+PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist loadgroup  # many tests wait
 FAST := $(addprefix tests/,unit property scenarios simulation contract architecture typing)
 
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
