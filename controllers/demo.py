@@ -27,7 +27,7 @@ def main() -> None:
         _heal()
         _delete()
         _collect()
-        _offer_console()
+        offer_console()
     _what_next()
 
 
@@ -71,7 +71,7 @@ def _collect() -> None:
     _run("list", "routes")
 
 
-def _offer_console() -> None:
+def offer_console() -> None:
     """Serve the console on the data of the tour, if a person at a terminal wants it."""
     if not sys.stdin.isatty():
         return

@@ -1,41 +1,78 @@
 """The guided tour ends with success, and the commands that it suggests work."""
 
-import asyncio
-import fcntl
+import io
 import os
 import pty
+import subprocess
 import sys
-import termios
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+
+from controllers.demo import offer_console
 from tests.support.cli.doc_page import RunCommand
 from tests.support.cli.doc_reader import Reader
-from tests.support.cli.natsctl_command import LIMIT_S, ROOT
+from tests.support.cli.natsctl_command import ROOT
 from tests.support.servers.nats_server import NatsServer
 
-
-async def tour(folder: Path) -> str:
-    """Run the tour and return its output."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "controllers.demo"),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(2 * LIMIT_S):
-        output, _ = await process.communicate()
-    assert process.returncode == 0
-    return output.decode()
+LEADS_ITS_TERMINAL = "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+TOUR = f"{LEADS_ITS_TERMINAL}runpy.run_module('controllers.demo', run_name='__main__')"
 
 
-async def test_the_tour_ends_with_success_and_its_suggested_commands_work(
-    folder: Path, nats_server: NatsServer
+class Tour(NamedTuple):
+    """A tour at a terminal that has ended, and the questions that it did not ask."""
+
+    status: int
+    output: str
+    unasked: list[str]
+
+
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
+    """Take the tour: let it open the console, and end the console with Ctrl-C."""
+    own_end, other_end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", TOUR],
+        cwd=tmp_path_factory.mktemp("tour"),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "BROWSER": "true"},
+        stdin=other_end,
+        stdout=other_end,
+        stderr=other_end,
+        start_new_session=True,
+    ) as process:
+        os.close(other_end)
+        answers = {"Open the console?": "y\n", "token=": "\x03"}
+        try:
+            output = converse(own_end, answers)
+        except BaseException:
+            process.kill()
+            raise
+    return Tour(process.returncode, output, list(answers))
+
+
+def converse(terminal: int, answers: dict[str, str]) -> str:
+    """Answer each question once, and return the output when the last process has ended."""
+    output = b""
+    with os.fdopen(terminal, "r+b", buffering=0) as opened, suppress(OSError):  # EIO is the end
+        while part := opened.read(65_536):
+            output += part
+            for question in [text for text in answers if text.encode() in output]:
+                opened.write(answers.pop(question).encode())
+    return output.decode().replace("\r\n", "\n")
+
+
+def test_the_tour_ends_with_success_and_collects_an_orphan(tour: Tour) -> None:
+    assert tour.status == 0, tour.output
+    assert "owner nobody does not exist, and no delete marker proves its deletion" in tour.output
+    assert "Route.routes/stray deleted" in tour.output
+
+
+async def test_the_suggested_commands_of_the_tour_work(
+    tour: Tour, folder: Path, nats_server: NatsServer
 ) -> None:
-    output = await tour(folder)
-    assert "owner nobody does not exist, and no delete marker proves its deletion" in output
-    assert "Route.routes/stray deleted" in output
-    _, _, after = output.partition("Try this next:")
+    _, _, after = tour.output.partition("Try this next:")
     commands = [line.strip() for line in after.splitlines() if line.startswith("    natsctl ")]
     commands.remove("natsctl console")  # a test of the console runs it
     starts = [line for line in commands if line.startswith(("natsctl run ", "natsctl dev "))]
@@ -49,36 +86,13 @@ async def test_the_tour_ends_with_success_and_its_suggested_commands_work(
                     await reader.run(RunCommand(0, line + once, "…"))
 
 
-async def test_the_tour_opens_the_console_at_a_terminal(folder: Path) -> None:
-    """Answer the question in a terminal, and end the console with Ctrl-C."""
-    own_end, other_end = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "controllers.demo"),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "BROWSER": "true"},
-        stdin=other_end,
-        stdout=other_end,
-        stderr=other_end,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    os.close(other_end)
-    output = bytearray()
-    answers = {b"Open the console?": b"y\n", b"token=": b"\x03"}
-    async with asyncio.timeout(2 * LIMIT_S):
-        while part := await asyncio.to_thread(read, own_end):
-            output += part
-            for question in [text for text in answers if text in output]:
-                os.write(own_end, answers.pop(question))
-        status = await process.wait()
-    os.close(own_end)
-    assert (status, answers) == (0, {}), output.decode()
-    assert b"Try this next:" in output
+def test_the_tour_opens_the_console_at_a_terminal(tour: Tour) -> None:
+    assert tour.unasked == [], tour.output
 
 
-def read(terminal: int) -> bytes:
-    """Return the next output, or nothing at the end."""
-    try:
-        return os.read(terminal, 65_536)
-    except OSError:  # EIO is the end
-        return b""
+def test_the_tour_asks_no_question_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    offer_console()
+    assert capsys.readouterr().out == ""
