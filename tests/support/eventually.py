@@ -7,6 +7,8 @@ from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
+PAUSE_MAX_S = 0.25
+
 
 @overload
 async def eventually(
@@ -21,13 +23,14 @@ async def eventually(
 ) -> Any:
     """Wait until *condition* returns a true value, and return that value.
 
-    An `AssertionError` raised by *condition* counts as false; after *within_s* seconds the last one
-    is raised.
+    A condition that takes longer than *every_s* is evaluated less often, so that the wait leaves
+    the processor to the work that it waits for. An `AssertionError` raised by *condition* counts as
+    false; after *within_s* seconds the last one is raised.
     """
     failure: AssertionError | None = None
     clock = asyncio.get_running_loop().time
     deadline = clock() + within_s
-    while clock() < deadline:
+    while (began := clock()) < deadline:
         try:
             value = condition()
             result = await value if inspect.isawaitable(value) else value
@@ -36,5 +39,6 @@ async def eventually(
         else:
             if result:
                 return result
-        await asyncio.sleep(every_s)
+        took_s = clock() - began
+        await asyncio.sleep(max(every_s, min(2 * took_s, PAUSE_MAX_S)))
     raise failure or AssertionError(f"not within {within_s:g} s: {inspect.getsource(condition)}")
