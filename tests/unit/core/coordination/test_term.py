@@ -5,8 +5,14 @@ from collections.abc import Hashable
 
 import pytest
 
-from natsctl.core.coordination.assignment import NONE, Assignment
-from natsctl.core.coordination.term import Leadership, current_leadership, leading, led
+from natsctl.core.coordination.assignment import NONE, Assignment, OnlyKeys
+from natsctl.core.coordination.term import (
+    Leadership,
+    current_leadership,
+    leading,
+    led,
+    shares_keys,
+)
 from natsctl.errors import NotLeadingError
 
 
@@ -185,3 +191,55 @@ async def test_drained_waits_for_lost_keys_and_logs_them(
     await leadership.drained(Keys("a").has)
     assert asyncio.get_running_loop().time() == 7
     await asyncio.wait(works)
+
+
+async def test_only_a_process_with_sharding_shares_keys(leadership: Leadership) -> None:
+    assert shares_keys() is False
+    current_leadership.set(leadership)
+    assert shares_keys() is False
+    leadership.expected = OnlyKeys("a")
+    assert shares_keys() is True
+
+
+async def test_a_standby_expects_every_key(leadership: Leadership) -> None:
+    assert leadership.expects("a")
+
+
+async def test_a_member_expects_the_keys_of_its_next_term(leadership: Leadership) -> None:
+    leadership.expected = OnlyKeys("a")
+    assert leadership.expects("a")
+    assert not leadership.expects("b")
+
+
+@pytest.mark.parametrize("expected", [None, OnlyKeys("a")])
+async def test_a_key_that_is_not_assigned_is_not_expected_during_a_term(
+    leadership: Leadership, expected: Assignment | None
+) -> None:
+    leadership.expected = expected
+    leadership.begin(1, until=10, assignment=OnlyKeys("a"))
+    leadership.move(OnlyKeys(""))
+    assert not leadership.expects("a")
+
+
+async def test_a_key_in_work_is_expected_until_it_is_released(leadership: Leadership) -> None:
+    leadership.begin(1, until=10, assignment=OnlyKeys("a"))
+    leadership.hold("a")
+    leadership.move(OnlyKeys("b"))
+    assert leadership.expects("a")
+    leadership.release("a")
+    assert not leadership.expects("a")
+
+
+async def test_a_member_expects_the_keys_of_its_last_term_after_the_term(
+    leadership: Leadership,
+) -> None:
+    leadership.expected = OnlyKeys("a")
+    leadership.begin(1, until=10, assignment=OnlyKeys("b"))
+    leadership.lose()
+    assert leadership.expects("b")
+    assert not leadership.expects("a")
+
+
+async def test_leader_election_assigns_no_expected_keys(leadership: Leadership) -> None:
+    leadership.begin(1, until=10)
+    assert leadership.expected is None
