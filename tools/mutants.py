@@ -204,8 +204,8 @@ class Mutation:
         for function in self._functions:
             if function.__code__.co_filename == str(path):
                 code = codes.get(place_of(function.__code__))
-                if code is not None and code.co_freevars == function.__code__.co_freevars:
-                    function.__code__ = code
+                if code is not None:
+                    function.__code__ = code  # an error counts as killed
 
     def _run(self, name: str, *, next_name: str | None) -> None:
         item = self._items[name]

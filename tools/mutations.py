@@ -59,11 +59,14 @@ class Mutant(NamedTuple):
     def apply(self) -> None:
         """Change the tree of the module."""
         container = getattr(self.parent, self.field)
-        if self.new is not None:
-            new = ast.fix_missing_locations(ast.copy_location(self.new, self.old))
+        new = self.new
+        if isinstance(new, ast.stmt):  # a function keeps its `yield` and its closure
+            new = ast.If(ast.Constant(False), [self.old], [new])
+        if new is not None:
+            ast.fix_missing_locations(ast.copy_location(new, self.old))
         if self.index is None:
             setattr(self.parent, self.field, new)
-        elif self.new is None:
+        elif new is None:
             del container[self.index]
         else:
             container[self.index] = new

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from natsctl.core.coordination.lease import Claim, HeldLease, Lease
+from natsctl.core.coordination.lease import LOOK, Claim, HeldLease, Lease, claim_of
 from natsctl.core.coordination.own_record import TAKE_OVER, VOID, Workload
 from natsctl.errors import ConflictError, StoreError
 from natsctl.model.kinds import kv
@@ -348,3 +348,147 @@ async def test_others_wait_for_the_time_to_live_of_the_holder(store: MemoryStore
     assert await two.acquire() is None
     await asyncio.sleep(TTL_S / 2)
     await acquired(two)
+
+
+async def claim_in(store: MemoryStore) -> Claim:
+    return msgspec.json.decode((await store.get(NAME)).value, type=Claim)
+
+
+@pytest.mark.parametrize("holder", ["", "x"])
+def test_a_claim_without_a_holder_is_invalid(holder: str) -> None:
+    claim = Claim(holder, "today", TTL_S)
+    assert claim_of(msgspec.json.encode(claim)) == (claim if holder else None)
+
+
+async def test_each_renewal_counts_up_and_keeps_the_epoch(store: MemoryStore) -> None:
+    one = lease(store, "one")
+    held = await acquired(one)
+    for renewals in (1, 2):
+        await one.renew(one.last or held)
+        claim = await claim_in(store)
+        assert (claim.epoch, claim.renewals) == (held.epoch, renewals)
+
+
+async def test_a_claim_describes_the_work_of_its_holder(store: MemoryStore) -> None:
+    clock, work = asyncio.get_running_loop().time, Workload("App.apps", "here")
+    one = Lease(store, NAME, holder="one", ttl_s=TTL_S, clock=clock, workload=work)
+    await acquired(one)
+    assert (await claim_in(store)).work == work
+
+
+async def test_the_holder_is_known_from_the_first_read_until_the_release(
+    store: MemoryStore,
+) -> None:
+    one, two = lease(store, "one"), lease(store, "two")
+    assert one.seen_holder is None
+    await acquired(one)
+    assert one.seen_holder == "one"
+    assert not await two.free()
+    assert two.seen_holder == "one"
+    await one.release()
+    assert await two.free()
+    assert two.seen_holder is None
+
+
+async def test_a_lease_is_free_when_its_time_to_live_is_over(store: MemoryStore) -> None:
+    await acquired(lease(store, "one"))
+    two = lease(store, "two")
+    assert not await two.free()
+    await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
+    assert not await two.free()
+    await asyncio.sleep(0.1)
+    assert two.wait_s == 0
+    assert await two.free()
+
+
+async def test_a_process_looks_often_at_a_free_lease(store: MemoryStore) -> None:
+    assert 0.8 * LOOK * TTL_S <= lease(store, "one").look_s <= LOOK * TTL_S
+
+
+async def test_a_process_that_saw_the_lease_does_not_check_whether_it_was_lost(
+    store: MemoryStore,
+) -> None:
+    async def vacant() -> bool:
+        pytest.fail("the lease was seen")
+
+    await acquired(lease(store, "one"))
+    clock = asyncio.get_running_loop().time
+    two = Lease(store, NAME, holder="two", ttl_s=TTL_S, clock=clock, vacant=vacant)
+    assert await two.acquire() is None
+    await asyncio.sleep(TAKE_OVER * TTL_S)
+    await acquired(two)
+
+
+async def test_a_release_without_a_lease_writes_nothing(store: MemoryStore) -> None:
+    one = lease(store, "one")
+    await one.release()
+    await acquired(one)
+    await one.release()
+    released = await store.get(NAME)
+    await one.release()
+    assert await store.get(NAME) == released
+
+
+async def test_a_released_lease_is_not_renewed(store: MemoryStore) -> None:
+    one = lease(store, "one")
+    held = await acquired(one)
+    await one.release()
+    with pytest.raises(ConflictError, match="was changed by another process"):
+        await one.renew(held)
+
+
+async def test_a_lease_that_an_administrator_gave_to_another_process_is_left_to_it(
+    store: MemoryStore,
+) -> None:
+    one = lease(store, "one")
+    held = await acquired(one)
+    await lose(store, msgspec.json.encode(Claim("two", "today", TTL_S)))
+    with pytest.raises(ConflictError, match="was changed by another process"):
+        await one.renew(held)
+    await one.release()
+    assert (await claim_in(store)).holder == "two"
+
+
+async def test_a_lease_that_was_rewritten_and_deleted_again_is_waited_for_again(
+    store: MemoryStore,
+) -> None:
+    one, two = lease(store, "one"), lease(store, "two")
+    held = await acquired(one)
+    await store.delete(NAME)
+    assert await two.acquire() is None
+    await asyncio.sleep(3)
+    await one.renew(held)
+    await store.delete(NAME)
+    assert await two.acquire() is None
+    await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
+    assert await two.acquire() is None
+    await asyncio.sleep(0.2)
+    await acquired(two)
+
+
+@pytest.mark.parametrize("value", [None, Claim("x", "today", 1.0)], ids=["deleted", "overwritten"])
+async def test_others_wait_for_the_time_to_live_of_the_holder_of_a_lost_lease(
+    store: MemoryStore, value: Claim | None
+) -> None:
+    await acquired(lease(store, "one"))
+    clock = asyncio.get_running_loop().time
+    two = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
+    assert await two.acquire() is None
+    await asyncio.sleep(TTL_S / 2)
+    await lose(store, None if value is None else msgspec.json.encode(value))
+    assert await two.acquire() is None
+    await asyncio.sleep((TAKE_OVER - 0.5) * TTL_S - 0.1)
+    assert await two.acquire() is None
+    await asyncio.sleep(TTL_S)
+    await acquired(two)
+
+
+async def test_others_wait_a_whole_time_to_live_after_a_deletion(store: MemoryStore) -> None:
+    await acquired(lease(store, "one"))
+    clock = asyncio.get_running_loop().time
+    two = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
+    assert await two.acquire() is None
+    await asyncio.sleep(TTL_S / 2)
+    await store.delete(NAME)
+    assert await two.acquire() is None
+    assert two.wait_s == TAKE_OVER * TTL_S
