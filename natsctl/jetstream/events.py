@@ -43,6 +43,36 @@ class KvEvent(msgspec.Struct, frozen=True, gc=False):
     sync: SyncNote | msgspec.UnsetType = msgspec.UNSET
 
 
+class _Occurrence(msgspec.Struct, frozen=True, gc=False):
+    """A time at which an event happened; keeps no other object alive that has to be collected."""
+
+    controller: str
+    key: str
+    type: str
+    reason: str
+    message: str
+    time: datetime
+    sync: SyncNote | msgspec.UnsetType
+
+    def first(self) -> KvEvent:
+        """Return the event after its first time."""
+        time = _text(self.time)
+        return KvEvent(
+            self.controller,
+            self.key,
+            self.type,
+            self.reason,
+            self.message,
+            time,
+            time,
+            sync=self.sync,
+        )
+
+    def again(self, event: KvEvent) -> KvEvent:
+        """Return the event after one more time."""
+        return replace(event, count=event.count + 1, last=_text(self.time), sync=self.sync)
+
+
 class StreamRecorder:
     """A `Recorder` that sends a controller's events in the background. `recording` creates it."""
 
@@ -78,20 +108,12 @@ class StreamRecorder:
         """
         if not self._guard.may_record(key):
             return
-        message, now = hidden(message), datetime.now(UTC)
+        message, kind = hidden(message), type.value
         note = msgspec.UNSET if sync is None else sync
-        name, kind = self._controller, type.value
-
-        def first() -> KvEvent:
-            time = _text(now)
-            return KvEvent(name, key, kind, reason, message, time, time, sync=note)
-
-        self.outbox.add(
-            key,
-            (key, kind, reason, message),
-            first=first,
-            again=lambda sent: replace(sent, count=sent.count + 1, last=_text(now), sync=note),
-        )
+        now = datetime.now(UTC)
+        happened = _Occurrence(self._controller, key, kind, reason, message, now, note)
+        identity = (key, kind, reason, message)
+        self.outbox.add(key, identity, first=happened.first, again=happened.again)
 
     async def past_failures(self, key: str, handler: str = "") -> int:
         """See `RemembersSyncs.past_failures`."""

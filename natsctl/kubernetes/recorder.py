@@ -10,7 +10,6 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -55,6 +54,25 @@ class KubeEvent(msgspec.Struct, frozen=True, gc=False):
         return self.about.namespace or CLUSTER_NAMESPACE
 
 
+class _Occurrence(msgspec.Struct, frozen=True, gc=False):
+    """A time at which an event happened; keeps no other object alive that has to be collected."""
+
+    about: Reference
+    type: EventType
+    reason: str
+    message: str
+    time: datetime
+
+    def first(self) -> KubeEvent:
+        """Return the Event after its first time."""
+        name, time = _event_name(self.about.name), _text(self.time)
+        return KubeEvent(name, self.about, self.type, self.reason, self.message, time, time)
+
+    def again(self, event: KubeEvent) -> KubeEvent:
+        """Return the Event after one more time."""
+        return replace(event, count=event.count + 1, last=_text(self.time))
+
+
 class KubeRecorder:
     """Sends a controller's Events in the background; a `Recorder`. `recording` makes it."""
 
@@ -88,11 +106,12 @@ class KubeRecorder:
             return
         message, now = hidden(message), datetime.now(UTC)
         for about in regarding:
+            happened = _Occurrence(about, type, reason, message, now)
             self.outbox.add(
                 f"{about.kind} {about.namespace}/{about.name}",
                 (about.kind, about.namespace, about.name, about.uid, type.value, reason, message),
-                first=partial(_event, about, type, reason, message, now),
-                again=lambda event: replace(event, count=event.count + 1, last=_text(now)),
+                first=happened.first,
+                again=happened.again,
             )
 
     async def _send(self, event: KubeEvent) -> KubeEvent:
@@ -141,17 +160,6 @@ class KubeRecorder:
             raise PermissionDeniedError(
                 f"may not patch events in namespace {event.namespace!r}; {RBAC}"
             ) from denial
-
-
-def _event(
-    about: Reference,
-    event_type: EventType,
-    reason: str,
-    message: str,
-    now: datetime,
-) -> KubeEvent:
-    name, time = _event_name(about.name), _text(now)
-    return KubeEvent(name, about, event_type, reason, message, time, time)
 
 
 def _text(time: datetime) -> str:

@@ -36,8 +36,6 @@ _OTHERS = r"""
 """
 _END, _NO_END = r"\Z", r"(?!)"
 _NKEY_LENGTH = 58
-_SIGNS = ("eyJ", "://", "-----BEGIN ")  # one of them is in every match of the patterns above,
-_SIGNS_IN_LOWER_CASE = ("bearer ", "basic ")  # or one of these, or the match is an nkey seed
 
 
 class Hider:
@@ -176,12 +174,15 @@ def enumerated(texts: Sequence[str], limit: int) -> str:
 def _may_look_like_a_secret(text: str) -> bool:
     """Return False only if no pattern of texts that look like a secret matches.
 
-    This check takes a tenth of the time of the patterns, and most texts are short and harmless.
+    Each match is an nkey seed or has one of the signs below. This check takes a twentieth of the
+    time of the patterns, and most texts are short and harmless.
     """
-    if len(text) >= _NKEY_LENGTH or not text.isascii() or any(sign in text for sign in _SIGNS):
+    if len(text) >= _NKEY_LENGTH or not text.isascii():
+        return True
+    if "eyJ" in text or "://" in text or "-----BEGIN " in text:
         return True
     lower = text.lower()
-    return any(sign in lower for sign in _SIGNS_IN_LOWER_CASE)
+    return "bearer " in lower or "basic " in lower
 
 
 def _masked(pattern: re.Pattern[str], text: str, end: int) -> tuple[str, int]:
