@@ -4,7 +4,6 @@ A write changes the document that was read; it never encodes the whole object ag
 return new documents and do not change their arguments.
 """
 
-import copy
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -193,15 +192,13 @@ def with_labels(
     document: Document, labels: dict[str, str], annotations: dict[str, str]
 ) -> Document:
     """Return the document with these labels and annotations added."""
-    result = copy.copy(document)
     metadata = dict(metadata_of(document))
     for name, added in (("labels", labels), ("annotations", annotations)):
         old = metadata.get(name)
         merged = {**(old if isinstance(old, dict) else {}), **added}
         if merged:
             metadata[name] = merged
-    result["metadata"] = metadata
-    return result
+    return {**document, "metadata": metadata}
 
 
 def with_status(document: Document, status: Document) -> Document:

@@ -169,7 +169,9 @@ class KubeKind(Kind[T]):
     def holds(self, key: str) -> bool:
         """Return whether *key* has the namespace and the name of this kind, if it has any."""
         namespace, _, name = key.rpartition("/")
-        return self.namespace in {None, namespace} and self.object_name in {None, name}
+        if self.namespace is not None and self.namespace != namespace:
+            return False
+        return self.object_name is None or self.object_name == name
 
     def describes(self, obj: object) -> bool:
         """See `Kind.describes`."""

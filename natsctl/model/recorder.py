@@ -39,7 +39,7 @@ class EventType(Enum):
     WARNING = "Warning"
 
 
-class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A sync that an event is about.
 
     Attributes:

@@ -107,13 +107,15 @@ class Opening(msgspec.Struct, frozen=True):
 
     def _marked_owners(self, kind: KubeKind[T]) -> dict[str, IndexFunc[T]]:
         """Return the indexes by owner; objects of other installations are in none."""
-        owner, mark = self.names.index(kind, self.owner_kind), self.mark
+        owner, mark = self.names.owner_keys(self.owner_kind), self.mark
 
         def owned(obj: T) -> Iterable[str]:
-            return () if mark.foreign(kind.metadata_of(obj)) else owner(obj)
+            metadata = kind.metadata_of(obj)
+            return () if mark.foreign(metadata) else owner(metadata)
 
         def unmarked(obj: T) -> Iterable[str]:
-            return () if mark.on(kind.metadata_of(obj)) else owner(obj)
+            metadata = kind.metadata_of(obj)
+            return () if mark.on(metadata) else owner(metadata)
 
         return {OWNER_INDEX: owned, UNMARKED_INDEX: unmarked}
 

@@ -5,8 +5,9 @@ anything else had written in between, the revisions would differ. A change may a
 write is acknowledged, so the changes of a key are held back while a write of the key is running.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -31,11 +32,29 @@ def _ignore(_writer: str) -> None:
 
 
 class _RunningWrites:
-    """The writes of one key that have not ended, and the changes that are held back."""
+    """The writes of one key that have not ended, and the changes that are held back.
 
-    def __init__(self) -> None:
+    Each write runs within `with`. After the last one, *ended* is called with the key.
+    """
+
+    def __init__(self, key: str, ended: Callable[[str], None]) -> None:
         self.held_back: list[Change[Any]] = []
-        self.writers = 0
+        self._key = key
+        self._ended = ended
+        self._writers = 0
+
+    def __enter__(self) -> None:
+        self._writers += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._writers -= 1
+        if self._writers == 0:
+            self._ended(self._key)
 
 
 class OwnWrites:
@@ -63,19 +82,12 @@ class OwnWrites:
         else:
             running.held_back.append(change)
 
-    @contextmanager
-    def writing(self, key: str) -> Iterator[None]:
+    def writing(self, key: str) -> AbstractContextManager[None]:
         """Hold back changes of *key* until the write in the context has ended."""
-        running = self._running.setdefault(key, _RunningWrites())
-        running.writers += 1
-        try:
-            yield
-        finally:
-            running.writers -= 1
-            if running.writers == 0:
-                del self._running[key]
-                for change in running.held_back:
-                    self.see(change)
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = _RunningWrites(key, self._release)
+        return running
 
     def landed(self, key: str, *, writer: str, base: int, result: int | None) -> None:
         """Record a write of *writer*'s sync, from revision *base* to *result*; see `_Step`."""
@@ -89,6 +101,11 @@ class OwnWrites:
         landed, self._landed = self._landed, {}
         for writer in {writer for steps in landed.values() for writer in steps.values()}:
             self._undone(writer)
+
+    def _release(self, key: str) -> None:
+        """Forward the changes of *key* that were held back."""
+        for change in self._running.pop(key).held_back:
+            self.see(change)
 
     def _writer(self, change: Change[Any]) -> str | None:
         landed = self._landed.pop(change.key, None)

@@ -95,9 +95,14 @@ class OwnerNames(msgspec.Struct, frozen=True):
 
     def index(self, kind: Kind[T], owner_kind: str) -> Callable[[T], Iterable[str]]:
         """Return an index function: the key of the owner, if it is of *owner_kind*."""
+        owner_keys = self.owner_keys(owner_kind)
+        return lambda obj: owner_keys(kind.metadata_of(obj))
 
-        def owner_key(obj: T) -> Iterable[str]:
-            owner = self.owner(kind.metadata_of(obj))
+    def owner_keys(self, owner_kind: str) -> Callable[[Metadata], Iterable[str]]:
+        """Return a function of metadata: the key of the owner, if it is of *owner_kind*."""
+
+        def owner_key(metadata: Metadata) -> Iterable[str]:
+            owner = self.owner(metadata)
             return (owner.key,) if owner is not None and owner.kind == owner_kind else ()
 
         return owner_key

@@ -14,7 +14,7 @@ def abort(response: aiohttp.ClientResponse) -> None:
 async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """Return the body; of a body larger than *limit* bytes, the first part that exceeds them."""
     chunks, size = [], 0
-    async for chunk in response.content.iter_any():
+    while chunk := await response.content.readany():
         chunks.append(chunk)
         size += len(chunk)
         if size > limit:

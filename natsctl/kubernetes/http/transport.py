@@ -34,7 +34,7 @@ from natsctl.kubernetes.http.request import RequestInfo, request_info, request_s
 from natsctl.kubernetes.http.server_warnings import ServerWarnings
 from natsctl.kubernetes.http.wire import READS, Reply
 from natsctl.telemetry.logger import get_logger
-from natsctl.telemetry.tracing import Span, trace_headers
+from natsctl.telemetry.tracing import Span, records_spans, trace_headers
 from natsctl.time_limit import TimeLimit
 
 log = get_logger(__name__)
@@ -219,9 +219,14 @@ class Transport:
             ) from error
 
     async def _attempt(self, request: _Request, access: Access) -> Reply | _Failure:
-        async with self._slots:
+        await self._slots.acquire()
+        try:
+            if not records_spans():
+                return await self._send(request, access)
             with _span(request, access) as span:
                 return _recorded(span, await self._send(request, access))
+        finally:
+            self._slots.release()
 
     async def _send(self, request: _Request, access: Access) -> Reply | _Failure:
         try:
@@ -272,7 +277,8 @@ class Transport:
     def _count(self, request: _Request, response: aiohttp.ClientResponse) -> None:
         """Count the response, and log the warnings in its headers."""
         self.answers[str(response.status), request.method] += 1
-        self._warnings.log(response.headers.getall("Warning", ()))
+        if warnings := response.headers.getall("Warning", ()):
+            self._warnings.log(warnings)
 
     def _no_response(self, request: _Request, error: Exception) -> _Failure:
         self.answers[NO_RESPONSE, request.method] += 1
