@@ -124,7 +124,7 @@ class ControllerRuntime(Hosted):
 
     async def complete(self) -> None:
         """Wait until every cache is synced, and review whether deletions can be proved."""
-        await self._host.caches_synced()
+        await super().complete()
         await self._parts.garbage.start()
 
     async def sync(self, key: str) -> float | None:

@@ -234,10 +234,6 @@ class ManagedController(Hosted, Generic[T]):
             await stack.enter_async_context(watching)
             yield
 
-    async def complete(self) -> None:
-        """Wait until the cache is synced."""
-        await self._host.caches_synced()
-
     async def sync(self, key: str, *, last: Stored | None = None) -> float | None:
         """Reconcile the object now, outside the loop; raises its failure.
 

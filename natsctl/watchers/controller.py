@@ -186,10 +186,6 @@ class InformerController(Hosted):
             if deliveries.failure is not None:
                 raise deliveries.failure
 
-    async def complete(self) -> None:
-        """Wait until every cache is synced."""
-        await self._host.caches_synced()
-
     def check_watcher(self, delivery: Delivery) -> None:
         """Raise `UsageError` if the delivery's watcher or resource kind does not exist."""
         self._resource_kinds.registration(delivery.resource_kind, delivery.watcher)

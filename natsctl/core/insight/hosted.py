@@ -34,6 +34,10 @@ class Hosted(ABC):
         """Begin no more syncs; `run` returns when the syncs that have begun have ended."""
         self._host.stop()
 
+    async def complete(self) -> None:
+        """Wait until every cache is synced."""
+        await self._host.caches_synced()
+
     @property
     def prepared(self) -> bool:
         """True once the stores are open and keys can be explained."""
