@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from natsctl.cli.output.formats import Format
+from natsctl.cli.output.printing import Output
+from natsctl.daemon.published import declared_columns
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import bucket_names
@@ -16,6 +19,7 @@ from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
+from natsctl.model.schemas.field_paths import Columns
 from natsctl.model.selectors import Selector
 
 BucketArgument = Annotated[str, typer.Argument(help="Name of the KV bucket", metavar="BUCKET")]
@@ -81,6 +85,13 @@ async def _missing_message(connection: Connection, name: str) -> str:
         return f"{missing}: there are no buckets yet"
     similar = did_you_mean(name, names)
     return f"{missing}{similar or ': there are ' + ', '.join(names[:BUCKETS_MAX])}"
+
+
+async def columns_for(bucket: Bucket, output: Format) -> Columns:
+    """Return the declared columns of a bucket's kinds if the format is a table of them."""
+    if output in (Output.TABLE, Output.WIDE):
+        return await declared_columns(bucket.connection, bucket.name)
+    return {}
 
 
 def check_pattern(keys: str) -> str:

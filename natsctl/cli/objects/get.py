@@ -1,10 +1,9 @@
 """`natsctl get`: shows one object."""
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
+from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, columns_for, open_bucket
 from natsctl.cli.output.formats import FormatOption, parse_format, write_one
 from natsctl.cli.output.printing import Output
-from natsctl.cli.schemas.columns import columns_for
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.jetstream.bucket.browse import BucketStore
@@ -43,7 +42,7 @@ async def get(
             message = await BucketStore(source).find(key)
         except NotFoundError as error:
             raise NotFoundError(f"{error}{await _hint(source, key, error)}") from error
-        columns = await columns_for(source.connection, bucket, chosen)
+        columns = await columns_for(source, chosen)
     write_one(bucket, message, chosen, columns=columns)
 
 

@@ -10,13 +10,13 @@ from natsctl.cli.objects.buckets import (
     KeysOption,
     SelectorOption,
     check_pattern,
+    columns_for,
     open_bucket,
     selected,
 )
 from natsctl.cli.output.formats import FormatOption, ordered, parse_format, write_formatted
 from natsctl.cli.output.printing import Output
 from natsctl.cli.output.terminal import write_notice
-from natsctl.cli.schemas.columns import columns_for
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.schemas.field_paths import FieldPath
@@ -64,7 +64,7 @@ async def list_(
     order = None if sort_by is None else FieldPath.parse(sort_by)
     async with open_bucket(options, bucket) as source:
         messages = await BucketStore(source, keys=pattern).listing()
-        columns = await columns_for(source.connection, bucket, chosen)
+        columns = await columns_for(source, chosen)
     matching = selected(messages, labels)
     if order is not None:
         matching = ordered(bucket, matching, order)

@@ -15,6 +15,7 @@ from natsctl.cli.objects.buckets import (
     KeysOption,
     SelectorOption,
     check_pattern,
+    columns_for,
     matches,
     open_bucket,
 )
@@ -29,7 +30,6 @@ from natsctl.cli.output.printing import (
     write_yaml,
 )
 from natsctl.cli.output.terminal import write_line, write_notice
-from natsctl.cli.schemas.columns import columns_for
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
@@ -83,7 +83,7 @@ async def watch(
         try:
             await informer.cache.synced.wait()
             async with informer.subscribe(changes.put_nowait):
-                columns = await columns_for(source.connection, bucket, output)
+                columns = await columns_for(source, output)
                 writer = _EventWriter(bucket, store, labels, output, columns)
                 if not writer.write([changes.get_nowait() for _ in range(changes.qsize())]):
                     write_notice(f"nothing in bucket {bucket} matches so far")
