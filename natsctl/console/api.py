@@ -182,15 +182,11 @@ class Console:
         return await self._key_views.of_bucket(_required(parameters, "bucket"), key)
 
     async def _glance(self, parameters: Parameters) -> KeyView:
-        controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
-        if not controller and not bucket:
-            raise UsageError("name a controller or a bucket")
+        controller, bucket = _place(parameters)
         return await self._key_views.glance(controller, _required(parameters, "key"), bucket)
 
     async def _comparison(self, parameters: Parameters) -> Comparison:
-        controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
-        if not controller and not bucket:
-            raise UsageError("name a controller or a bucket")
+        controller, bucket = _place(parameters)
         revisions = [_revision(parameters, name) for name in ("from", "to")]
         key = _required(parameters, "key")
         return await self._key_views.comparison(controller, bucket, key, revisions)
@@ -214,6 +210,14 @@ def _required(parameters: Parameters, name: str) -> str:
     if not text:
         raise UsageError(f"name a {name}")
     return text
+
+
+def _place(parameters: Parameters) -> tuple[str, str]:
+    """Return the controller and the bucket of a request; raises `UsageError` if both are empty."""
+    controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
+    if not controller and not bucket:
+        raise UsageError("name a controller or a bucket")
+    return controller, bucket
 
 
 def _revision(parameters: Parameters, name: str) -> int | None:
