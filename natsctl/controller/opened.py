@@ -197,6 +197,7 @@ class Opener:
             on_invalid=reports.invalid,
             on_listed=self._keys.queue.hasten_retries,
             keeping=Keeping(self._keys.keeps) if shares_keys() else None,
+            notes_deleted=shares_keys(),
         )
         return Primary(informer, self._barrier, self._backends.open)
 

@@ -31,6 +31,8 @@ from natsctl.model.store import (
 
 T = TypeVar("T")
 
+DELETED_MAX = 100_000  # deletions that are noted until this process has its first keys
+
 
 def _ignore(_invalid: Invalid) -> None:
     """Ignore invalid objects."""
@@ -47,7 +49,7 @@ class Cache(Generic[T]):
 
     Of an object whose value *keeping* does not keep, the cache has only the key, the revision and
     the primary, as an `Unread`, and does not decode it. A cache with other indexes than those of
-    *keeping* keeps every value.
+    *keeping* keeps every value. With *notes_deleted*, `take_deleted` returns the deleted keys.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Cache(Generic[T]):
         on_invalid: Callable[[Invalid], None] = _ignore,
         *,
         keeping: Keeping | None = None,
+        notes_deleted: bool = False,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()  # set after the first complete list
@@ -71,6 +74,7 @@ class Cache(Generic[T]):
         self.wants_all = asyncio.Event() if keeping is None else keeping.wants_all
         self._take_over(State(kind, by_name, keeping))
         self._listing: NextState[T] | None = None
+        self._deleted: dict[str, Deleted] | None = {} if notes_deleted else None
         self._decoded = DecodedObjects[T]()
         self._on_invalid = on_invalid
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -139,6 +143,14 @@ class Cache(Generic[T]):
     def want_all(self) -> None:
         """Keep every value from now on, because somebody reads objects of other processes."""
         self.wants_all.set()
+
+    def take_deleted(self) -> Collection[str] | None:
+        """Return the keys whose deletions were seen since the start, and note no later ones.
+
+        A key may exist again. Returns None if the deletions are not known.
+        """
+        deleted, self._deleted = self._deleted, None
+        return None if deleted is None else deleted.keys()
 
     def belongs_to(self, primary: str, key: str) -> bool:
         """Return whether the object belongs to the primary, as far as values are not kept."""
@@ -244,6 +256,8 @@ class Cache(Generic[T]):
         if listing.incarnation != self.incarnation:
             self.revision, self.since = 0, revision
         since = self.revision
+        if self._deleted is not None:
+            self._note_listing(listing.deleted)
         self._take_over(listing.after)
         self.incarnation = listing.incarnation
         self._reach(revision)
@@ -282,9 +296,21 @@ class Cache(Generic[T]):
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
         key = deleted.key
         old = self._state.drop(key)
+        if self._deleted is not None:
+            self._note_deleted(self._deleted, deleted)
         self._wake_key_waiters(key)
         self._reach(deleted.revision)
         return (Change(self.kind, key, old, None, purged=deleted.purged),)
+
+    def _note_listing(self, deleted: dict[str, Deleted]) -> None:
+        """Note the markers of the first listing; a later one takes those of known objects away."""
+        known = len(deleted) <= DELETED_MAX and not self.synced.is_set()
+        self._deleted = deleted if known else None
+
+    def _note_deleted(self, noted: dict[str, Deleted], deleted: Deleted) -> None:
+        noted[deleted.key] = deleted
+        if len(noted) > DELETED_MAX:
+            self._deleted = None
 
     def _reject(self, invalid: Invalid) -> None:
         previous = self._state.invalid.get(invalid.stored.key)

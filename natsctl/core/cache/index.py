@@ -10,13 +10,16 @@ IndexFunc = Callable[[T], Iterable[str]]
 
 
 class Index(Generic[T]):
-    """The keys of objects by their values. A value of one key takes no set, to save memory."""
+    """The keys of objects by their values.
+
+    To save memory, a value of one key takes no set, and a key of one value takes no tuple.
+    """
 
     def __init__(self, name: str, func: IndexFunc[T]) -> None:
         self._name = name
         self._func = func
         self._keys: dict[str, str | set[str]] = {}  # one key, or several
-        self._values: dict[str, tuple[str, ...]] = {}
+        self._values: dict[str, str | tuple[str, ...]] = {}  # one value, or several
 
     def __len__(self) -> int:
         return len(self._values)
@@ -39,7 +42,8 @@ class Index(Generic[T]):
 
     def values_at(self, key: str) -> tuple[str, ...]:
         """Return the values of the object at *key*."""
-        return self._values.get(key, ())
+        values = self._values.get(key, ())
+        return (values,) if isinstance(values, str) else values
 
     def values_of(self, obj: T) -> tuple[str, ...]:
         """Return the object's values; raises `InvalidObjectError` if the function fails."""
@@ -50,10 +54,13 @@ class Index(Generic[T]):
 
     def put(self, key: str, values: tuple[str, ...]) -> None:
         """Replace the values of the object at *key*."""
-        if values == self._values.get(key, ()):
+        if values == self.values_at(key):
             return
         self.remove(key)
-        if values:
+        if len(values) == 1 and isinstance(values[0], str):
+            value = key if values[0] == key else values[0]  # one text, if both are equal
+            self._values[key], values = value, (value,)
+        elif values:
             self._values[key] = values
         for value in values:
             keys = self._keys.setdefault(value, key)
@@ -64,7 +71,8 @@ class Index(Generic[T]):
 
     def remove(self, key: str) -> None:
         """Remove the values of the object at *key*."""
-        for value in self._values.pop(key, ()):
+        values = self._values.pop(key, ())
+        for value in (values,) if isinstance(values, str) else values:
             keys = self._keys[value]
             if isinstance(keys, set) and len(keys) > 1:
                 keys.discard(key)

@@ -63,6 +63,7 @@ class Informer(Generic[T]):
         on_listed: Callable[[], None] | None = None,
         on_appeared: Callable[[], None] | None = None,
         keeping: Keeping | None = None,
+        notes_deleted: bool = False,
     ) -> None:
         self.store = store
         self.restarts = 0
@@ -73,7 +74,9 @@ class Informer(Generic[T]):
         self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
         self._on_appeared = on_appeared
-        self.cache = Cache(kind, indexes, self._report, keeping=keeping)
+        self.cache = Cache(
+            kind, indexes, self._report, keeping=keeping, notes_deleted=notes_deleted
+        )
         self._subscribers: tuple[OnChange[T], ...] = ()
 
     @property

@@ -193,6 +193,8 @@ class NextState(Generic[T]):
     Args:
         before: the present state, which stays as it is until then.
         incarnation: the incarnation of the store.
+
+    `deleted` has the delete markers of the listing.
     """
 
     def __init__(self, before: State[T], incarnation: str) -> None:
@@ -201,12 +203,12 @@ class NextState(Generic[T]):
         self.incarnation = incarnation
         self._first = not before.objects  # all objects are new, so that no key is noted
         self._changed: dict[str, None] = {}  # keys with another valid state, not just converted
-        self._deleted: dict[str, Deleted] = {}
+        self.deleted: dict[str, Deleted] = {}
 
     def put(self, stored: Stored) -> None:
         """Add an object of the listing."""
         key, old = stored.key, self.before.objects.get(stored.key)
-        self._deleted.pop(key, None)
+        self.deleted.pop(key, None)
         if self.before.has(stored):
             self._keep(key)
             return
@@ -222,7 +224,7 @@ class NextState(Generic[T]):
         """Add a delete marker of the listing."""
         self.after.drop(deleted.key)
         self._changed.pop(deleted.key, None)
-        self._deleted[deleted.key] = deleted
+        self.deleted[deleted.key] = deleted
 
     def skip(self, event: IllegalKey) -> None:
         """Add an illegal name of the listing."""
@@ -250,14 +252,14 @@ class NextState(Generic[T]):
             yield Change(kind, key, before.objects.get(key), after.objects[key], initial=True)
         for vanished in self._vanished():
             yield None if vanished is None else self._deletion(vanished)
-        for key, deleted in self._deleted.items():
+        for key, deleted in self.deleted.items():
             is_news = deleted.revision > since
             purged = deleted.purged
             yield Change(kind, key, None, None, initial=True, purged=purged) if is_news else None
         yield from before.drain()
 
     def _deletion(self, key: str) -> Change[T]:
-        marker = self._deleted.pop(key, None)
+        marker = self.deleted.pop(key, None)
         purged = marker is not None and marker.purged
         return Change(self.before.kind, key, self.before.objects.get(key), None, purged=purged)
 

@@ -207,8 +207,9 @@ class PrimaryListener:
         cache, store = self._primary.informer.cache, self._primary.informer.store
         self._keys.enqueue_all(cache.keys(), gained)
         if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
-            missing = await deleted_keys(store, gained)
-            self._keys.enqueue_all([key for key in missing if key not in cache])
+            noted = cache.take_deleted()
+            missing = await deleted_keys(store, gained) if noted is None else noted
+            self._keys.enqueue_all([key for key in missing if key not in cache], gained)
 
 
 def skips_invalid(primary: Primary[Any], key: str) -> bool:
