@@ -88,6 +88,33 @@ class Parts:
         return those(kind, Selector.parse(identifier.selector))
 
 
+def identifier_of(dependency: Dependency[Any]) -> ObjectIdentifier:
+    """Return an identifier of the objects of a dependency."""
+    gvk, kind, key = _gvk_of(dependency), dependency.kind, dependency.key
+    namespace, name, selector = "", key or "", dependency.selector
+    if isinstance(kind, KubeKind):
+        namespace, name, selector = kind.namespace or "", name.rpartition("/")[2], kind.selector
+    elif isinstance(kind, KvKind) and key is None and kind.keys != ">":
+        namespace = kind.keys.removesuffix(".>")
+    return ObjectIdentifier(
+        group=gvk.group,
+        version=gvk.version,
+        kind=gvk.kind,
+        namespace=namespace,
+        name=name,
+        selector=str(selector),
+        everything=not (name or str(selector)),
+    )
+
+
+def kind_of(identifier: ObjectIdentifier) -> Kind[Any]:
+    """Return the kind of the identified object, for a recording."""
+    gvk = identifier.group_version_kind()
+    if gvk.in_nats:
+        return KvKind(bytes, bucket=gvk.kind, create=False)
+    return KubeKind[Document](dict[str, Any], gvk.api_version, gvk.kind)
+
+
 def object_from(watch: DependencyWatch[Any]) -> Document | None:
     """Return a copy of the watched object as a document, or None if it does not exist.
 

@@ -10,13 +10,16 @@ import msgspec
 
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.watches import Cause, DependencyWatch, DependencyWatches
+from natsctl.core.insight.program import current_history
 from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.recording.redelivery import current_redelivery
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.dynamic.cache import Objects, named, selected
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier
+from natsctl.dynamic.noted import DYNAMIC, NotedCalls, note_read
 from natsctl.dynamic.options import DynamicOptions, Reconcile, Reconciler, reconcile_of
 from natsctl.dynamic.parts import Parts, object_from, objects_from
 from natsctl.dynamic.resources import Resources, ScopedGVR
@@ -36,8 +39,6 @@ from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 
 log = get_logger(__name__)
-
-NAME = "dynamic"  # in spans
 
 _EVERYTHING = Selector()
 
@@ -94,8 +95,9 @@ class DynamicWatcher:
         self._batches = Batches(self._watches)
         self._locks: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
         self._running: _Running | None = None
+        self._noted: NotedCalls | None = None  # in a program that keeps its history
         self._calls = Calls(
-            NAME,
+            DYNAMIC,
             "the reconciler",
             limit_s=self._options.reconcile_timeout_s,
             what="reconcile",
@@ -115,14 +117,23 @@ class DynamicWatcher:
         options = self._options
         queue = Workqueue(limiter=options.rate_limiter, bucket=options.overall_rate)
         host = Host(
-            NAME, lambda: {NAME: queue}, start=self._begin, stop_timeout_s=options.stop_timeout_s
+            DYNAMIC,
+            lambda: {DYNAMIC: queue},
+            start=self._begin,
+            stop_timeout_s=options.stop_timeout_s,
         )
         self._batches = Batches(self._watches)
         self._running = _Running(host, queue)
+        history, redelivery = current_history.get(), current_redelivery.get()
+        if history is not None:
+            self._noted = NotedCalls(history, history.name_of(self, DYNAMIC), self._watches)
         try:
             async with self._watches.running():
                 loop = SyncLoop(self._sync, queue=queue)
-                await host.run(loop.run(host.begin, workers=options.workers))
+                if self._noted is not None and redelivery is not None:
+                    await self._noted.redeliver(redelivery, self._parts, self._call)
+                else:
+                    await host.run(loop.run(host.begin, workers=options.workers))
         finally:
             self.started.clear()
             self._running = None
@@ -271,7 +282,10 @@ class DynamicWatcher:
         watches = [self._watches.find(dependency) for dependency in dependencies]
         if not watches:
             raise NoCacheEntryError(f"{watcher} watches nothing")
-        return objects_from(*(watch for watch in watches if watch is not None))
+        listed = [watch for watch in watches if watch is not None]
+        for watch in listed:
+            note_read(watch, cached=True)
+        return objects_from(*listed)
 
     # ---- syncs
 
@@ -283,19 +297,38 @@ class DynamicWatcher:
         self._running.queue.add(watcher, priority=priority)
 
     async def _sync(self, watcher: ObjectIdentifier) -> float | None:
-        with sync_span(NAME, log_context):
+        with sync_span(DYNAMIC, log_context):
             try:
-                after_s = await self._calls.delay(watcher, self._reconcile)
+                after_s = await self._noted_call(watcher)
             except Exception as error:
                 self._failures.failed(watcher, "reconciliation failed", error, watcher=str(watcher))
                 raise
             self._failures.succeeded(watcher)
             return after_s
 
+    async def _noted_call(self, watcher: ObjectIdentifier) -> float | None:
+        """Call the reconciler, and note the call if the program keeps a history."""
+        noted, running = self._noted, self._running
+        if noted is None or running is None:
+            return await self._call(watcher)
+        run = noted.begin(watcher)
+        try:
+            with run:
+                after_s = await self._call(watcher)
+        except Exception as error:
+            await noted.failed(watcher, run, error, running.queue)
+            raise
+        noted.succeeded(run, after_s, failed=running.queue.failures(watcher) > 0)
+        return after_s
+
+    async def _call(self, watcher: ObjectIdentifier) -> float | None:
+        return await self._calls.delay(watcher, self._reconcile)
+
     # ---- checks
 
     def _started(self) -> Workqueue[ObjectIdentifier]:
-        if self._running is None or not self.started.is_set():
+        started = self.started.is_set() or current_redelivery.get() is not None
+        if self._running is None or not started:
             raise NotStartedError("the dynamic watcher must be started to do that")
         return self._running.queue
 
@@ -329,13 +362,16 @@ class DynamicWatcher:
     ) -> DependencyWatch[ObjectIdentifier]:
         self._check(watcher)
         self._check_cache()
-        return await self._batches.read(watcher, await self._parts.dependency_on(identifier))
+        watch = await self._batches.read(watcher, await self._parts.dependency_on(identifier))
+        note_read(watch)
+        return watch
 
     def _cached(self, identifier: ObjectIdentifier) -> DependencyWatch[ObjectIdentifier]:
         self._check_cache()
         watch = self._watches.find(self._parts.cached_dependency_on(identifier))
         if watch is None:
             raise NoCacheEntryError(f"no watcher watches {identifier}")
+        note_read(watch, cached=True)
         return watch
 
     async def _begin(self) -> None:

@@ -6,9 +6,13 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from natsctl.core.sync.calls import Call, failure_of
+from natsctl.core.sync.history import SyncRun
 from natsctl.errors import UsageError
 
 T = TypeVar("T")
+
+SYNC_KEY = "natsctl.io/sync"
+"""The key of sync events in recordings and in the history."""
 
 
 class Key(str):
@@ -41,8 +45,10 @@ class EventKind(StrEnum):
 class Origin(Protocol):
     """The subscription that made an event and receives its outcome."""
 
-    def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
-        """Settle an event that was handled or failed."""
+    def settle(
+        self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
+    ) -> None:
+        """Settle an event that was handled or failed; *run* notes it, if a history is kept."""
         ...
 
     def restore(self, key: Key) -> None:
@@ -66,13 +72,16 @@ class Event(Generic[T]):
     `key` is empty for a sync event.
     """
 
-    __slots__ = ("_call", "_object", "_origin", "key", "kind")
+    __slots__ = ("_call", "_object", "_origin", "_run", "key", "kind")
 
-    def __init__(self, kind: EventKind, key: Key, obj: T | None, origin: Origin) -> None:
+    def __init__(
+        self, kind: EventKind, key: Key, obj: T | None, origin: Origin, run: SyncRun | None = None
+    ) -> None:
         self.kind = kind
         self.key = key
         self._object = obj
         self._origin: Origin | None = origin
+        self._run = run
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.key}>" if self.key else f"<{self.kind}>"
@@ -97,11 +106,13 @@ class Event(Generic[T]):
         """
         if self._origin is None:
             raise UsageError(f"{self!r} is already marked done")
-        self._detach(self._origin).settle(self.kind, self.key, error)
+        self._detach(self._origin).settle(self.kind, self.key, error, self._run)
 
     async def __aenter__(self) -> Self:
         self._call = Call(self.kind, self.key, task=asyncio.current_task())
         self._call.begin()
+        if self._run is not None:
+            self._run.__enter__()
         return self
 
     async def __aexit__(
@@ -118,6 +129,8 @@ class Event(Generic[T]):
             raise
         finally:
             self._call.end()
+            if self._run is not None:
+                self._run.__exit__(kind, error, traceback)
             passes = self._origin is None or self._mark(error)
         return not passes
 

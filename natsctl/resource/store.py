@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from natsctl.core.cache.cache import Cache
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.read_your_writes import current_tape
+from natsctl.core.objects.tape import CacheKeys
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeMetadata, joined
+from natsctl.model.store import Stored
 from natsctl.resource.event import Key
 
 T = TypeVar("T")
@@ -19,12 +22,13 @@ class ResourceStore(Generic[T]):
     seed calls this `Store`; in natsctl, a store is the system that keeps objects.
     """
 
-    def __init__(self, cache: Cache[T]) -> None:
-        self._cache = cache
-        self._kind: Kind[T] = cache.kind
+    def __init__(self, informer: Informer[T]) -> None:
+        self._informer = informer
+        self._cache = informer.cache
+        self._kind: Kind[T] = informer.cache.kind
 
     def __len__(self) -> int:
-        return len(self._cache)
+        return len(self._cache if current_tape() is None else self._keys())
 
     def get(self, obj: T) -> T | None:
         """Return the newest state of an object in a cluster, or None if it does not exist.
@@ -35,17 +39,29 @@ class ResourceStore(Generic[T]):
 
     def get_by_key(self, key: str) -> T | None:
         """Return the object, or None if it does not exist."""
-        stored = self._cache.get(key)
+        stored = self._read(key)
         return None if stored is None else self._kind.decode(stored.value)
 
     def iter_keys(self) -> Iterator[Key]:
         """Return the keys of all present objects; later changes do not affect the iterator."""
-        return map(Key, tuple(self._cache.keys()))
+        return map(Key, self._keys())
 
     def list(self) -> list[T]:
         """Return all objects."""
-        stored = (self._cache.get(key) for key in self._cache.keys())  # noqa: SIM118 - not a mapping
-        return [self._kind.decode(state.value) for state in stored if state is not None]
+        states = map(self._read, self._keys())
+        return [self._kind.decode(state.value) for state in states if state is not None]
+
+    def _read(self, key: str) -> Stored | None:
+        stored, tape = self._cache.get(key), current_tape()
+        if tape is not None:
+            tape.append((self._informer, key, stored))
+        return stored
+
+    def _keys(self) -> tuple[str, ...]:
+        keys, tape = tuple(self._cache.keys()), current_tape()
+        if tape is not None:
+            tape.append(CacheKeys(self._informer, keys))
+        return keys
 
     def _key_of(self, obj: T) -> str:
         metadata = None if self._kind.plain else self._kind.metadata_of(obj)

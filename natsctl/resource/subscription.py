@@ -7,11 +7,14 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
+from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.queue.retry import Drop, Retry, Stop, TokenBucket, always_retry
 from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.recording.recordings import Delivery
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.follow_up import Failed, Synced, settle
+from natsctl.core.sync.history import SyncRun
 from natsctl.errors import (
     EventNotDoneError,
     InvalidObjectError,
@@ -20,7 +23,7 @@ from natsctl.errors import (
 from natsctl.model.kinds import Kind
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Stored
-from natsctl.resource.event import Event, EventKind, Key
+from natsctl.resource.event import SYNC_KEY, Event, EventKind, Key
 from natsctl.resource.failing import ErrorAction, ErrorHandler, RateLimiter, policy_for
 from natsctl.telemetry.logger import get_logger
 
@@ -29,6 +32,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 SYNC = Key()
+EVENTS = "events"  # the name of the first stream of a resource
 
 
 class Subscription(Generic[T]):
@@ -39,6 +43,8 @@ class Subscription(Generic[T]):
         error_handler: what follows a failed event.
         rate_limiter: how long a failing key waits.
         made_at: the line of code that made the stream, for errors.
+        stream: the name of the stream among those of the resource.
+        history: the history of the program; None if it keeps none.
     """
 
     def __init__(
@@ -48,7 +54,13 @@ class Subscription(Generic[T]):
         error_handler: ErrorHandler,
         rate_limiter: RateLimiter | None,
         made_at: str,
+        stream: str,
+        history: ProgramHistory | None,
     ) -> None:
+        self.stream = stream
+        self._history = history
+        self._slot = ""  # the name of the informer in the history
+        self._handler = ""  # the name of the stream there, if it is not the only one
         self._kind = kind
         self._error_handler = error_handler
         self._made_at = made_at
@@ -66,6 +78,10 @@ class Subscription(Generic[T]):
     async def follow(self, informer: Informer[T]) -> None:
         """Enqueue every cached object, and every later change until `close`."""
         self._cache = informer.cache
+        if self._history is not None:
+            self._slot = self._history.slot_of(informer)
+            if (self._slot, self.stream) != (self._kind.name, EVENTS):
+                self._handler = f"{self._slot} {self.stream}"
         self._paused.follow((informer,), records=False)
         await informer.add(self._enqueue_changed)
         self._following.callback(informer.remove, self._enqueue_changed)
@@ -102,10 +118,14 @@ class Subscription(Generic[T]):
         if self._lost:
             raise EventNotDoneError(self._lost)
 
-    def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
+    def settle(
+        self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
+    ) -> None:
         """See `Origin.settle`."""
         if self._closed:
             return
+        if self._history is not None and run is not None:
+            self._keep(self._history, run, key, error)
         if error is None:
             self._failures.succeeded(key)
             settle(self._queue, key, Synced(), always_retry)
@@ -159,14 +179,35 @@ class Subscription(Generic[T]):
     def _event(self, key: Key) -> Event[T] | None:
         """Return the event that is due; None if the object was neither delivered nor exists."""
         if key == SYNC:
-            return Event(EventKind.SYNC, key, None, self)
+            return Event(EventKind.SYNC, key, None, self, self._begin(EventKind.SYNC, key))
         delivered, cached = self._delivered.get(key), self._cached(key)
         if cached is not None and (delivered is None or not self._replaced(delivered, cached)):
             self._delivered[key] = cached
-            return Event(EventKind.UPSERT, key, self._kind.decode(cached.value), self)
+            run = self._begin(EventKind.UPSERT, key, cached)
+            return Event(EventKind.UPSERT, key, self._kind.decode(cached.value), self, run)
         if delivered is not None:
-            return Event(EventKind.DELETE, key, self._kind.decode(delivered.value), self)
+            run = self._begin(EventKind.DELETE, key, delivered)
+            return Event(EventKind.DELETE, key, self._kind.decode(delivered.value), self, run)
         return None
+
+    def _begin(self, kind: EventKind, key: Key, stored: Stored | None = None) -> SyncRun | None:
+        """Begin to note an event; return None if no history is kept."""
+        if self._history is None:
+            return None
+        before, after = (stored, None) if kind is EventKind.DELETE else (None, stored)
+        delivery = Delivery(self._slot, self.stream, before, after, self._kind)
+        return self._history.begin(
+            str(key) or SYNC_KEY, kind.value, stored, handler=self._handler, delivery=delivery
+        )
+
+    def _keep(
+        self, history: ProgramHistory, run: SyncRun, key: Key, error: Exception | None
+    ) -> None:
+        now, failures = self._loop.time(), self._queue.failures(key)
+        if error is None:
+            history.succeeded(run, now, failed=failures > 0)
+        else:
+            history.failed(run, error, now, failures=failures + 1)
 
     def _cached(self, key: Key) -> Stored | None:
         return None if self._cache is None else self._cache.get(key)

@@ -354,7 +354,7 @@ class Deliveries:
             change.action.value.lower(),
             after or before,
             handler=name,
-            delivery=Delivery(self.resource_kind, name, before, after),
+            delivery=Delivery(self.resource_kind, name, before, after, change.kind),
         )
 
     async def _past_failures(

@@ -156,6 +156,7 @@ async def _serve(
             leads=operator.leads,
             shards=operator.shards,
             elections=operator.elections,
+            histories=operator.histories,
             daemon=daemon,
             planner=Planner(nats=nats, kube=kube, owner_names=settings.owner_names),
         )

@@ -81,18 +81,14 @@ class Hosted(ABC):
 
         A *masked* recording has no secrets. Returns None if there is no recording.
         """
-        kept = [] if self.recordings is None else self.recordings.of(self.name, key)
-        if not kept:
+        kept = None if self.recordings is None else self.recordings.newest(self.name, key)
+        if kept is None:
             return None
-        failed = [sync for sync in kept if sync.failed]
-        sync, informers = (failed or kept)[-1], self._host.informers
-        primary = self._host.primaries[0]
-        if sync.delivery is not None:
-            primary = informers[sync.delivery.resource_kind]
+        delivered = None if kept.delivery is None else kept.delivery.kind
         return recording_of(
-            sync,
-            informers,
-            primary.cache.kind,
+            kept,
+            self._host.informers,
+            delivered or self._host.primaries[0].cache.kind,
             surface=self.surface,
             masked=masked,
             version=self.version,

@@ -10,13 +10,13 @@ from msgspec import Raw
 from natsctl.core.objects.tape import RecordedError
 from natsctl.errors import DECODE_ERRORS, InvalidInputError
 
-Surface: TypeAlias = Literal["controller", "managed", "watchers", "dynamic"]
-"""The kind of a controller: a `Controller`, `ManagedController`, `InformerController`, or
-`DynamicWatcher`.
+Surface: TypeAlias = Literal["controller", "managed", "watchers", "resource", "dynamic"]
+"""The kind of a controller: a `Controller`, `ManagedController`, `InformerController`, or a program
+around a `Resource` or a `DynamicWatcher`.
 """
 
 FORMAT = "natsctl.io/recording"
-VERSION = 2
+VERSION = 3
 NOTHING = Raw()
 """The JSON of a value that a recording does not have."""
 
@@ -121,15 +121,24 @@ Step: TypeAlias = (
 
 
 class RecordedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """The change that a watcher got; the states are numbers, or None.
+    """The change that a watcher or a stream got; the states are numbers, or None.
 
-    Both states are None for an object whose deletion happened before the start.
+    Both states are None for an object whose deletion happened before the start, and for the event
+    that the first list of a stream is complete.
     """
 
     resource_kind: str
     watcher: str
     before: int | None = None
     after: int | None = None
+
+
+class RecordedReconciliation(msgspec.Struct, frozen=True, kw_only=True):
+    """The call of the reconciler of a dynamic watcher; see `Reconciliation`."""
+
+    part: str
+    watcher: dict[str, Any]
+    watched: tuple[dict[str, Any], ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +180,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         states: the states of objects; steps refer to them by number.
         primary: the state of the primary as the sync began; None if it did not exist.
         last: the last state of a deleted primary.
-        delivery: the change, if a watcher got one.
+        delivery: the change, if a watcher or a stream got one.
+        reconciliation: the call, if it was one of a dynamic watcher.
         around: reads that the handler did not make, of objects near the key.
         steps: what the handler read, called and wrote, in order.
     """
@@ -198,12 +208,32 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     primary: int | None = None
     last: int | None = None
     delivery: RecordedDelivery | None = None
+    reconciliation: RecordedReconciliation | None = None
     around: tuple[ReadStep, ...] = ()
     steps: tuple[Step, ...] = ()
 
+    @property
+    def part(self) -> str:
+        """The watcher, the stream or the dynamic watcher that got the event; empty for a sync."""
+        if self.reconciliation is not None:
+            return self.reconciliation.part
+        change = self.delivery
+        return "" if change is None else f"{change.watcher} of {change.resource_kind}"
+
+    def to_json(self) -> bytes:
+        """Return the recording as JSON in one line."""
+        return msgspec.json.encode(self, enc_hook=_text_of)
+
     def encoded(self) -> bytes:
         """Return the recording as JSON, for a file."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+        return msgspec.json.format(self.to_json(), indent=1) + b"\n"
+
+
+def _text_of(value: object) -> str:
+    """Return a key of a type that is derived from `str`, such as the key of an event."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__qualname__} cannot be written as JSON")
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from types import CodeType, TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,6 +24,7 @@ from natsctl.core.objects.tape import (
     StoreCall,
     Tape,
 )
+from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored
 
 BYTES_MAX = 16 * 1024 * 1024
@@ -37,19 +38,39 @@ Frame = tuple[CodeType, int]
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """The change that a watcher gets; both states are None for an unseen deletion.
+    """The change that a watcher gets, or the event that a stream delivers.
+
+    Both states are None for an unseen deletion, and for the event that the first list is complete.
 
     Attributes:
-        resource_kind: the resource kind.
-        watcher: the name of the watcher.
+        resource_kind: the resource kind, or the name of the resource.
+        watcher: the name of the watcher or of the stream.
         before: the object before the change.
         after: the object after the change.
+        kind: the kind of the object; None in a replay.
     """
 
     resource_kind: str
     watcher: str
     before: Stored | None
     after: Stored | None
+    kind: Kind[Any] | None = None
+
+
+class Reconciliation(msgspec.Struct, frozen=True):
+    """A call of the reconciler of a dynamic watcher.
+
+    Attributes:
+        part: the name of the dynamic watcher in its program.
+        watcher: the fields of the watcher's identifier.
+        watched: those of the objects that it watched, or read from the cache, each once.
+        kind: the kind of the watcher; None in a replay.
+    """
+
+    part: str
+    watcher: dict[str, Any]
+    watched: list[dict[str, Any]]
+    kind: Kind[Any] | None = None
 
 
 class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -64,7 +85,7 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         duration_s: its duration.
         stored: the primary as the sync began; None if it did not exist.
         last: the last state of a deleted primary.
-        delivery: the change, if a watcher got one.
+        delivery: the change or the call, if the controller is not a sync handler.
         planning: whether the sync only planned.
         error: the error of a failed sync; None if it succeeded.
         frames: the code and the line of each frame of the error's traceback.
@@ -83,7 +104,7 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     duration_s: float
     stored: Stored | None
     last: Stored | None = None
-    delivery: Delivery | None = None
+    delivery: Delivery | Reconciliation | None = None
     planning: bool = False
     error: RecordedError | None = None
     frames: tuple[Frame, ...] = ()
@@ -106,7 +127,7 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def _states(self) -> Iterator[Stored]:
         change = self.delivery
-        around = () if change is None else (change.before, change.after)
+        around = (change.before, change.after) if isinstance(change, Delivery) else ()
         yield from (stored for stored in (self.stored, self.last, *around) if stored is not None)
         for note in (*self.notes, *self.around):
             yield from _states_of(note)
@@ -179,6 +200,12 @@ class Recordings:
     def of(self, controller: str, key: str) -> list[KeptSync]:
         """Return the recordings of the key, oldest first."""
         return list(self._kept.get((controller, key), ()))
+
+    def newest(self, controller: str, key: str) -> KeptSync | None:
+        """Return the last failed sync of the key, or else its last sync; None if there is none."""
+        kept = self.of(controller, key)
+        failed = [sync for sync in kept if sync.failed]
+        return next(reversed(failed or kept), None)
 
     def keys(self, controller: str) -> list[str]:
         """Return the keys of the controller that have recordings, oldest first."""

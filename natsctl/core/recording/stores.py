@@ -39,11 +39,16 @@ Send: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 
 class NotedStore(Generic[S]):
-    """A store whose calls are noted; a `Store`."""
+    """A store whose calls are noted; a `Store`. It has the other attributes of its store too."""
 
     def __init__(self, store: S) -> None:
         self._store = store
         self._place = place_of(store.kind)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._store, name)
 
     @property
     def kind(self) -> Kind[Any]:
@@ -157,10 +162,15 @@ class NotedManifestStore(NotedStore[ManifestStore]):
 
 
 class _Noted(Generic[Systems]):
-    """A system that stores objects, whose stores note their calls."""
+    """A system whose stores note their calls. It has the other attributes of the system too."""
 
     def __init__(self, stores: Systems) -> None:
         self._stores = stores
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._stores, name)
 
     def guarded(self, guard: WriteGuard) -> Self:
         """See `Stores.guarded`."""

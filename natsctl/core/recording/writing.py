@@ -30,6 +30,7 @@ from natsctl.core.recording.document import (
     QueryStep,
     ReadStep,
     RecordedDelivery,
+    RecordedReconciliation,
     RecordedSlot,
     RecordedState,
     Recording,
@@ -40,7 +41,7 @@ from natsctl.core.recording.document import (
     seed_of,
 )
 from natsctl.core.recording.masking import Masker
-from natsctl.core.recording.recordings import Delivery, Frame, KeptSync
+from natsctl.core.recording.recordings import Delivery, Frame, KeptSync, Reconciliation
 from natsctl.core.recording.stores import place_of
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
@@ -89,6 +90,7 @@ def recording_of(
         primary=writer.state(writer.primary_place, kept.stored),
         last=writer.state(writer.primary_place, kept.last),
         delivery=writer.delivery(kept.delivery),
+        reconciliation=_reconciliation(kept.delivery),
         around=tuple(writer.reads(kept.around)),
         steps=tuple(step for note in kept.notes for step in writer.steps(note)),
         states=tuple(states),
@@ -106,6 +108,12 @@ def traceback_text(frames: tuple[Frame, ...]) -> str:
 def _slot(informer: Informer[Any]) -> RecordedSlot:
     kind = informer.cache.kind
     return RecordedSlot(kind=kind.name, place=place_of(kind), available=not informer.absent)
+
+
+def _reconciliation(call: Delivery | Reconciliation | None) -> RecordedReconciliation | None:
+    if not isinstance(call, Reconciliation):
+        return None
+    return RecordedReconciliation(part=call.part, watcher=call.watcher, watched=tuple(call.watched))
 
 
 class _Writer:
@@ -148,9 +156,9 @@ class _Writer:
             self.states.append(self._state(place, stored))
         return number
 
-    def delivery(self, change: Delivery | None) -> RecordedDelivery | None:
-        """Return the change that a watcher got."""
-        if change is None:
+    def delivery(self, change: Delivery | Reconciliation | None) -> RecordedDelivery | None:
+        """Return the change that a watcher or a stream got."""
+        if not isinstance(change, Delivery):
             return None
         return RecordedDelivery(
             resource_kind=change.resource_kind,

@@ -14,7 +14,13 @@ from natsctl.core.objects.read_your_writes import Sync
 from natsctl.core.objects.tape import CacheRead, Note, RecordedError, StoreCall
 from natsctl.core.planning.record import planning
 from natsctl.core.queue.workqueue import Workqueue
-from natsctl.core.recording.recordings import Delivery, KeptSync, SyncRecorder, frames_of
+from natsctl.core.recording.recordings import (
+    Delivery,
+    KeptSync,
+    Reconciliation,
+    SyncRecorder,
+    frames_of,
+)
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.journal import Journal, SyncFacts
 from natsctl.errors import ExistsError, NatsctlError, StoreTimeoutError
@@ -50,7 +56,7 @@ class SyncRun(Sync, kw_only=True):
         handler: the name of the handler, if several handlers get the key.
         stored: the object as the sync began; None if it did not exist.
         last: the last state of a deleted object.
-        delivery: the change that a watcher gets.
+        delivery: the change that a watcher or a stream gets, or the call of a reconciler.
     """
 
     operation: str
@@ -59,7 +65,7 @@ class SyncRun(Sync, kw_only=True):
     handler: str = ""
     stored: Stored | None = None
     last: Stored | None = None
-    delivery: Delivery | None = None
+    delivery: Delivery | Reconciliation | None = None
 
     @property
     def started(self) -> datetime:
@@ -158,7 +164,7 @@ class SyncHistory:
         *,
         last: Stored | None = None,
         handler: str = "",
-        delivery: Delivery | None = None,
+        delivery: Delivery | Reconciliation | None = None,
     ) -> SyncRun:
         """Return a new sync, whose reads and calls are noted within `with run:`."""
         return SyncRun(

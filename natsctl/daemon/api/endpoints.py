@@ -15,6 +15,7 @@ from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.core.insight.hosted import Hosted
+from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.sync.journal import RECORDS_MAX, SyncRecord
 from natsctl.daemon.api.activity import ActivityLog
 from natsctl.daemon.api.messages import (
@@ -35,7 +36,7 @@ from natsctl.daemon.api.messages import (
 from natsctl.daemon.api.mode import configured_mode, current_mode, trouble_of
 from natsctl.daemon.api.peers import Peers, Presence
 from natsctl.daemon.api.planner import Planner
-from natsctl.daemon.api.recorded import record_keys, recording_part
+from natsctl.daemon.api.recorded import Keeper, record_keys, recording_part
 from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable, owner_of
@@ -73,6 +74,8 @@ class ControllerEndpoints:
         planner: plans keys on request; None if this process does not.
         dry_run: whether the controller only plans. It then answers the verbs `status` and
             `explain`, and none that a daemon answers which works for the controller.
+        history: the history of a program, which answers `explain` and the
+            verbs about recordings.
     """
 
     def __init__(
@@ -86,7 +89,9 @@ class ControllerEndpoints:
         election: Election | None = None,
         planner: Planner | None = None,
         dry_run: bool = False,
+        history: ProgramHistory | None = None,
     ) -> None:
+        self._history = history
         self._dry_run = dry_run
         self._runnable = runnable
         self._shard = shard
@@ -117,9 +122,15 @@ class ControllerEndpoints:
                 Verb.EXPLAIN: partial(self._explain, runnable),
                 Verb.TREE: partial(self._tree, runnable),
                 Verb.RESYNC: partial(self._resync, runnable),
-                Verb.RECORD: partial(self._record, runnable),
-                Verb.RECORDING: partial(self._recording, runnable, masked=True),
-                Verb.RECORDING_UNMASKED: partial(self._recording, runnable, masked=False),
+            }
+        if self._history is not None:
+            handlers[Verb.EXPLAIN] = partial(self._explain_program, self._history)
+        keeper = runnable if isinstance(runnable, Hosted) else self._history
+        if keeper is not None:
+            handlers |= {
+                Verb.RECORD: partial(self._record, keeper),
+                Verb.RECORDING: partial(self._recording, keeper, masked=True),
+                Verb.RECORDING_UNMASKED: partial(self._recording, keeper, masked=False),
             }
         if isinstance(runnable, Hosted) and planner is not None:
             handlers[Verb.PLAN] = partial(self._plan_keys, runnable, planner)
@@ -155,6 +166,8 @@ class ControllerEndpoints:
         runnable, status = self._runnable, Status(controller=self._runnable.name)
         if isinstance(runnable, Hosted) and runnable.prepared:
             status = runnable.status()
+        elif self._history is not None:
+            status = self._history.status()
         if self._dry_run:  # a plan may have another id
             status = replace(status, installation="")
         return replace(
@@ -172,6 +185,8 @@ class ControllerEndpoints:
 
     @property
     def _sync_counts(self) -> tuple[int, int]:
+        if self._history is not None:
+            return self._history.sync_counts
         return self._runnable.sync_counts if isinstance(self._runnable, Hosted) else (0, 0)
 
     async def _status(self, request: bytes) -> bytes:
@@ -203,6 +218,10 @@ class ControllerEndpoints:
         explanation = await self._with_events(explanation)
         return self._fitting(OWNED_MAX, explanation.limited)
 
+    async def _explain_program(self, history: ProgramHistory, request: bytes) -> bytes:
+        explanation = KeyExplanation.of(history.explain(_key(request)), self._daemon)
+        return self._fitting(OWNED_MAX, (await self._with_events(explanation)).limited)
+
     async def _with_events(self, explanation: KeyExplanation) -> KeyExplanation:
         try:
             recorded = await events_of(self._connection, explanation.controller, explanation.key)
@@ -225,17 +244,17 @@ class ControllerEndpoints:
         plan = KeyPlans.of(await planner.plan(runtime, keys), self._daemon)
         return self._fitting(ACTIONS_MAX, plan.limited)
 
-    async def _recording(self, runtime: Hosted, request: bytes, *, masked: bool) -> bytes:
-        self._check_started(runtime)
+    async def _recording(self, keeper: Keeper, request: bytes, *, masked: bool) -> bytes:
+        self._check_started(keeper)
         return recording_part(
-            runtime, self._daemon, request, masked=masked, limit=self._connection.payload_max
+            keeper, self._daemon, request, masked=masked, limit=self._connection.payload_max
         )
 
     # ---- verbs that act
 
-    async def _record(self, runtime: Hosted, request: bytes) -> bytes:
-        self._check_started(runtime)
-        return msgspec.json.encode(record_keys(runtime, self._daemon, _keys(request)))
+    async def _record(self, keeper: Keeper, request: bytes) -> bytes:
+        self._check_started(keeper)
+        return msgspec.json.encode(record_keys(keeper, self._daemon, _keys(request)))
 
     async def _resync(self, runtime: Hosted, request: bytes) -> bytes:
         keys = _keys(request)
@@ -313,8 +332,8 @@ class ControllerEndpoints:
     def _fitting(self, count: int, limited: Callable[[int], msgspec.Struct]) -> bytes:
         return fitting(self._connection.payload_max, count, limited)
 
-    def _check_started(self, runtime: Hosted) -> None:
-        if not runtime.prepared:
+    def _check_started(self, runtime: Keeper) -> None:
+        if isinstance(runtime, Hosted) and not runtime.prepared:
             raise NatsctlError(f"{self._runnable.name} is starting: try again")
 
     def _check_running(self, runtime: Hosted) -> None:

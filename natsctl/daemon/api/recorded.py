@@ -1,8 +1,11 @@
 """Answers requests to record keys, and requests for recordings."""
 
+from typing import TypeAlias
+
 import msgspec
 
 from natsctl.core.insight.hosted import Hosted
+from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.recording.recordings import Recordings
 from natsctl.daemon.api.messages import Process, Recorded, RecordingPart
 from natsctl.errors import NotFoundError, UsageError
@@ -13,7 +16,11 @@ SHARE = 3  # JSON in JSON takes at most so many times its length
 KEYS_MAX = 1_000  # that a controller records at a time
 
 
-def record_keys(runtime: Hosted, daemon: Process, words: list[str]) -> Recorded:
+Keeper: TypeAlias = Hosted | ProgramHistory
+"""A controller, or the history of a program."""
+
+
+def record_keys(runtime: Keeper, daemon: Process, words: list[str]) -> Recorded:
     """Record the syncs of keys, or only failed ones again if the first word is `-`.
 
     Returns all keys that are recorded. Raises `UsageError` for too many keys.
@@ -30,7 +37,7 @@ def record_keys(runtime: Hosted, daemon: Process, words: list[str]) -> Recorded:
 
 
 def recording_part(
-    runtime: Hosted, daemon: Process, request: bytes, *, masked: bool, limit: int
+    runtime: Keeper, daemon: Process, request: bytes, *, masked: bool, limit: int
 ) -> bytes:
     """Return a part of the recording of a key; the request is the key and the part's number."""
     key, part = _request(request)
@@ -40,7 +47,7 @@ def recording_part(
             f"{runtime.name} has no recording of {key}: no sync of it has failed, and it is not "
             "recorded; natsctl record KEY records every sync of a key"
         )
-    text = msgspec.json.encode(recording).decode()
+    text = recording.to_json().decode()
     size = limit // SHARE
     parts = -(-len(text) // size)
     answer = RecordingPart(
@@ -53,7 +60,7 @@ def recording_part(
     return msgspec.json.encode(answer)
 
 
-def _recordings(runtime: Hosted) -> Recordings:
+def _recordings(runtime: Keeper) -> Recordings:
     if runtime.recordings is None:
         raise UsageError(f"{runtime.name} keeps no recordings")
     return runtime.recordings

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.sharding import Shard
+from natsctl.core.insight.program import ProgramHistory
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints, Leads
 from natsctl.daemon.api.messages import Process
@@ -30,6 +31,7 @@ CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
 
 NO_SHARDS: Mapping[str, Shard] = MappingProxyType({})
 NO_ELECTIONS: Mapping[str, Election] = MappingProxyType({})
+NO_HISTORIES: Mapping[str, ProgramHistory] = MappingProxyType({})
 
 
 def this_process() -> Process:
@@ -62,6 +64,7 @@ async def answering(
     leads: Leads = lambda _: True,
     shards: Mapping[str, Shard] = NO_SHARDS,
     elections: Mapping[str, Election] = NO_ELECTIONS,
+    histories: Mapping[str, ProgramHistory] = NO_HISTORIES,
     daemon: Process | None = None,
     planner: Planner | None = None,
     dry_run: bool = False,
@@ -76,6 +79,7 @@ async def answering(
         leads: whether this process acts for a controller.
         shards: the membership of this process in each sharded controller, by name.
         elections: the election of the leader of each controller that has one, by name.
+        histories: the history of each program, by the name of its class.
         daemon: this process; by default `this_process()`.
         planner: plans keys on request; without it, the daemon does not answer such requests.
         dry_run: whether the controllers only plan.
@@ -89,6 +93,7 @@ async def answering(
             leads,
             shard=shards.get(runtime.name),
             election=elections.get(runtime.name),
+            history=histories.get(runtime.name),
             planner=planner,
             dry_run=dry_run,
         )

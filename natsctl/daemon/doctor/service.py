@@ -17,6 +17,7 @@ from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.server import ROOT, control_subjects
 from natsctl.telemetry.hiding import enumerated
 
+RECORDINGS = (Verb.RECORDING, Verb.RECORDING_UNMASKED)
 SHOWN_MAX = 5  # keys in a finding
 SERVICE, ASKING = "service", "asking daemons"
 
@@ -36,7 +37,7 @@ def _verbs_of(controller: Controller | Guest) -> Sequence[Verb]:
         case Controller() | Hosted():
             return tuple(verb for verb in Verb if not verb.collects)
         case _:
-            return (Verb.STATUS,)
+            return (Verb.STATUS, Verb.EXPLAIN, Verb.RECORD, *RECORDINGS)
 
 
 async def check_service(connection: Connection, verbs: Verbs) -> AsyncIterator[Finding]:

@@ -3,12 +3,14 @@
 import asyncio
 import random
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.tape import RecordedError
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.recording.document import Outcome, Recording, decode_recording
@@ -44,9 +46,10 @@ def replay(path: str | Path, controller: type[object]) -> ReplayedSync:
     """Replay the recording in a file, and return the replay if the sync succeeds.
 
     The *controller* is the class of a `Controller`, a `ManagedController` or an
-    `InformerController`. The handler of a new one runs in memory and in virtual time. It reads what
-    the recorded sync has read, and nothing else. Its clock begins at the time of the recorded sync,
-    and its randomness depends on the recording.
+    `InformerController`, or a class around a `Resource` or a `DynamicWatcher` that `natsctl run`
+    runs. The handler of a new one runs in memory and in virtual time. It reads what the recorded
+    sync has read, and nothing else. Its clock begins at the time of the recorded sync, and its
+    randomness depends on the recording.
 
     Raises `ReplayError` if the handler fails, or makes a read that was not recorded. Raises
     `InvalidInputError` if the file has no recording, and `UsageError` if the recording is of
@@ -99,17 +102,22 @@ class _Replay:
         """Call the handler once, and compare the result with the recording."""
         with recording(self):
             async with opened(self._controller, self._recorded, self._world) as subject:
-                self._tape.begin(subject.informers)
                 return await self._sync(subject)
 
     async def _sync(self, subject: Subject) -> ReplayedSync:
-        recorded = self._recorded
-        random.seed(recorded.seed)
         after_s, error = None, None
-        with finding(self._world.found, self._world.variable), _planning(recorded.planning):
+        with ExitStack() as handling, _planning(self._recorded.planning):
+
+            def begin(informers: Mapping[str, Informer[Any]]) -> None:
+                self._tape.begin(informers)
+                random.seed(self._recorded.seed)
+                handling.enter_context(finding(self._world.found, self._world.variable))
+
             try:
-                after_s = await subject.sync()
-            except Exception as raised:  # noqa: BLE001 - any error of a handler is an outcome
+                after_s = await subject.sync(begin)
+            except Exception as raised:
+                if not self._world.began:
+                    raise
                 error = raised
         return self._result(_outcome(after_s, error), error)
 

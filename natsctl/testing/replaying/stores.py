@@ -80,7 +80,8 @@ class ReplayStore:
         return self._base.watch()
 
     async def _call(self, verb: str, key: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        steps = self._world.calls.get((self._place, verb, key))
+        world = self._world
+        steps = world.calls.get((self._place, verb, key)) if world.began else None
         step = steps.popleft() if steps else None
         if step is not None:
             await asyncio.sleep(step.took_s)
@@ -228,5 +229,8 @@ class ReplayCluster:
         return self._base.recorder(controller)
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
-        """See `Discovers.resource`."""
-        return await self._base.resource(api_version, kind)
+        """See `Discovers.resource`; recorded keys without a namespace prove that it has none."""
+        regular, place = await self._base.resource(api_version, kind), f"kube/{api_version}/{kind}"
+        keys = [key for known, key in self._world.known if known == place]
+        namespaced = any("/" in key for key in keys) if keys else regular.namespaced
+        return MemoryResource(regular.plural, namespaced)

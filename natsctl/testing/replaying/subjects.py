@@ -1,5 +1,6 @@
 """Runs the controller of a recording over replaying stores, and calls its handler once."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
@@ -10,14 +11,18 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
-from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
+from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary
 from natsctl.core.recording.document import Recording
 from natsctl.core.recording.recordings import Delivery
+from natsctl.core.recording.redelivery import Begin
+from natsctl.core.recording.stores import NotedManifestStores, NotedStores
+from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.managed.controller import ManagedController
 from natsctl.testing.memory import MemoryStores
+from natsctl.testing.replaying.programs import ProgramSubject
 from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
 from natsctl.testing.replaying.world import World
 from natsctl.watchers.controller import InformerController
@@ -29,23 +34,17 @@ CLASSES: Mapping[str, type[Any]] = {
     "managed": ManagedController,
     "watchers": InformerController,
 }
-"""The class of the controllers of each surface that can be replayed."""
+"""The class of the controllers of each surface that has one."""
 
 
 class Subject(Protocol):
     """A controller whose stores are open."""
 
-    @property
-    def informers(self) -> Mapping[str, Informer[Any]]:
-        """The informers by slot."""
-        ...
+    async def sync(self, begin: Begin) -> float | None:
+        """Call the handler once, as in the recorded sync; return the delay, or raise its error.
 
-    def check(self) -> None:
-        """Raise `UsageError` if the controller has no such handler."""
-        ...
-
-    async def sync(self) -> float | None:
-        """Call the handler once, as in the recorded sync; return the delay, or raise its error."""
+        Calls *begin* before the handler.
+        """
         ...
 
 
@@ -58,7 +57,7 @@ async def opened(
     Raises `UsageError` if the controller is of another kind than the recorded one.
     """
     wanted = CLASSES.get(recorded.surface)
-    if wanted is None or not issubclass(controller, wanted):
+    if not (_is_program(controller) if wanted is None else issubclass(controller, wanted)):
         raise UsageError(_other_kind(controller, recorded, wanted))
     stores = MemoryStores()
     nats, cluster = ReplayStores(world, stores), ReplayCluster(world, stores.kube)
@@ -79,7 +78,11 @@ async def opened(
             made.use(nats=nats, kube=cluster)
             subject = _WatcherSubject(made, recorded, world)
             run, complete = made.opened, made.complete
-        case _:  # `CLASSES` has no others
+        case Guest():
+            made.use(nats=NotedStores(nats), kube=NotedManifestStores(cluster))
+            yield ProgramSubject(made, recorded, world)
+            return
+        case _:
             raise UsageError(_other_kind(controller, recorded, wanted))
     async with run():
         await complete()
@@ -91,7 +94,7 @@ async def opened(
             await made.clean()
 
 
-class _Subject(Generic[C]):
+class _Subject(ABC, Generic[C]):
     """A controller of one surface, with its recording."""
 
     def __init__(self, controller: C, recorded: Recording, world: World) -> None:
@@ -99,9 +102,14 @@ class _Subject(Generic[C]):
         self._recorded = recorded
         self._world = world
 
-    @property
-    def informers(self) -> Mapping[str, Informer[Any]]:
-        return self._controller.informers
+    async def sync(self, begin: Begin) -> float | None:
+        """See `Subject.sync`."""
+        begin(self._controller.informers)
+        return await self._sync()
+
+    @abstractmethod
+    async def _sync(self) -> float | None:
+        """Call the handler."""
 
 
 class _ControllerSubject(_Subject[ControllerRuntime]):
@@ -114,7 +122,7 @@ class _ControllerSubject(_Subject[ControllerRuntime]):
             name = self._recorded.controller
             raise UsageError(f"the recording of {name} has no slot {self._slot}")
 
-    async def sync(self) -> float | None:
+    async def _sync(self) -> float | None:
         recorded, runtime = self._recorded, self._controller
         if self._world.last is not None:
             primary: Primary[Any] = vars(runtime.controller)[self._slot]
@@ -126,7 +134,7 @@ class _ManagedSubject(_Subject[ManagedController[Any]]):
     def check(self) -> None:
         """The controller has one handler."""
 
-    async def sync(self) -> float | None:
+    async def _sync(self) -> float | None:
         return await self._controller.sync(self._recorded.key, last=self._world.last)
 
 
@@ -134,7 +142,7 @@ class _WatcherSubject(_Subject[InformerController]):
     def check(self) -> None:
         self._controller.check_watcher(self._delivery)
 
-    async def sync(self) -> float | None:
+    async def _sync(self) -> float | None:
         await self._controller.deliver(self._recorded.key, self._delivery)
         return None
 
@@ -148,11 +156,22 @@ class _WatcherSubject(_Subject[InformerController]):
         )
 
 
+def _is_program(controller: type[object]) -> bool:
+    """Return whether this may be a class of a user around a resource or a dynamic watcher."""
+    return not issubclass(controller, Controller | Hosted)
+
+
 def _other_kind(controller: type[object], recorded: Recording, wanted: type[Any] | None) -> str:
     name = controller.__name__
-    if wanted is None:
-        return f"the recording is of a {recorded.surface} controller, which cannot be replayed"
-    return f"{name} is no {wanted.__name__}, and the recording of {recorded.controller} is of one"
+    if wanted is not None:
+        return (
+            f"{name} is no {wanted.__name__}, and the recording of {recorded.controller} is of one"
+        )
+    around = "Resource" if recorded.surface == "resource" else "DynamicWatcher"
+    return (
+        f"the recording of {recorded.controller} is of a class around a {around}: give a class "
+        f"with name, kinds, synced, use, run and stop; {name} is none"
+    )
 
 
 async def _install(stores: MemoryStores, settings: Mapping[str, Any]) -> None:

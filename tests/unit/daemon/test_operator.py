@@ -213,7 +213,11 @@ async def test_other_runnables_receive_stores_and_settings_and_are_awaited() -> 
     )
     operator.add_controller(guest)
     async with running(operator) as task:
-        assert (guest.nats, guest.kube, guest.workers) == (stores, None, 9)
+        assert guest.nats is not None
+        store = await guest.nats.open(Second.apps.kind)
+        await store.create("a", b"{}")
+        assert (guest.kube, guest.workers) == (None, 9)
+        assert (await stores.store(Second.apps.kind).get("a")).value == b"{}"
         assert not hasattr(guest, "resync_s")
     assert events == ["first starts", "guest starts", "guest ends", "first ends"]
     assert task.result() is None

@@ -3,6 +3,7 @@
 import pytest
 
 from natsctl import UsageError
+from natsctl.core.sync.history import SyncRun
 from natsctl.resource import Event, EventKind, Key
 
 
@@ -12,7 +13,10 @@ class Origin:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
 
-    def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
+    def settle(
+        self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
+    ) -> None:
+        assert run is None
         self.calls.append(("settled", kind, key, error))
 
     def restore(self, key: Key) -> None:

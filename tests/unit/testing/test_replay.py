@@ -381,7 +381,7 @@ def test_a_stored_recording_of_each_version_is_replayed(file: str) -> None:
     [
         ("{}", "this is no recording"),
         ("nothing", "this is no recording"),
-        ('{"format": "natsctl.io/recording", "version": 3}', "update natsctl"),
+        ('{"format": "natsctl.io/recording", "version": 4}', "update natsctl"),
     ],
 )
 def test_another_file_is_refused(text: str, error: str) -> None:

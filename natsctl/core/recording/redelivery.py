@@ -1,0 +1,45 @@
+"""Delivers a recorded event to a program again, instead of events from a store."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.recording.recordings import Delivery, Reconciliation
+
+Begin = Callable[[Mapping[str, Informer[Any]]], None]
+"""Called with the informers of the program by name, before the event is handled."""
+
+
+class Redelivery:
+    """One recorded event, which a stream or a dynamic watcher of the program delivers.
+
+    Args:
+        key: the key of the event.
+        operation: its operation.
+        delivery: the event of a stream, or the call of a reconciler.
+        begin: called when the program takes the event.
+    """
+
+    def __init__(
+        self, key: str, operation: str, delivery: Delivery | Reconciliation, begin: Begin
+    ) -> None:
+        self.key = key
+        self.operation = operation
+        self.delivery = delivery
+        self.begin = begin
+        self.outcome: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+
+    def end(self, after_s: float | None, error: Exception | None) -> None:
+        """Set the outcome of the event; only the first one counts."""
+        if self.outcome.done():
+            return
+        if error is None:
+            self.outcome.set_result(after_s)
+        else:
+            self.outcome.set_exception(error)
+
+
+current_redelivery: ContextVar[Redelivery | None] = ContextVar("current_redelivery", default=None)
+"""The event that is delivered to the program in this context; None for a program that runs."""

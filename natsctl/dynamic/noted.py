@@ -1,0 +1,118 @@
+"""Notes the calls of a reconciler in the history of its program, and makes a recorded one again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from msgspec import convert, to_builtins
+
+from natsctl.core.dependencies.watches import DependencyWatch, DependencyWatches
+from natsctl.core.insight.program import ProgramHistory
+from natsctl.core.objects.read_your_writes import current_sync, current_tape
+from natsctl.core.objects.tape import DependencyRead
+from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.recording.recordings import Reconciliation
+from natsctl.core.recording.redelivery import Redelivery
+from natsctl.core.recording.stores import place_of
+from natsctl.core.sync.history import SyncRun
+from natsctl.dynamic.identifier import ObjectIdentifier
+from natsctl.dynamic.parts import Parts, identifier_of, kind_of
+from natsctl.errors import NatsctlError
+
+DYNAMIC = "dynamic"
+OPERATION = "reconcile"
+
+Watches = DependencyWatches[ObjectIdentifier]
+
+
+class NotedCalls:
+    """The calls of the reconciler of one dynamic watcher.
+
+    Args:
+        history: the history of the program.
+        name: the name of the dynamic watcher in the program.
+        watches: the watches of the dynamic watcher.
+    """
+
+    def __init__(self, history: ProgramHistory, name: str, watches: Watches) -> None:
+        self._history = history
+        self._name = name
+        self._handler = "" if name == DYNAMIC else name
+        self._watches = watches
+
+    def begin(self, watcher: ObjectIdentifier) -> SyncRun:
+        """Return a new call, whose reads and writes are noted within `with run:`."""
+        watched = sorted(self._watches.dependencies_of(watcher), key=str)
+        identifiers = [to_builtins(identifier_of(dependency)) for dependency in watched]
+        call = Reconciliation(self._name, to_builtins(watcher), identifiers, kind_of(watcher))
+        return self._run(watcher, call)
+
+    async def failed(
+        self,
+        watcher: ObjectIdentifier,
+        run: SyncRun,
+        error: Exception,
+        queue: Workqueue[ObjectIdentifier],
+    ) -> None:
+        """Note a failed call, and continue the count of failures of an earlier process."""
+        if not queue.failures(watcher):
+            past = await self._history.past_failures(watcher.key, error, self._handler)
+            if past:
+                queue.recall(watcher, past)
+        self._history.failed(run, error, _now(), failures=queue.failures(watcher) + 1)
+
+    def succeeded(self, run: SyncRun, after_s: float | None, *, failed: bool) -> None:
+        """Note a successful call; *failed* if the one before has failed."""
+        self._history.succeeded(run, _now(), failed=failed, after_s=after_s)
+
+    async def redeliver(
+        self,
+        redelivery: Redelivery,
+        parts: Parts,
+        reconcile: Callable[[ObjectIdentifier], Awaitable[float | None]],
+    ) -> None:
+        """Make the recorded call, if it is of this dynamic watcher."""
+        call = redelivery.delivery
+        if not isinstance(call, Reconciliation) or call.part != self._name:
+            return
+        watcher = convert(call.watcher, ObjectIdentifier)
+        for fields in call.watched:
+            with suppress(NatsctlError):  # the watch may have failed in the recorded call too
+                watched = await parts.dependency_on(convert(fields, ObjectIdentifier))
+                await self._watches.depend(watcher, watched)
+        run = self._run(watcher, call)
+        redelivery.begin(self._history.informers)
+        try:
+            with run:
+                after_s = await reconcile(watcher)
+        except Exception as error:  # noqa: BLE001 - every error is an outcome of the call
+            redelivery.end(None, error)
+        else:
+            redelivery.end(after_s, None)
+
+    def _run(self, watcher: ObjectIdentifier, call: Reconciliation) -> SyncRun:
+        return self._history.begin(
+            watcher.key, OPERATION, None, handler=self._handler, delivery=call
+        )
+
+
+def note_read(watch: DependencyWatch[ObjectIdentifier], *, cached: bool = False) -> None:
+    """Note that the current call of a reconciler has read the objects of a watch.
+
+    If it read them only from the *cache*, a replay has to watch them before the call.
+    """
+    tape, run = current_tape(), current_sync.get()
+    if tape is None:
+        return
+    dependency = watch.dependency
+    with suppress(NatsctlError):  # the reader gets the error of an invalid object
+        states = tuple(watch.objects())
+        tape.append(DependencyRead(str(dependency), place_of(dependency.kind), states))
+    if cached and isinstance(run, SyncRun) and isinstance(run.delivery, Reconciliation):
+        identifier = to_builtins(identifier_of(dependency))
+        if identifier not in run.delivery.watched:
+            run.delivery.watched.append(identifier)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
