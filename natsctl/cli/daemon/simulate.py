@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from natsctl.cli.documents.manifests import read_mappings
@@ -108,7 +109,8 @@ def _search(make: "functools.partial[Simulation]", seeds: range, processes: int)
         if processes == 1:
             with simulation:
                 return simulation.search(seeds, progress)
-        return search_in_processes(make, seeds, processes, progress)
+        report = search_in_processes(make, seeds, processes, progress)
+        return msgspec.structs.replace(report, controller=simulation.subject.name)
 
 
 def _count(processes: str) -> int:

@@ -83,7 +83,10 @@ def _row(status: ControllerStatus, alone: int) -> list[str]:
     mode = counted(status.mode, alone) or NONE
     head = [status.controller, str(status.daemon), status.state, mode]
     if status.primaries is None or status.queue is None:
-        return [*head, *[NONE] * (len(HEADINGS) - len(head))]
+        cells = [*head, *[NONE] * (len(HEADINGS) - len(head))]
+        if status.state == "syncing":  # a program, which has no primaries
+            cells[HEADINGS.index("FAILING")] = str(status.failing_count)
+        return cells
     keys = NONE if status.keys is None else status.keys
     numbers = (
         *(status.primaries, keys),

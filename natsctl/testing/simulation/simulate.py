@@ -4,9 +4,9 @@ import asyncio
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.synchronize import Event
 from typing import Self
 
@@ -91,6 +91,7 @@ class Simulation:
         self._author = Author(desired, primaries=primaries, hands=bool(subject.touched))
         self._references: dict[object, Ran] = {}
         self._bench = Bench((subject.module,))
+        self.check_interrupt: Callable[[], None] = _go_on  # called before each run
 
     def __enter__(self) -> Self:
         self._bench.__enter__()
@@ -148,6 +149,7 @@ class Simulation:
 
     def run(self, schedule: Schedule) -> Ran:
         """Run a schedule, and compare its result with that of a run without faults."""
+        self.check_interrupt()
         reference = self._reference(schedule)
         if reference.violation is not None:
             return reference
@@ -172,14 +174,7 @@ MakeSimulation = Callable[[], Simulation]
 """Makes the simulation in each process, so it can be pickled: a function of a module."""
 
 
-class _Worker(msgspec.Struct):
-    """The simulation of a process, and the event that ends its search."""
-
-    simulation: Simulation
-    over: Event
-
-
-_workers: list[_Worker] = []  # one, in each process of a search
+_workers: list[Simulation] = []  # one, in each process of a search
 
 
 def search_in_processes(
@@ -199,8 +194,9 @@ def search_in_processes(
     ) as pool:
         try:
             while chunks or running:
-                while chunks and len(running) < 2 * processes:
-                    running.append(pool.submit(_search, chunks.popleft()))
+                with _sigint_blocked():  # the processes that this starts inherit the block
+                    while chunks and len(running) < 2 * processes:
+                        running.append(pool.submit(_search, chunks.popleft()))
                 report = running.popleft().result()
                 name, done = report.controller, done + report.runs
                 progress(done)
@@ -209,25 +205,55 @@ def search_in_processes(
                         controller=name, runs=done, seed=seeds.start, finding=report.finding
                     )
         except KeyboardInterrupt:
-            return Report(controller=name, runs=done, seed=seeds.start, interrupted=True)
+            over.set()
+            reports = [future.result() for future in running if not future.cancel()]
+            return _interrupted([Report(controller=name, runs=done, seed=seeds.start), *reports])
         finally:
             over.set()
             pool.shutdown(wait=False, cancel_futures=True)
     return Report(controller=name, runs=done, seed=seeds.start)
 
 
+def _interrupted(reports: Sequence[Report]) -> Report:
+    """Return one report of consecutive seeds, up to the first finding."""
+    first, runs = reports[0], 0
+    for report in reports:
+        runs += report.runs
+        if report.finding is not None:
+            return msgspec.structs.replace(report, runs=runs, seed=first.seed)
+    name = next((report.controller for report in reports if report.controller), "")
+    return Report(controller=name, runs=runs, seed=first.seed, interrupted=True)
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Let SIGINT wait until the end of the context."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _open(make: MakeSimulation, over: Event) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles it
-    _workers.append(_Worker(make().__enter__(), over))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    simulation = make().__enter__()
+
+    def check_interrupt() -> None:
+        if over.is_set():
+            raise KeyboardInterrupt
+
+    simulation.check_interrupt = check_interrupt
+    _workers.append(simulation)
 
 
 def _search(seeds: range) -> Report:
-    return _workers[0].simulation.search(seeds, _check_over)
+    return _workers[0].search(seeds)
 
 
-def _check_over(_: int) -> None:
-    if _workers[0].over.is_set():
-        raise KeyboardInterrupt
+def _go_on() -> None:
+    """Check nothing."""
 
 
 def _loop_runs() -> bool:
