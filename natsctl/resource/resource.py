@@ -178,8 +178,8 @@ class Resource(Generic[T]):
         rate_limiter: RateLimiter | None,
         made_at: str,
     ) -> AsyncIterator[EventStream[T]]:
-        self._watch()
-        subscription = self._subscription(error_handler, rate_limiter, made_at)
+        group = self._watch()
+        subscription = self._subscription(group, error_handler, rate_limiter, made_at)
         try:
             await self._add(subscription)
             yield EventStream(subscription)
@@ -191,7 +191,11 @@ class Resource(Generic[T]):
                 self._subscriptions.remove(subscription)
 
     def _subscription(
-        self, error_handler: ErrorHandler, rate_limiter: RateLimiter | None, made_at: str
+        self,
+        group: asyncio.TaskGroup,
+        error_handler: ErrorHandler,
+        rate_limiter: RateLimiter | None,
+        made_at: str,
     ) -> Subscription[T] | ReplayedSubscription[T]:
         history, redelivery = self._history, current_redelivery.get()
         names = (EVENTS if number == 1 else f"{EVENTS} {number}" for number in count(1))
@@ -206,10 +210,11 @@ class Resource(Generic[T]):
             made_at=made_at,
             stream=stream,
             history=history,
+            spawn=group.create_task,
         )
 
-    def _watch(self) -> None:
-        """Start the watch, unless it runs."""
+    def _watch(self) -> asyncio.TaskGroup:
+        """Start the watch, unless it runs; return the group of tasks."""
         if self._group is None:
             raise UsageError(f"the resource of {self.kind.name} must be used inside `async with`")
         if self._stopped:
@@ -217,6 +222,7 @@ class Resource(Generic[T]):
         if self._watching is None:
             name = f"watch of {self.kind.name}"
             self._watching = self._group.create_task(self._run(), name=name)
+        return self._group
 
     async def _run(self) -> None:
         store = await self._stores.open(self.kind)

@@ -1,6 +1,7 @@
 """Decides which event one subscriber receives next, and what follows from its result."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -31,6 +32,8 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
+
 SYNC = Key()
 EVENTS = "events"  # the name of the first stream of a resource
 
@@ -45,6 +48,7 @@ class Subscription(Generic[T]):
         made_at: the line of code that made the stream, for errors.
         stream: the name of the stream among those of the resource.
         history: the history of the program; None if it keeps none.
+        spawn: starts a task that ends with the resource.
     """
 
     def __init__(
@@ -56,7 +60,9 @@ class Subscription(Generic[T]):
         made_at: str,
         stream: str,
         history: ProgramHistory | None,
+        spawn: Spawn,
     ) -> None:
+        self._spawn = spawn
         self.stream = stream
         self._history = history
         self._slot = ""  # the name of the informer in the history
@@ -121,9 +127,33 @@ class Subscription(Generic[T]):
     def settle(
         self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
     ) -> None:
-        """See `Origin.settle`."""
+        """See `Origin.settle`; the first failure of a key asks for those of earlier processes."""
         if self._closed:
             return
+        history = self._history
+        if (
+            error is None
+            or run is None
+            or history is None
+            or not history.recorders
+            or self._queue.failures(key)
+        ):
+            self._settle(kind, key, error, run)
+        else:
+            self._spawn(self._settle_first(history, kind, key, error, run))
+
+    async def _settle_first(
+        self, history: ProgramHistory, kind: EventKind, key: Key, error: Exception, run: SyncRun
+    ) -> None:
+        past = await history.past_failures(run.key, error, self._handler)
+        if past:
+            self._queue.recall(key, past)
+        if not self._closed:
+            self._settle(kind, key, error, run)
+
+    def _settle(
+        self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
+    ) -> None:
         if self._history is not None and run is not None:
             self._keep(self._history, run, key, error)
         if error is None:

@@ -209,8 +209,8 @@ def search_in_processes(
             reports = [future.result() for future in running if not future.cancel()]
             return _interrupted([Report(controller=name, runs=done, seed=seeds.start), *reports])
         finally:
-            over.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+            over.set()  # and wait, because a process that still starts needs it
+            pool.shutdown(cancel_futures=True)
     return Report(controller=name, runs=done, seed=seeds.start)
 
 

@@ -68,13 +68,16 @@ async def test_an_object_of_a_resource_exists_in_the_explanation() -> None:
         assert not history.explain("b").exists
 
 
-async def test_a_failing_watcher_continues_its_backoff_after_a_restart() -> None:
+@pytest.mark.parametrize(("program", "key"), [(Streamed, "a"), (Watched, "home")])
+async def test_a_failing_key_continues_its_backoff_after_a_restart(
+    program: type[Program], key: str
+) -> None:
     stores = MemoryStores()
     await stores.store(SITES).create("a", BAD)
-    async with running(Watched, stores) as history:
-        assert history.explain("home").failures == 8
-    async with running(Watched, stores) as history:
-        assert history.explain("home").failures == 9
+    async with running(program, stores) as history:
+        assert history.explain(key).failures == 8
+    async with running(program, stores) as history:
+        assert history.explain(key).failures == 9
 
 
 async def handle_one(history: ProgramHistory, stores: MemoryStores) -> None:
