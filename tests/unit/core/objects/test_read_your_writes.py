@@ -6,7 +6,8 @@ import pytest
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written
-from natsctl.core.objects.read_your_writes import Barrier, Sync
+from natsctl.core.objects.read_your_writes import Barrier, Sync, current_tape
+from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget, Tape
 from natsctl.errors import StoreMissingError
 from natsctl.model.store import Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore
@@ -153,6 +154,27 @@ class TestReads:
             wrote(barrier, informer, stored("x", 1, "mine"))
             assert barrier.read(other, "x") is None
 
+    async def test_keys_include_the_created_and_lack_the_deleted_objects(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("kept", 1), applied("changed", 2), applied("deleted", 3))
+        with Sync("a"):
+            wrote(barrier, informer, stored("created", 4))
+            wrote(barrier, informer, stored("changed", 5))
+            barrier.wrote(informer, "deleted", Written(6, None))
+            assert sorted(barrier.keys(informer)) == ["changed", "created", "kept"]
+        assert sorted(barrier.keys(informer)) == ["changed", "deleted", "kept"]
+
+    async def test_written_keys_are_those_of_one_store(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        other = Informer(store, THINGS)
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+            wrote(barrier, other, stored("y", 1))
+            assert barrier.written_keys(informer) == {"x"}
+            assert barrier.written_keys(other) == {"y"}
+
     async def test_written_keys_are_those_of_the_sync(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
@@ -228,6 +250,20 @@ class TestWait:
         await barrier.wait("b")
         assert now() == 0
 
+    async def test_wait_for_a_deletion_ends_when_the_cache_lacks_the_object(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        with Sync("a"):
+            barrier.wrote(informer, "x", Written(2, None))
+        waiting = asyncio.create_task(barrier.wait("a"))
+        show(informer, applied("y", 3))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        show(informer, Deleted("x", 2))
+        await waiting
+        assert (now(), barrier.timeouts) == (1, 0)
+
 
 class TestDeadline:
     async def test_after_the_deadline_the_store_is_read(
@@ -283,6 +319,103 @@ class TestDeadline:
             await barrier.wait("a")
         assert now() == 10
 
+    async def test_a_state_older_than_the_deletion_in_the_store_is_not_read(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            created = await store.create("x", value("first"))
+            wrote(barrier, informer, created)
+            await store.update("x", value("second"), revision=1)
+            await store.delete("x")
+            await barrier.wait("a")
+            show(informer, applied("x", 2, "second"))
+            assert barrier.read(informer, "x") is None
+
+    async def test_an_object_that_vanished_from_the_store_is_not_read_from_the_cache(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 2))
+            await barrier.wait("a")
+            assert barrier.read(informer, "x") is None
+
+    async def test_a_deleted_object_is_not_read_from_a_cache_that_still_has_it(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        with Sync("a"):
+            barrier.wrote(informer, "x", Written(2, None))
+            show(informer, applied("y", 3))
+            assert barrier.read(informer, "x") is None
+            show(informer, Deleted("x", 2))
+            show(informer, applied("x", 4, "theirs"))
+            assert barrier.read(informer, "x") == stored("x", 4, "theirs")
+
+    async def test_the_time_of_all_waits_is_counted(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            for wait in (1, 2):
+                wrote(barrier, informer, await store.create(f"x{wait}", value()))
+                await barrier.wait("a")
+                assert barrier.waited_s == 10 * wait
+
+
+class TestNotes:
+    """The tape of a sync has each of its reads, if the barrier takes notes."""
+
+    async def test_each_kind_of_read_is_noted(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        barrier.notes = True
+        tape: Tape = []
+        with Sync("a", tape=tape):
+            assert current_tape() is tape
+            barrier.read(informer, "x")
+            barrier.read_all(informer, ("x", "y"))
+            barrier.keys(informer)
+            barrier.newest(informer, "x")
+        assert tape == [
+            (informer, "x", stored("x", 1)),
+            CacheStates(informer, ("x", "y"), (stored("x", 1),)),
+            CacheKeys(informer, ("x",)),
+            CacheTarget(informer, "x", stored("x", 1)),
+        ]
+
+    async def test_a_query_of_an_index_is_noted(self, barrier: Barrier, store: MemoryStore) -> None:
+        informer = Informer(store, THINGS, indexes={"text": lambda one: [one.spec.text]})
+        show(informer, Listing("1"), applied("x", 1, "hi"), Listed(1))
+        barrier.notes = True
+        tape: Tape = []
+        with Sync("a", tape=tape):
+            assert barrier.query(informer, "text", "hi") == ["x"]
+        assert tape == [CacheQuery(informer, "text", "hi", ("x",))]
+
+    async def test_no_read_is_noted_if_no_notes_are_taken(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        tape: Tape = []
+        with Sync("a", tape=tape):
+            barrier.read(informer, "x")
+            barrier.read_all(informer, ("x",))
+            barrier.keys(informer)
+            barrier.newest(informer, "x")
+        assert tape == []
+
+    async def test_reads_outside_of_a_sync_and_without_a_tape_are_not_noted(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        barrier.notes = True
+        assert current_tape() is None
+        assert barrier.read(informer, "x") == barrier.newest(informer, "x") == stored("x", 1)
+        with Sync("a"):
+            assert current_tape() is None
+            assert barrier.read(informer, "x") == barrier.newest(informer, "x") == stored("x", 1)
+            assert barrier.keys(informer) == ("x",)
+
 
 class TestRecreatedStores:
     async def test_a_write_to_a_lost_store_is_not_waited_for(
@@ -320,6 +453,32 @@ class TestRecreatedStores:
         assert not waiting.done()
         show(informer, applied("y", 1))
         await waiting
+
+    async def test_writes_of_other_keys_do_not_drop_a_write_to_a_lost_store(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1000, "lost"))
+        created = await store.create("x", value("new"))
+        show(informer, Listing("2"), Listed(0))
+        with Sync("b"):
+            wrote(barrier, informer, stored("y", 2))
+        with Sync("a"):
+            await barrier.wait("a")
+            assert barrier.read(informer, "x") == created
+
+    async def test_a_write_to_a_lost_store_does_not_keep_later_writes(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1000, "lost"))
+        show(informer, Listing("2"), Listed(0))
+        with Sync("b"):
+            wrote(barrier, informer, stored("y", 1))
+        show(informer, applied("y", 1))
+        with Sync("c"):
+            wrote(barrier, informer, stored("z", 2))
+        assert "b" not in barrier.unseen
 
 
 class TestMemory:

@@ -1,0 +1,20 @@
+"""The order of ready keys, apart from the work queue."""
+
+from natsctl.core.queue.ready_queue import Priority, ReadyQueue
+
+
+def test_a_cleared_queue_keeps_no_key_of_a_share() -> None:
+    queue = ReadyQueue[str](lambda key: key[0], ageing_s=1)
+    queue.push("a1", Priority.USER, 0)
+    queue.clear()
+    queue.push("a2", Priority.USER, 0)
+    key, _ = queue.pop(0)
+    assert (key, dict(queue.entries)) == ("a2", {})
+
+
+def test_a_key_that_is_ready_for_exactly_the_ageing_time_is_not_preferred() -> None:
+    queue = ReadyQueue[str](None, ageing_s=10)
+    queue.push("old", Priority.RESYNC, 0)
+    queue.push("urgent", Priority.USER, 10)
+    key, _ = queue.pop(10)
+    assert key == "urgent"
