@@ -433,6 +433,7 @@ async def test_a_released_lease_is_not_renewed(store: MemoryStore) -> None:
     one = lease(store, "one")
     held = await acquired(one)
     await one.release()
+    assert one.last is None
     with pytest.raises(ConflictError, match="was changed by another process"):
         await one.renew(held)
 
@@ -490,5 +491,17 @@ async def test_others_wait_a_whole_time_to_live_after_a_deletion(store: MemorySt
     assert await two.acquire() is None
     await asyncio.sleep(TTL_S / 2)
     await store.delete(NAME)
+    assert await two.acquire() is None
+    assert two.wait_s == TAKE_OVER * TTL_S
+
+
+async def test_others_wait_for_the_longer_time_to_live_of_the_next_holder(
+    store: MemoryStore,
+) -> None:
+    clock = asyncio.get_running_loop().time
+    await acquired(Lease(store, NAME, holder="one", ttl_s=1.0, clock=clock))
+    two = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
+    assert await two.acquire() is None
+    await lose(store, msgspec.json.encode(Claim("next", "today", TTL_S)))
     assert await two.acquire() is None
     assert two.wait_s == TAKE_OVER * TTL_S

@@ -7,7 +7,7 @@ import pytest
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written
 from natsctl.core.objects.read_your_writes import Barrier, Sync, current_tape
-from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget, Tape
+from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget
 from natsctl.errors import StoreMissingError
 from natsctl.model.store import Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore
@@ -370,7 +370,7 @@ class TestNotes:
     ) -> None:
         show(informer, applied("x", 1))
         barrier.notes = True
-        tape: Tape = []
+        tape: list[object] = []
         with Sync("a", tape=tape):
             assert current_tape() is tape
             barrier.read(informer, "x")
@@ -388,7 +388,7 @@ class TestNotes:
         informer = Informer(store, THINGS, indexes={"text": lambda one: [one.spec.text]})
         show(informer, Listing("1"), applied("x", 1, "hi"), Listed(1))
         barrier.notes = True
-        tape: Tape = []
+        tape: list[object] = []
         with Sync("a", tape=tape):
             assert barrier.query(informer, "text", "hi") == ["x"]
         assert tape == [CacheQuery(informer, "text", "hi", ("x",))]
@@ -396,7 +396,7 @@ class TestNotes:
     async def test_no_read_is_noted_if_no_notes_are_taken(
         self, barrier: Barrier, informer: Informer[Thing]
     ) -> None:
-        tape: Tape = []
+        tape: list[object] = []
         with Sync("a", tape=tape):
             barrier.read(informer, "x")
             barrier.read_all(informer, ("x",))
@@ -532,6 +532,18 @@ class TestMemory:
         with Sync("b"):
             wrote(barrier, informer, stored("y", 4))
         assert "a" not in barrier.unseen
+
+    async def test_a_write_that_the_cache_has_does_not_drop_one_of_another_object(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(barrier, informer, stored("x", 1))
+            wrote(barrier, informer, stored("y", 2))
+        show(informer, applied("x", 1))
+        with Sync("b"):
+            wrote(barrier, informer, stored("z", 3))
+        with Sync("a"):
+            assert barrier.read(informer, "y") == stored("y", 2)
 
     async def test_the_later_of_two_writes_counts(
         self, barrier: Barrier, informer: Informer[Thing]

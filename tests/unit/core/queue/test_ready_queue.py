@@ -18,3 +18,13 @@ def test_a_key_that_is_ready_for_exactly_the_ageing_time_is_not_preferred() -> N
     queue.push("urgent", Priority.USER, 10)
     key, _ = queue.pop(10)
     assert key == "urgent"
+
+
+def test_a_removed_key_is_not_taken_by_its_priority() -> None:
+    queue = ReadyQueue[str](None, ageing_s=1)
+    queue.push("removed", Priority.USER, 0)
+    queue.push("next", Priority.USER, 0)
+    queue.remove("removed")
+    queue.remove("unknown")
+    key, _ = queue.pop(0)
+    assert key == "next"
