@@ -16,6 +16,7 @@ from natsctl import (
     primary,
     secondary,
 )
+from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import (
@@ -393,6 +394,24 @@ async def test_a_bucket_recreated_during_a_gc_cycle_collects_nothing() -> None:
 
         assert client.part_keys.count("alive.main") == 1
         assert "was recreated" in (await plan(harness)).refused
+
+
+async def test_owners_that_vanish_during_a_gc_cycle_keep_their_secondaries() -> None:
+    stores = SlowStores()
+    async with running(Apps(), stores=stores) as harness:
+        client = await converged(harness, "shop", "bar")
+        await asyncio.sleep(GC_INTERVAL_S)
+        stores.store(MEMORY).answers_after_s = 5.0
+        cycle = asyncio.create_task(plan(harness))
+        await asyncio.sleep(1)  # the cycle has found no orphan, and reads the remembered state
+        stores.store(MEMORY).answers_after_s = 0.0
+        client.apps.vanish("shop", "bar")
+        client.apps.break_watches()
+        assert (await cycle).orphans == ()
+        await asyncio.sleep(LONG)
+
+        assert client.parts.keys() == ["bar.main", "shop.main"]
+        assert "is empty, although owners were seen in it" in (await plan(harness)).refused
 
 
 async def test_a_large_bucket_recreated_during_its_listing_collects_nothing() -> None:

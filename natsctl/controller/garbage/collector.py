@@ -96,6 +96,7 @@ class GarbageCollector:
         incomplete = self._incomplete()
         if incomplete:
             return GarbagePlan((), incomplete)
+        owners_before = len(self._primary.cache)
         suspects = await self._suspects()
         try:
             suspects += await self._overwritten()
@@ -116,7 +117,7 @@ class GarbageCollector:
             orphans = tuple(sorted(confirmed, key=lambda orphan: (orphan.kind, orphan.key)))
             if incarnation != self._primary.cache.incarnation:
                 return GarbagePlan(orphans, "the bucket of primaries was recreated just now")
-            refused = await self._refusal(orphans, more)
+            refused = await self._refusal(orphans, more, owners_before)
         except StoreMissingError as error:
             return GarbagePlan((), hidden(str(error)))
         except StoreError as error:
@@ -366,15 +367,19 @@ class GarbageCollector:
             return ""
         return await secondary.former_owner(stored)
 
-    async def _refusal(self, orphans: Sequence[Orphan], more: int) -> str:
-        """Return why a GC cycle must not run; if it may, store the state of the bucket."""
+    async def _refusal(self, orphans: Sequence[Orphan], more: int, owners_before: int) -> str:
+        """Return why a GC cycle must not run; if it may, store the state of the bucket.
+
+        If there are fewer owners than *owners_before*, some vanished while the orphans were sought.
+        The next GC cycle judges that state.
+        """
         unproven = {orphan.owner for orphan in orphans if not orphan.proven}
         refused = self.evidence.held
         if unproven and not refused:
             refused = self.evidence.vanished(len(unproven))
             if refused:
                 await self.evidence.hold(refused)
-        elif not unproven and not more:
+        elif not unproven and not more and len(self._primary.cache) >= owners_before:
             await self.evidence.settle(orphans=bool(orphans))
             refused = self.evidence.held
         due = sum(orphan.due and not orphan.held for orphan in orphans)
