@@ -11,12 +11,11 @@ prints a `Result`. SIDE is one of:
 - `caching`: a controller whose ConfigMaps exist already.
 
 Each side sends the same requests, and the same number of them at a time: the bodies of the bare
-applies have the labels and annotations that natsctl adds. Each side exempts the loaded modules from
-garbage collection, as `natsctl run` does.
+applies have the labels and annotations that natsctl adds. Python's garbage collector has the same
+thresholds on each side, those of `natsctl run`.
 """
 
 import asyncio
-import gc
 import logging
 import os
 import sys
@@ -39,6 +38,7 @@ from natsctl import (
     primary,
     secondary,
 )
+from natsctl.cli.daemon.collector import spare_collections
 from tests.benchmarks.support.dataset import ITEMS, Item, key, value
 
 IN_FLIGHT = 10
@@ -238,8 +238,7 @@ def main() -> None:
     side, nats, server, token, namespace, count, loop = sys.argv[1:]
     arguments = Arguments(side, nats, server, token, namespace, int(count), loop)
     factory = uvloop.new_event_loop if loop == "uvloop" else None
-    gc.collect()
-    gc.freeze()
+    spare_collections()
     with asyncio.Runner(loop_factory=factory) as runner:
         result = runner.run(SIDES[side](arguments))  # type: ignore[arg-type,var-annotated]  # a coroutine
     sys.stdout.buffer.write(msgspec.json.encode(result))
