@@ -103,10 +103,11 @@ class Budget:
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, time
+        self._clock = asyncio.get_running_loop().time
 
     def take(self, about: str) -> bool:
         """Take a token of the object *about*; return False if it has none left."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         tokens, refilled = self._buckets.pop(about, (float(BURST), now))
         tokens = min(float(BURST), tokens + (now - refilled) / REFILL_S)
         allowed = tokens >= 1

@@ -242,13 +242,13 @@ class Transport:
         self, request: _Request, access: Access
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         query = _encoded(tuple(request.query.items())) if request.query else ""
-        server = _server_url(access.server)
+        scheme, authority, root = _server_parts(access.server)
         return self._session.request(
             request.method,
             URL.build(
-                scheme=server.scheme,
-                authority=server.raw_authority,
-                path=f"{server.raw_path.rstrip('/')}{request.path}",
+                scheme=scheme,
+                authority=authority,
+                path=root + request.path,
                 query_string=query,
                 encoded=True,
             ),
@@ -335,9 +335,10 @@ def _encoded(query: tuple[tuple[str, str], ...]) -> str:
 
 
 @lru_cache(maxsize=16)
-def _server_url(server: str) -> URL:
-    """Return the URL of a server. Parts of a parsed URL are faster to use than its text."""
-    return URL(server, encoded=True)
+def _server_parts(server: str) -> tuple[str, str, str]:
+    """Return the scheme, the authority and the path of a server's URL."""
+    url = URL(server, encoded=True)
+    return url.scheme, url.raw_authority, url.raw_path.rstrip("/")
 
 
 def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
