@@ -66,7 +66,7 @@ def simulate(
             "repeatable",
         ),
     ] = None,
-    output: Annotated[TextOutput, OUTPUT_OPTION] = TextOutput.TEXT,
+    output: Annotated[TextOutput, OUTPUT_OPTION] = "text",
 ) -> None:
     """Simulate a controller under faults, and find the bugs of a bad day.
 
@@ -83,7 +83,7 @@ def simulate(
     seeds, count = range(seed, seed + runs), _count(processes)
     with interruptible():
         report = _search(make, seeds, count)
-    if output is TextOutput.JSON:
+    if output == "json":
         write_text(json_text(report.document()))
     else:
         _write(report, runs)

@@ -18,7 +18,6 @@ from natsctl.cli.objects.writing import (
     Target,
     ThenPlanOption,
 )
-from natsctl.cli.output.printing import TextOutput
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.errors import ConflictError, InvalidObjectError, TooLargeError, UsageError
@@ -53,7 +52,7 @@ async def apply(
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = TextOutput.TEXT,
+    output: ChangeOutputOption = "text",
 ) -> None:
     """Apply objects from files.
 

@@ -16,7 +16,6 @@ from natsctl.cli.objects.writing import (
     Target,
     ThenPlanOption,
 )
-from natsctl.cli.output.printing import TextOutput
 from natsctl.cli.output.terminal import YesOption, confirm, write_notice
 from natsctl.core.objects.finalizers import delete as delete_object
 from natsctl.errors import (
@@ -64,7 +63,7 @@ async def delete(
     ] = None,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = TextOutput.TEXT,
+    output: ChangeOutputOption = "text",
 ) -> None:
     """Delete objects.
 

@@ -12,7 +12,6 @@ from natsctl.cli.framework.controllers import Kinds, load_kinds
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
 from natsctl.cli.objects.writing import ChangeOutputOption, DryRun, DryRunOption
-from natsctl.cli.output.printing import TextOutput
 from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
@@ -48,7 +47,7 @@ async def edit(
     controller: KindsOption = None,
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
-    output: ChangeOutputOption = TextOutput.TEXT,
+    output: ChangeOutputOption = "text",
 ) -> None:
     """Edit an object in an editor.
 

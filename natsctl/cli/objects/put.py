@@ -24,7 +24,6 @@ from natsctl.cli.objects.writing import (
     DryRunOption,
     ThenPlanOption,
 )
-from natsctl.cli.output.printing import TextOutput
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
@@ -76,7 +75,7 @@ async def put(
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
     controller: ThenPlanOption = None,
-    output: ChangeOutputOption = TextOutput.TEXT,
+    output: ChangeOutputOption = "text",
 ) -> None:
     """Store a whole object.
 

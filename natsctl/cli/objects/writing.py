@@ -106,7 +106,7 @@ class _Shown(Target, frozen=True):
 
     def report(self, bucket: str, key: str, result: str) -> None:
         """See `Target.report`; in JSON, the end of the command writes all changes."""
-        if self.output is TextOutput.JSON:
+        if self.output == "json":
             return
         super().report(bucket, key, result)
         for action in self.actions:
@@ -134,11 +134,11 @@ class DryRun(msgspec.Struct, frozen=True):
     shown: bool
     controller: str | None
     stores: StoreOptions
-    output: TextOutput = TextOutput.TEXT
+    output: TextOutput = "text"
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for a controller or a format without a dry run."""
-        if self.output is not TextOutput.TEXT and not self.shown:
+        if self.output != "text" and not self.shown:
             raise UsageError("--output is the format of a dry run: it needs --dry-run")
         if self.controller is not None and not self.shown:
             raise UsageError("--controller shows what follows a change: it needs --dry-run")
@@ -157,7 +157,7 @@ class DryRun(msgspec.Struct, frozen=True):
             made = None
             if self.controller is not None:
                 made = await self._plan(self.controller, target)
-            if self.output is TextOutput.JSON:
+            if self.output == "json":
                 write_json(_Change(target.actions, UNSET if made is None else made.plan))
             if made is not None:
                 self._show_plan(made)
@@ -186,8 +186,8 @@ class DryRun(msgspec.Struct, frozen=True):
             )
 
     def _show_plan(self, made: "MadePlan") -> None:
-        from natsctl.cli.output.plans import PlanOutput, exit_with_plan, write_plan  # noqa: PLC0415
+        from natsctl.cli.output.plans import exit_with_plan, write_plan  # noqa: PLC0415
 
-        if self.output is TextOutput.TEXT:
-            write_plan(made, PlanOutput.TREE)
+        if self.output == "text":
+            write_plan(made, "tree")
         exit_with_plan(made.plan, exit_code=False)

@@ -43,9 +43,7 @@ async def plan(
         ),
     ],
     keys: KeysOrAllArgument = None,
-    output: Annotated[
-        PlanOutput, typer.Option("--output", "-o", help="Output format")
-    ] = PlanOutput.TREE,
+    output: Annotated[PlanOutput, typer.Option("--output", "-o", help="Output format")] = "tree",
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with status 10 if there are changes")
     ] = False,
@@ -77,7 +75,7 @@ async def plan(
 async def _plan_in_daemon(
     stores: StoreOptions, controller: str, keys: Sequence[str], output: PlanOutput
 ) -> MadePlan:
-    if output is PlanOutput.DIFF:
+    if output == "diff":
         raise UsageError("-o diff needs the controller's class: give --controller M:C")
     async with find_daemons(stores.nats) as daemons:
         plan = await daemons.plan_keys(daemons.controller(controller), keys)

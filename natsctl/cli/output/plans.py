@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from enum import Enum
+from typing import Literal
 
 import typer
 from msgspec import UNSET
@@ -21,12 +21,8 @@ CHANGES = 10
 """The exit status with `--exit-code` if the plan has changes."""
 
 
-class PlanOutput(Enum):
-    """An output format of a plan."""
-
-    TREE = "tree"
-    JSON = "json"
-    DIFF = "diff"
+PlanOutput = Literal["tree", "json", "diff"]
+"""An output format of a plan."""
 
 
 @contextmanager
@@ -48,14 +44,14 @@ def planning_bar() -> Iterator[Progress]:
 def write_plan(made: MadePlan, output: PlanOutput) -> None:
     """Write a plan."""
     match output:
-        case PlanOutput.JSON:
+        case "json":
             write_json(made.plan)
-        case PlanOutput.DIFF:
+        case "diff":
             for change in made.changes:
                 write_unified(f"{change.kind}/{change.key}", change.before, change.after)
             _write_errors(made.plan)
             write_notice(str(made.plan.summary))
-        case PlanOutput.TREE:
+        case "tree":
             for key, key_plan in made.plan.keys.items():
                 _write_key(key, key_plan)
             _write_garbage(made.plan)

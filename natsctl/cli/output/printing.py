@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -54,12 +54,8 @@ class Output(Enum):
     VALUE = "value"
 
 
-class TextOutput(Enum):
-    """An output format of a result that is a text."""
-
-    TEXT = "text"
-    JSON = "json"
-
+TextOutput = Literal["text", "json"]
+"""An output format of a result that is a text."""
 
 OutputOption = Annotated[Output, OUTPUT_OPTION]
 
