@@ -127,6 +127,7 @@ class DynamicWatcher:
         history, redelivery = current_history.get(), current_redelivery.get()
         if history is not None:
             self._noted = NotedCalls(history, history.name_of(self, DYNAMIC), self._watches)
+            history.follow(queue, lambda watcher: watcher.key)
         try:
             async with self._watches.running():
                 loop = SyncLoop(self._sync, queue=queue)

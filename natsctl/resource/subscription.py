@@ -86,6 +86,7 @@ class Subscription(Generic[T]):
         self._cache = informer.cache
         if self._history is not None:
             self._slot = self._history.slot_of(informer)
+            self._history.follow(self._queue, lambda key: str(key) or SYNC_KEY)
             if (self._slot, self.stream) != (self._kind.name, EVENTS):
                 self._handler = f"{self._slot} {self.stream}"
         self._paused.follow((informer,), records=False)

@@ -39,9 +39,14 @@ def _python() -> tuple[str, ...]:
     return tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib"))
 
 
+def in_natsctl(file_name: str) -> bool:
+    """Return whether a file belongs to natsctl."""
+    return file_name.startswith(_NATSCTL)
+
+
 def _is_python_or_natsctl(file_name: str) -> bool:
     in_python = file_name.startswith(_python()) and not _INSTALLED.search(file_name)
-    return in_python or file_name.startswith((_NATSCTL, "<frozen "))
+    return in_python or file_name.startswith("<frozen ") or in_natsctl(file_name)
 
 
 def coroutine_frames(work: Any) -> Iterator[tuple[FrameType, int]]:

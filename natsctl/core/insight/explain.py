@@ -176,7 +176,7 @@ def explanation_of(host: Host, key: str, cache: Cache[Any], queue: Workqueue[str
         invalid="" if invalid is None else hidden(str(invalid.error)),
         paused=_paused(host.pausing, key),
         quarantined=str(host.pausing.quarantined().get(key, "")),
-        queued=_queued(queue.place(key)),
+        queued=queued(queue.place(key)),
         failures=queue.failures(key),
         syncs=host.journal.last_syncs(key),
     )
@@ -196,7 +196,8 @@ def _paused(pausing: Pausing, key: str) -> KeyPause | None:
     )
 
 
-def _queued(place: Place | None) -> Queued | None:
+def queued(place: Place | None) -> Queued | None:
+    """Return the place of a key in a work queue."""
     now = asyncio.get_running_loop().time()
     match place:
         case None:

@@ -1,14 +1,15 @@
 """Keeps the history of a program with event streams and dynamic watchers, under one name."""
 
-from collections.abc import AsyncIterator, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from itertools import count
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.insight.explain import Explanation, Status, queued
+from natsctl.core.queue.workqueue import Place, Workqueue
 from natsctl.core.recording.document import Recording
 from natsctl.core.recording.recordings import (
     BYTES_MAX,
@@ -26,6 +27,11 @@ from natsctl.model.store import ManifestStores, Stores
 from natsctl.telemetry.classification import classify
 
 P = TypeVar("P", bound=object)
+K = TypeVar("K", bound=Hashable)
+
+KeyOf = Callable[[Any], str]
+
+PLACES_MAX = 10_000  # of a queue, in which a key is looked up
 
 
 class ProgramHistory(SyncHistory):
@@ -42,6 +48,7 @@ class ProgramHistory(SyncHistory):
         super().__init__(controller, failed="event failed")
         self.informers: MutableMapping[str, Informer[Any]] = WeakValueDictionary()
         self._others: MutableMapping[str, object] = WeakValueDictionary()
+        self._queues: MutableMapping[Workqueue[Any], KeyOf] = WeakKeyDictionary()
         self._failing: dict[str, int] = {}  # the failures in a row, by key
 
     @asynccontextmanager
@@ -91,6 +98,10 @@ class ProgramHistory(SyncHistory):
     def name_of(self, part: object, noun: str) -> str:
         """Return the name of another part: the *noun*, with a number if there are several."""
         return _name_of(self._others, part, noun)
+
+    def follow(self, queue: Workqueue[K], key_of: Callable[[K], str]) -> None:
+        """Explain the places of keys in a work queue too; *key_of* returns the key of an entry."""
+        self._queues[queue] = key_of
 
     @property
     def name(self) -> str:
@@ -143,9 +154,17 @@ class ProgramHistory(SyncHistory):
             key=key,
             exists=any(key in cache for cache in caches),
             revision=max((state.revision for state in states), default=None),
+            queued=queued(self._place(key)),
             failures=self._failing.get(key, 0),
             syncs=self.journal.last_syncs(key),
         )
+
+    def _place(self, key: str) -> Place | None:
+        for queue, key_of in self._queues.items():
+            for entry, place in queue.places(PLACES_MAX):
+                if key_of(entry) == key:
+                    return place
+        return None
 
     @property
     def sync_counts(self) -> tuple[int, int]:

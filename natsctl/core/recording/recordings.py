@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
+from itertools import dropwhile
 from types import CodeType, TracebackType
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from natsctl.core.objects.tape import (
 )
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored
+from natsctl.telemetry.frames import in_natsctl
 
 BYTES_MAX = 16 * 1024 * 1024
 SYNCS_MAX = 5  # of each key that is being recorded
@@ -253,12 +255,16 @@ def recording(recorder: SyncRecorder | None) -> Iterator[None]:
 
 
 def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
-    """Return the code and the line of the innermost frames, without their variables."""
+    """Return the code and the line of the innermost frames, without their variables.
+
+    The frames of natsctl that come before the user's code are left out.
+    """
     frames = []
     while traceback is not None:
         frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
-    return tuple(frames[-FRAMES_MAX:])
+    users = list(dropwhile(lambda frame: in_natsctl(frame[0].co_filename), frames))
+    return tuple((users or frames)[-FRAMES_MAX:])
 
 
 def _own_bytes(note: Note) -> int:

@@ -53,7 +53,10 @@ async def test_a_program_reports_its_failing_keys(program: type[Program], key: s
     await stores.store(SITES).create("a", BAD)
     async with running(program, stores) as history:
         assert history.status().failing[key] == "ValueError: cannot show 'bad'"
-        assert history.explain(key).failures == 8
+        explanation = history.explain(key)
+        assert explanation.failures == 8
+        assert explanation.queued is not None
+        assert explanation.queued.place == "waiting"
         await stores.store(SITES).update("a", GOOD, revision=1)
         await asyncio.sleep(10)
         assert (history.status().failing, history.explain(key).failures) == ({}, 0)

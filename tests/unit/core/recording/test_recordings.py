@@ -7,7 +7,15 @@ import pytest
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.core.objects.tape import OutsideCall, RecordedError, RecordedValue, StoreCall
-from natsctl.core.recording.recordings import SHARE, SYNCS_MAX, KeptSync, Recordings, recording
+from natsctl.core.recording.recordings import (
+    SHARE,
+    SYNCS_MAX,
+    KeptSync,
+    Recordings,
+    frames_of,
+    recording,
+)
+from natsctl.core.sync.calls import Calls
 from natsctl.model.store import Stored
 from natsctl.testing import running
 
@@ -112,3 +120,18 @@ async def test_the_measures_have_the_memory_of_the_recordings(keys: list[str]) -
             await harness.run_until(lambda: len(recordings.keys("shops")) == len(keys))
             measured = harness.runtime.measures().recordings_bytes
             assert measured == recordings.bytes_of("shops") > 0
+
+
+async def test_a_traceback_begins_with_the_frames_of_the_user() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def handler(_key: str) -> None:
+        fail()
+
+    with pytest.raises(ValueError, match="no") as caught:
+        await Calls("shops", "sync_handler").call("pier", handler)
+    raised = caught.value.__traceback__
+    assert raised is not None
+    frames = frames_of(raised.tb_next)  # without the frame of this test
+    assert [code.co_name for code, _ in frames] == ["handler", "fail"]
