@@ -1,14 +1,15 @@
 """Garbage collection plans: orphaned secondaries, refusals and limits."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import msgspec
 import pytest
 
 import natsctl
-from natsctl.controller.garbage.collector import GarbageCollector
+from natsctl.controller.garbage.collector import BEGIN_S, GarbageCollector
 from natsctl.controller.garbage.evidence import MEMORY, Evidence
 from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import OWNER_INDEX
@@ -16,7 +17,13 @@ from natsctl.controller.slots.owners import Owner, OwnerNames
 from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.read_your_writes import Barrier, Sync
-from natsctl.errors import PermissionDeniedError, StoreError, StoreMissingError, UsageError
+from natsctl.errors import (
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    UsageError,
+)
 from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
 from natsctl.model.store import Listed, Listing
 from natsctl.testing.memory import MemoryStore
@@ -48,10 +55,12 @@ class Yard:
         self.secondaries = [self._secondary(store) for store in (self.parts, self.things)]
         self.collector = self.collect()
 
-    def collect(self, limits: GarbageLimits = LIMITS) -> GarbageCollector:
+    def collect(
+        self, limits: GarbageLimits = LIMITS, paused: Callable[[str], str] = lambda _: ""
+    ) -> GarbageCollector:
         """Return a collector that has just started."""
         evidence = Evidence(self.primary, self.memory, "apps")
-        return GarbageCollector(self.primary, self.secondaries, evidence, limits)
+        return GarbageCollector(self.primary, self.secondaries, evidence, limits, paused=paused)
 
     def _secondary(self, store: MemoryStore) -> Secondary[Thing]:
         kind = store.kind
@@ -326,6 +335,57 @@ class TestRefusal:
         for _ in range(3):
             assert "was recreated" in (await yard.plan()).refused
 
+    async def test_vanished_owners_stay_refused_after_a_restart(self, yard: Yard) -> None:
+        await yard.app("a", "b", "c", "d")
+        await yard.plan()
+        yard.apps.vanish("a", "b", "c")
+        yard.apps.break_watches()
+        refused = (await yard.plan()).refused
+        assert "3 of 4 owners vanished" in refused
+        yard.collector = yard.collect()
+        assert (await yard.plan()).refused == refused
+
+
+class TestBegin:
+    """The bucket of primaries is compared with its remembered state before the first sync."""
+
+    async def test_a_start_waits_until_the_store_answers(self, yard: Yard) -> None:
+        collector = yard.collect()
+        yard.memory.fail(StoreTimeoutError("no answer"))
+        beginning = asyncio.create_task(collector.begin())
+        await asyncio.sleep(BEGIN_S / 2)
+        assert not beginning.done()
+        yard.memory.fail(None)
+        await beginning
+        assert collector.evidence.remembered
+
+    async def test_a_start_does_not_wait_longer_for_a_store_that_never_answers(
+        self, yard: Yard
+    ) -> None:
+        collector, clock = yard.collect(), asyncio.get_running_loop().time
+        yard.memory.fail(StoreTimeoutError("no answer"))
+        began = clock()
+        await collector.begin()
+        assert BEGIN_S < clock() - began < BEGIN_S + 10
+        assert not collector.evidence.remembered
+
+    async def test_a_start_does_not_wait_for_a_store_that_refuses(self, yard: Yard) -> None:
+        collector, clock = yard.collect(), asyncio.get_running_loop().time
+        yard.memory.fail(PermissionDeniedError("no read"))
+        began = clock()
+        await collector.begin()
+        assert clock() == began
+
+    async def test_a_bucket_that_was_replaced_is_reviewed_at_the_next_start(
+        self, yard: Yard
+    ) -> None:
+        await yard.app("shop")
+        await yard.plan()
+        yard.apps.recreate()
+        await yard.synced()
+        await yard.collector.begin()
+        assert "was recreated" in yard.collector.evidence.held
+
 
 class TestLimits:
     async def orphans(self, yard: Yard, alive: int, gone: int) -> GarbagePlan:
@@ -366,8 +426,68 @@ class TestLimits:
         await yard.synced()
         assert (await yard.collector.plan()).refused == ""
 
+    async def test_only_some_orphans_are_checked_and_the_others_are_counted(
+        self, yard: Yard
+    ) -> None:
+        await yard.app("bar")
+        for number in range(3):
+            await yard.part("shop", f"part{number}")
+        await yard.synced()
+        plan = await yard.collector.plan(orphans_max=2)
+        assert (keys(plan), plan.more) == (["part0", "part1"], 1)
+
+    async def test_orphans_that_were_not_checked_count_against_the_limits(self, yard: Yard) -> None:
+        await self.orphans(yard, 50, 21)
+        plan = await yard.collector.plan(orphans_max=1)
+        assert plan.refused == "21 objects would go, more than 20 at once"
+
+    async def test_a_plan_at_once_ignores_the_grace_period(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        await yard.synced()
+        assert [orphan.due for orphan in (await yard.collector.plan()).orphans] == [False]
+        plan = await yard.collector.plan(at_once=True)
+        assert [orphan.due for orphan in plan.orphans] == [True]
+
+    async def test_orphans_of_paused_owners_do_not_count(self, yard: Yard) -> None:
+        yard.collector = yard.collect(paused=lambda owner: f"{owner} is paused")
+        plan = await self.orphans(yard, 50, 21)
+        assert plan.refused == ""
+        assert {orphan.held for orphan in plan.orphans} == {"shop is paused"}
+
+    async def test_an_invalid_object_is_no_orphan(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        await yard.synced()
+        stored = await yard.parts.get("shop.part")
+        await yard.parts.update("shop.part", b"?", revision=stored.revision)
+        assert keys(await yard.plan()) == []
+
 
 class TestApply:
+    async def test_apply_keeps_the_objects_of_paused_owners(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        removed = await yard.collect(paused=lambda _: "paused").apply(plan)
+        assert [(kept.orphan.key, kept.reason) for kept in removed.kept] == [
+            ("shop.part", "paused")
+        ]
+        assert yard.parts.keys() == ["bar.part", "shop.part"]
+
+    async def test_a_bucket_is_not_accepted_while_other_orphans_remain(self, yard: Yard) -> None:
+        await yard.app("shop", "inn", "bar")
+        await yard.plan()
+        yard.apps.recreate()
+        await yard.apps.create("bar", value())
+        plan = await yard.plan()
+        assert keys(plan) == ["inn.part", "shop.part"]
+        await yard.collector.apply(msgspec.structs.replace(plan, orphans=plan.orphans[:1]))
+        await yard.synced()
+        plan = await yard.plan()
+        assert "was recreated" in plan.refused
+        assert keys(plan) == ["shop.part"]
+
     async def test_apply_deletes_and_returns_the_planned_orphans(self, yard: Yard) -> None:
         await yard.app("bar")
         await yard.part("shop")
@@ -401,7 +521,11 @@ class TestApply:
         plan = await yard.plan()
         stored = await yard.parts.get("shop.part")
         await yard.parts.update("shop.part", stored.value + b" ", revision=stored.revision)
-        assert (await yard.collector.apply(plan)).orphans == ()
+        removed = await yard.collector.apply(plan)
+        assert removed.orphans == ()
+        assert [kept.reason for kept in removed.kept] == [
+            "it changed: it is at revision 3, not at 2"
+        ]
         assert yard.parts.keys() == ["bar.part", "shop.part"]
 
     async def test_apply_does_not_return_an_object_that_was_deleted_after_the_plan(
