@@ -116,6 +116,16 @@ def test_the_hint_fits_the_fault(fault: FaultType, hint: str) -> None:
     assert hint in hint_of(ran.violation, ran, subject_of(case.controller))
 
 
+@pytest.mark.parametrize(
+    "fault", [FaultType.CRASH_BEFORE, FaultType.TIMEOUT], ids=lambda each: each.value
+)
+def test_the_hint_to_a_second_resource_names_the_missing_record(fault: FaultType) -> None:
+    case = Case(faulty.CreatesUnnamed, fault, "update", "shops/a", numbers=(2,))
+    ran = case.run(*case.faults)
+    assert ran.violation is not None
+    assert "choose a fixed name" in hint_of(ran.violation, ran, subject_of(case.controller))
+
+
 @pytest.mark.parametrize("fault", FaultType, ids=lambda fault: fault.value)
 def test_seeds_draw_every_type_of_fault(fault: FaultType) -> None:
     call = Call("update", "shops/a", 1)

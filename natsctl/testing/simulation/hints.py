@@ -9,7 +9,6 @@ from natsctl.testing.simulation.subject import Subject
 from natsctl.testing.simulation.world.faults import FaultType
 
 CRASHES = {FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER}
-LOST = {FaultType.CRASH_AFTER, FaultType.LOST_ANSWER}
 LEADERS = {FaultType.LEADER, FaultType.LATE}
 OLD_READS = {FaultType.LAG, FaultType.BREAK, FaultType.OLD}
 
@@ -79,7 +78,7 @@ def _too_many(ran: Ran, faults: set[FaultType]) -> str:
         )
     if faults <= OLD_READS:
         return _OLD_READ
-    if faults & LOST and not any(isinstance(step, Remove) for step, _ in ran.steps):
+    if not any(isinstance(step, Remove) for step, _ in ran.steps):
         return (
             "a call took effect, and the process does not know that: choose a fixed name, by which "
             "a later sync finds what was created"
