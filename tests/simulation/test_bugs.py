@@ -75,6 +75,8 @@ CORRECT = [
     Case(faulty.MakesSoonAfter),
     Case(faulty.DoneAfterDoing),
     Case(faulty.DeletesRenamed),
+    Case(faulty.DeletesUnwanted),
+    Case(faulty.ReservedQuota, always=faulty.quota_holds, ignore=("parts",)),
     Case(faulty.ReservedPort, always=faulty.ports_are_unique, ignore=("parts",)),
     Case(faulty.ReadsConfig, objects=faulty.WITH_CONFIG),
     Case(faulty.CleansUpFirst),

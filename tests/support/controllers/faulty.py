@@ -239,6 +239,17 @@ class DeletesAllFirst(MakesParts):
             await self.parts.apply(f"{key}.{number}", part(shop))
 
 
+class DeletesUnwanted(MakesParts):
+    """Makes the objects that the spec names, and then deletes the others."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        wanted = [f"{key}.{number}" for number in range(shop.spec.parts)]
+        for name in wanted:
+            await self.parts.apply(name, part(shop))
+        for name in set(self.parts.owned()).difference(wanted):
+            await self.parts.delete(name)
+
+
 class SamePort(MakesParts):
     """Allocates the first port that the cache shows as free."""
 
@@ -276,6 +287,19 @@ class StaleQuota(MakesParts):
         used = sum(other.spec.port for name, other in self.parts.items().items() if name != key)
         if used < 2:
             await self.parts.apply(key, part(shop, port=2))
+
+
+class ReservedQuota(MakesParts):
+    """Grants from a quota by an object that one key can create; the others ask again."""
+
+    async def sync_handler(self, key: str) -> float | None:
+        try:
+            return await super().sync_handler(key)
+        except ExistsError:
+            return 10.0
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply("quota", part(shop, port=2))
 
 
 class ReadsConfigAtStart(MakesParts):
