@@ -100,10 +100,10 @@ class ProcessLife:
     async def kill(self) -> None:
         """Cancel every task, until all have ended."""
         for _ in range(KILL_ROUNDS):
-            running = [task for task in self._tasks if not task.done()]
-            if not running:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            if not self._tasks:
                 return
-            for task in running:
+            for task in self._tasks:
                 task.cancel()
             await asyncio.sleep(0)
 
