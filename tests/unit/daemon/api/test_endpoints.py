@@ -13,6 +13,7 @@ from natsctl.controller.slots.declare import primary, secondary
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard, shards
+from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.endpoints import KEYS_MAX, ControllerEndpoints
 from natsctl.daemon.api.messages import (
@@ -28,6 +29,7 @@ from natsctl.daemon.api.messages import (
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import Presence
 from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.doctor.service import verbs_of
 from natsctl.daemon.operator import Operator
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.bucket.leases import LEASES
@@ -38,6 +40,7 @@ from natsctl.model.kinds import kv
 from natsctl.model.objects import Object
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.programs import Streamed
 from tests.support.eventually import eventually
 
 APPS, PARTS = "apps", "parts"
@@ -87,10 +90,11 @@ class Client:
         leads: Callable[[str], bool] = lambda _: True,
         shard: Shard | None = None,
         election: Election | None = None,
+        history: ProgramHistory | None = None,
     ) -> None:
         unconnected = Connection(NatsOptions())
         self.endpoints = ControllerEndpoints(
-            runtime, PROCESS, unconnected, leads, shard=shard, election=election
+            runtime, PROCESS, unconnected, leads, shard=shard, election=election, history=history
         )
 
     async def __call__(self, verb: Verb, request: str | bytes, response_type: type[Any]) -> Any:
@@ -155,6 +159,14 @@ async def test_a_runnable_that_is_no_controller_serves_only_its_status() -> None
     assert (await client.status()).state == "starting"
     Guest.synced.set()
     assert (await client.status()).state == "syncing"
+
+
+async def test_a_program_with_a_history_serves_the_verbs_that_the_doctor_checks() -> None:
+    history, program = ProgramHistory(Streamed.name), Streamed()
+    client = Client(program, history=history)
+    served = {endpoint.metadata["verb"] for endpoint in client.endpoints.endpoints()}
+    assert served == {str(verb) for verb in verbs_of([program])["streamed"]}
+    assert served == {"status", "explain", "record", "recording", "recording.unmasked"}
 
 
 async def test_a_status_counts_all_invalid_and_failing_keys_and_names_the_first() -> None:
