@@ -196,7 +196,7 @@ class Opener:
             indexes=slot.indexes,
             on_invalid=reports.invalid,
             on_listed=self._keys.queue.hasten_retries,
-            keeping=Keeping(self._keys.keeps) if shares_keys() else None,
+            keeping=Keeping(self._keys.keeps, quiet=True) if shares_keys() else None,
             notes_deleted=shares_keys(),
         )
         return Primary(informer, self._barrier, self._backends.open)

@@ -87,6 +87,7 @@ class Evidence:
         *secondaries* is whether any exist. A controller with no remembered state and no secondaries
         is new.
         """
+        self.note()
         self._stored = await self._read()
         reason = self._reason(self._stored, secondaries=secondaries)
         if self._stored is not None and not reason and self._stored.owners > self._owners:

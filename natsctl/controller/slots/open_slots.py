@@ -163,7 +163,7 @@ class Opening(msgspec.Struct, frozen=True):
             on_listed=listed,
             keeping=None
             if self.keeps is None
-            else Keeping(self.keeps, owner_of, index=OWNER_INDEX, derived=owners),
+            else Keeping(self.keeps, owner_of, index=OWNER_INDEX, derived=owners, quiet=True),
         )
         return informer, own_writes
 

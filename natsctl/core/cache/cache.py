@@ -140,8 +140,14 @@ class Cache(Generic[T]):
         if primary is not None:
             state.put_unread(newest, primary)
 
+    def settle_kept(self, *, settled: bool) -> None:
+        """Note whether the value of every cached object that is kept has been read."""
+        if self._keeping is not None:
+            self._keeping.settled = settled
+
     def want_all(self) -> None:
         """Keep every value from now on, because somebody reads objects of other processes."""
+        self.settle_kept(settled=False)
         self.wants_all.set()
 
     def take_deleted(self) -> Collection[str] | None:
@@ -291,7 +297,13 @@ class Cache(Generic[T]):
         if self._key_waiters:
             self._wake_key_waiters(key)
         change = Change(self.kind, key, old, state.objects[key])
-        return None if is_converted else change
+        return None if is_converted or (obj is None and self._is_quiet(old)) else change
+
+    def _is_quiet(self, old: Stored | None) -> bool:
+        """Return whether a change to an object whose value is not kept goes unreported."""
+        if self._keeping is None or not self._keeping.quiet:
+            return False
+        return old is not None and not is_read(old)
 
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
         key = deleted.key

@@ -25,12 +25,14 @@ class Keeping:
     """Decides which values a cache keeps.
 
     `wants_all` is set when somebody reads a value that is not kept; then every value is kept.
+    `settled` is True if the value of every cached object that is kept now has been read.
 
     Args:
         keeps: returns whether this process needs the objects of a primary.
         primary_of: returns the primary of an object, from its value.
         index: the index of the cached objects by their primary; empty for primaries.
         derived: the indexes that have no values for an object that is not kept.
+        quiet: report no change of an object whose value is kept neither before nor after.
     """
 
     def __init__(
@@ -40,12 +42,15 @@ class Keeping:
         *,
         index: str = "",
         derived: Collection[str] = (),
+        quiet: bool = False,
     ) -> None:
         self.wants_all = asyncio.Event()
+        self.settled = False
+        self.quiet = quiet
         self.index = index
         self.indexes = frozenset({index, *derived})
         self._keeps = keeps
-        self._primary_of = primary_of
+        self.primary_of = primary_of
 
     def keeps(self, primary: str) -> bool:
         """Return whether this process keeps the objects of the primary."""
@@ -53,5 +58,5 @@ class Keeping:
 
     def other_primary(self, stored: Stored) -> str | None:
         """Return the primary of an object whose value is not kept; None if the value is kept."""
-        primary = self._primary_of(stored)
+        primary = self.primary_of(stored)
         return None if primary is None or self.keeps(primary) else primary

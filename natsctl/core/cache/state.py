@@ -75,7 +75,7 @@ class State(Generic[T]):
         Raises `InvalidObjectError` if the value is kept and does not decode.
         """
         if self.keeping is not None:
-            primary = self.keeping.other_primary(stored)
+            primary = self.other_primary(stored)
             if primary is not None:
                 self.put_unread(stored, primary)
                 return None
@@ -100,14 +100,22 @@ class State(Generic[T]):
     def put_unread(self, stored: Stored, primary: str) -> None:
         """Store the key, the revision and the primary of an object, without its value."""
         key = stored.key
-        self.invalid.pop(key, None)
+        if self.invalid:
+            self.invalid.pop(key, None)
         for name, index in self.indexes.items():
             index.put(key, (primary,) if name == self._primary_index else ())
         self.objects[key] = Unread(key, stored.revision, b"")
 
     def other_primary(self, stored: Stored) -> str | None:
         """Return the primary of an object whose value is not kept; None if the value is kept."""
-        return None if self.keeping is None else self.keeping.other_primary(stored)
+        keeping = self.keeping
+        if keeping is None:
+            return None
+        if keeping.settled and type(self.objects.get(stored.key)) is Unread:
+            primary = keeping.primary_of(stored)
+            if primary is not None and primary == self.primary_of(stored.key):
+                return primary  # as before: nothing has changed what is kept
+        return keeping.other_primary(stored)
 
     def primary_of(self, key: str) -> str | None:
         """Return the primary that the cached object belongs to; None if that is not known."""
@@ -248,8 +256,13 @@ class NextState(Generic[T]):
         change if it is newer than the revision *since*. None is a step without a change.
         """
         kind, before, after = self.before.kind, self.before, self.after
+        is_quiet = after.keeping is not None and after.keeping.quiet
         for key in tuple(after.objects) if self._first else self._changed:
-            yield Change(kind, key, before.objects.get(key), after.objects[key], initial=True)
+            old, new = before.objects.get(key), after.objects[key]
+            if is_quiet and not is_read(new) and (old is None or not is_read(old)):
+                yield None
+            else:
+                yield Change(kind, key, old, new, initial=True)
         for vanished in self._vanished():
             yield None if vanished is None else self._deletion(vanished)
         for key, deleted in self.deleted.items():

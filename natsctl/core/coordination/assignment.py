@@ -66,6 +66,8 @@ class HeldAssignments:
     def __init__(self, assignment: Assignment = ALL) -> None:
         self.has: Callable[[Hashable], bool]
         """Returns whether a key is held; an attribute, because every change calls it."""
+        self.may_have: Callable[[Hashable], bool]
+        """Returns whether a key is held, or will be when a newer assignment is settled."""
         self._assignments: tuple[Assignment, ...] = ()  # the settled one first
         self._set(assignment)
 
@@ -73,10 +75,6 @@ class HeldAssignments:
     def newest(self) -> Assignment:
         """The newest assignment."""
         return self._assignments[-1]
-
-    def may_have(self, key: Hashable) -> bool:
-        """Return whether the key is held, or will be held when a newer assignment is settled."""
-        return any(assignment.has(key) for assignment in self._assignments)
 
     @property
     def settled(self) -> bool:
@@ -118,7 +116,13 @@ class HeldAssignments:
 
     def _set(self, *assignments: Assignment) -> None:
         self._assignments = assignments
-        self.has = assignments[0].has if len(assignments) == 1 else self._all_have
+        if len(assignments) == 1:
+            self.has = self.may_have = assignments[0].has
+        else:
+            self.has, self.may_have = self._all_have, self._any_has
 
     def _all_have(self, key: Hashable) -> bool:
         return all(assignment.has(key) for assignment in self._assignments)
+
+    def _any_has(self, key: Hashable) -> bool:
+        return any(assignment.has(key) for assignment in self._assignments)

@@ -92,6 +92,11 @@ class SharedAssignment:
         self._identity = identity
         self.own = own
         self.claims = claims
+        self._rivals = [  # where *identity* may not be the only member that gets a key
+            (name, members)
+            for name, members in claims.items()
+            if name == identity or members not in own
+        ]
         self._known = lru_cache(KNOWN_MAX)(self._find)
 
     def __eq__(self, other: object) -> bool:
@@ -109,9 +114,10 @@ class SharedAssignment:
         return self._known(key)
 
     def _find(self, key: Hashable) -> bool:
-        return all(members.gives(key, self._identity) for members in self.own) and not any(
-            members.gives(key, name) for name, members in self.claims.items()
-        )
+        for members in self.own:
+            if not members.gives(key, self._identity):
+                return False
+        return not any(members.gives(key, name) for name, members in self._rivals)
 
     def within(self, other: Assignment) -> bool:
         """See `Assignment.within`."""

@@ -69,11 +69,16 @@ class MemberSet:
         if others.own is None or len(self.names) == 1:
             return others.own is not None
         text = str(key).encode()
-        digest = _digest(others.own, text)
+        member_hash = others.own()
+        member_hash.update(text)
+        digest = member_hash.digest()
         for seeded in others.before:
             if _digest(seeded, text) > digest:
                 return False
-        return all(_digest(seeded, text) < digest for seeded in others.after)
+        for seeded in others.after:  # noqa: SIM110 - a generator is slower
+            if _digest(seeded, text) >= digest:
+                return False
+        return True
 
     def _split(self, name: str) -> "_Others":
         hashes = dict(self._hashes)

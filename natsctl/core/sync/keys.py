@@ -1,12 +1,12 @@
 """Puts the keys of primaries on a sync loop's queue, each with the reason for its sync."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from enum import StrEnum
 from typing import Any
 
 from natsctl.core.cache.deletion_markers import deleted_keys
-from natsctl.core.cache.state import read_state
+from natsctl.core.cache.state import is_read, read_state
 from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
@@ -205,7 +205,12 @@ class PrimaryListener:
     async def gained(self, gained: KeyFilter) -> None:
         """See `AssignmentListener.gained`: enqueues primaries that exist or were deleted."""
         cache, store = self._primary.informer.cache, self._primary.informer.store
-        self._keys.enqueue_all(cache.keys(), gained)
+
+        def is_gained(key: Hashable) -> bool:
+            stored = cache.get(str(key))  # the values of keys that are gained are read
+            return stored is not None and is_read(stored) and gained(key)
+
+        self._keys.enqueue_all(cache.keys(), is_gained)
         if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
             noted = cache.take_deleted()
             missing = await deleted_keys(store, gained) if noted is None else noted

@@ -176,6 +176,8 @@ class SyncLoop(Generic[K]):
             await catch_up(self._informers)
             for informer in self._partial():
                 await read_values(informer, self._kept_in(newest))
+                if newest is self.holdings.newest and not informer.cache.wants_all.is_set():
+                    informer.cache.settle_kept(settled=True)
             gained = self.holdings.settle(newest)
             settled.set()
             if gained is not None:
@@ -218,6 +220,8 @@ class SyncLoop(Generic[K]):
         return self.holdings.may_have(key) or leadership.expects(key)
 
     async def _hold_nothing(self) -> None:
+        for informer in self._partial():
+            informer.cache.settle_kept(settled=False)
         self.holdings.reset(NONE)
         self.queue.feed_no_more()
         await self._forget_lost()
@@ -237,6 +241,8 @@ class SyncLoop(Generic[K]):
         return self.holdings.has(key)
 
     def _move(self, assignment: Assignment) -> None:
+        for informer in self._partial():
+            informer.cache.settle_kept(settled=False)
         self.holdings.moved(assignment)
         self._moved.set()
 
