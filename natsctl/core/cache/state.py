@@ -114,7 +114,7 @@ class State(Generic[T]):
         if keeping.settled and type(self.objects.get(stored.key)) is Unread:
             primary = keeping.primary_of(stored)
             if primary is not None and primary == self.primary_of(stored.key):
-                return primary  # as before: nothing has changed what is kept
+                return primary  # not kept before, and no key has come to this process since
         return keeping.other_primary(stored)
 
     def primary_of(self, key: str) -> str | None:

@@ -51,7 +51,7 @@ from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.term import Clock
 
 UNKNOWN = "?"  # the key of a member that may exist without a record
-KNOWN_MAX = 50_000  # answers of one assignment, about 4 MB
+KNOWN_MAX = 5_000  # answers of one assignment, about 0.5 MB
 
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
