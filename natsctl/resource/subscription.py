@@ -14,7 +14,7 @@ from natsctl.core.queue.retry import Drop, Retry, Stop, TokenBucket, always_retr
 from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.recording.recordings import Delivery
 from natsctl.core.sync.failures import HandlerFailures
-from natsctl.core.sync.follow_up import Failed, Synced, settle
+from natsctl.core.sync.follow_up import Failed, Synced, decide_retry, settle
 from natsctl.core.sync.history import SyncRun
 from natsctl.errors import (
     EventNotDoneError,
@@ -147,8 +147,9 @@ class Subscription(Generic[T]):
         self, history: ProgramHistory, kind: EventKind, key: Key, error: Exception, run: SyncRun
     ) -> None:
         past = await history.past_failures(run.key, error, self._handler)
-        if past:
-            self._queue.recall(key, past)
+        policy = policy_for(key, self._error_handler)
+        if past and isinstance(decide_retry(policy, error, past + 1), Retry):
+            self._queue.recall(key, past)  # otherwise the earlier process has given up
         if not self._closed:
             self._settle(kind, key, error, run)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from natsctl import NotFoundError, Resource, keep_recordings
+from natsctl import NotFoundError, Resource, keep_recordings, retry_up_to
 from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.recording.document import StoreStep, decode_recording
 from natsctl.core.recording.recordings import Recordings, recording
@@ -81,6 +81,27 @@ async def test_a_failing_key_continues_its_backoff_after_a_restart(
         assert history.explain(key).failures == 8
     async with running(program, stores) as history:
         assert history.explain(key).failures == 9
+
+
+class GivesUp(Streamed):
+    """Ends after three failures of a key."""
+
+    async def run(self) -> None:
+        async with self.resource, self.resource.events(error_handler=retry_up_to(3)) as events:
+            async for event in events:
+                async with event:
+                    self.synced.set()
+                    if event.kind == "upsert":
+                        self.check(event.object.spec.text)
+            await asyncio.Event().wait()
+
+
+async def test_a_stream_that_has_given_up_begins_without_failures_after_a_restart() -> None:
+    stores = MemoryStores()
+    await stores.store(SITES).create("a", BAD)
+    for _ in range(2):
+        async with running(GivesUp, stores) as history:
+            assert history.explain("a").failures == 4
 
 
 async def handle_one(history: ProgramHistory, stores: MemoryStores) -> None:
