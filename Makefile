@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist loadgroup  # many tests wait
-FAST := $(addprefix tests/,unit property scenarios simulation contract architecture typing)
+PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist loadgroup --no-loadscope-reorder  # many tests wait
+FAST := $(addprefix tests/,simulation property scenarios contract architecture typing unit)
 
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE

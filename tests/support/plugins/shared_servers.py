@@ -25,15 +25,13 @@ SHARED = {  # a fixture of the group's tests, and the name of the group
     "report": "report of a plain pytest",
 }
 KUBE = "kube"  # the parameter of a contract test that requests `kube_server` while it runs
+FILES_TOGETHER = "unit"  # the tests of a file in this folder share what the first one imports
 FILE = "groups_file"
 WRITER = "gw0"
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Gives a free worker the largest group that is left, then test after test.
-
-    The tests without a group keep their order, so the short tests of `tests/unit` end a run.
-    """
+    """Gives a free worker the next group or test. The short tests of `tests/unit` end a run."""
 
     def __init__(self, config: pytest.Config, log: "Producer", groups: Path) -> None:
         super().__init__(config, log)
@@ -77,11 +75,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Write the groups, if this process is the worker that does it."""
-    worker = getattr(config, "workerinput", {})
-    if worker.get("workerid") == WRITER:
-        groups = {item.nodeid: group for item in items if (group := _group(item))}
-        Path(worker[FILE]).write_text(json.dumps(groups))
+    """Put the tests that share something first, and let one worker write the groups."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        return
+    shared = {item.nodeid: group for item in items if (group := _group(item))}
+    items.sort(key=lambda item: item.nodeid not in shared)
+    if worker["workerid"] == WRITER:
+        tests = config.rootpath / "tests" / FILES_TOGETHER
+        files = {i.nodeid: str(i.path) for i in items if i.path.is_relative_to(tests)}
+        Path(worker[FILE]).write_text(json.dumps(files | shared))
 
 
 def _group(item: pytest.Item) -> str | None:
