@@ -97,8 +97,18 @@ def _paragraphs(path: Path) -> Iterator[Sentence]:
             lines = []
 
 
+def _statements(path: Path) -> Iterator[ast.AST]:
+    """Return the module and all its statements, without their expressions, which are many more."""
+    remaining: list[ast.AST] = [ast.parse(path.read_text())]
+    while remaining:
+        node = remaining.pop()
+        yield node
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            remaining += getattr(node, field, ())
+
+
 def _docstrings(path: Path) -> Iterator[Sentence]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _statements(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
@@ -114,7 +124,7 @@ def _comments(path: Path) -> Iterator[Sentence]:
 
 
 def _test_names(path: Path) -> Iterator[Sentence]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _statements(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
             "test_"
         ):
