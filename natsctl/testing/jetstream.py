@@ -176,7 +176,7 @@ class MemoryJetStream:
 
     def _existing(self, name: str) -> "_Stream":
         if name not in self._streams:
-            raise StoreMissingError("stream not configs (10059)")
+            raise StoreMissingError("stream not found (10059)")
         return self._streams[name]
 
 
@@ -198,7 +198,7 @@ class _Stream:
 
     def consumer_info(self, name: str) -> dict[str, Any]:
         if name not in self.consumers:
-            raise NotFoundError("consumer not configs (10014)")
+            raise NotFoundError("consumer not found (10014)")
         return {
             "stream_name": self.config["name"],
             "name": name,
