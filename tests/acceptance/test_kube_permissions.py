@@ -2,10 +2,9 @@
 
 import json
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,12 +14,11 @@ from nats.js.api import KeyValueConfig
 from tests.support.cli.kube_namespace import Namespace, unreachable, without
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
-from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.kube_cluster import KubeCluster, cluster_roles
 from tests.support.servers.nats_server import NatsServer
 
 WEBAPPS = "controllers.webapps:WebApps"
 SYNCING = "primaries listed, syncing"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 GUEST = [{"kind": "User", "name": "guest", "apiGroup": "rbac.authorization.k8s.io"}]
 
 LOCAL = """
@@ -74,20 +72,6 @@ def namespace(kube_server: KubeCluster, kube_namespace: str) -> Namespace:
 @pytest.fixture
 def natsctl(folder: Path, nats_server: NatsServer, kube_server: KubeCluster) -> Natsctl:
     return Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig("guest"))
-
-
-@asynccontextmanager
-async def cluster_roles(server: KubeCluster, *manifests: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Create these cluster roles and bindings, and delete them at the end."""
-    plurals = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
-    paths = [f"{RBAC}/{plurals[manifest['kind']]}" for manifest in manifests]
-    for path, manifest in zip(paths, manifests, strict=True):
-        await server.call("POST", path, manifest)
-    try:
-        yield
-    finally:
-        for path, manifest in zip(paths, manifests, strict=True):
-            await server.call("DELETE", f"{path}/{manifest['metadata']['name']}")
 
 
 async def test_the_printed_permissions_suffice_for_syncs_and_garbage_collection(

@@ -8,7 +8,7 @@ import yaml
 
 from tests.support.cli.kube_namespace import Namespace
 from tests.support.cli.natsctl_command import ROOT, Natsctl
-from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.kube_cluster import KubeCluster, cluster_roles
 from tests.support.servers.nats_server import NatsServer
 
 PAGE = (ROOT / "docs" / "plan.md").read_text()
@@ -50,18 +50,18 @@ def namespace(kube_server: KubeCluster, kube_namespace: str) -> Namespace:
 async def test_the_documented_role_can_plan(
     folder: Path, nats_server: NatsServer, kube_server: KubeCluster, namespace: Namespace
 ) -> None:
-    rbac = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
     name = f"planner-{namespace.name}"
-    role = {"metadata": {"name": name}, **yaml.safe_load(block("yaml"))}
-    await kube_server.call("POST", rbac, role)
+    rules = yaml.safe_load(block("yaml"))
+    role = {"kind": "ClusterRole", "metadata": {"name": name}, **rules}
     binding = {
+        "kind": "ClusterRoleBinding",
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
         "subjects": [{"kind": "User", "name": "guest", "apiGroup": "rbac.authorization.k8s.io"}],
     }
-    await kube_server.call("POST", rbac.replace("roles", "rolebindings"), binding)
-    kubeconfig = kube_server.kubeconfig(user="guest")
-    natsctl = Natsctl(folder, nats_server.url, kubeconfig=kubeconfig)
-    await natsctl.done("put", "webapps", "shop", namespace.app(), "--create-bucket")
-    result = await natsctl("plan", "-c", "controllers.webapps:WebApps", "-o", "json")
-    assert (result.status, result.json["summary"]["create"]) == (0, 3), result
+    async with cluster_roles(kube_server, role, binding):
+        kubeconfig = kube_server.kubeconfig(user="guest")
+        natsctl = Natsctl(folder, nats_server.url, kubeconfig=kubeconfig)
+        await natsctl.done("put", "webapps", "shop", namespace.app(), "--create-bucket")
+        result = await natsctl("plan", "-c", "controllers.webapps:WebApps", "-o", "json")
+        assert (result.status, result.json["summary"]["create"]) == (0, 3), result

@@ -7,7 +7,8 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -17,6 +18,8 @@ import yaml
 from natsctl.kubernetes.watch.watch import STREAMING_LISTS
 
 CALL_S = 30.0
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 USERS = {"admin": "system:masters", "guest": "guests", "other": "guests"}
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
@@ -118,7 +121,7 @@ class KubeCluster:
 
     def allow(self, user: str, rules: Sequence[Mapping[str, object]], *, namespace: str) -> None:
         """Grant the *rules* of a Role to *user* in *namespace*."""
-        prefix = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+        prefix = f"{RBAC}/namespaces/{namespace}"
         api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
         metadata = {"name": f"{user}-{next(self._files)}"}
         subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
@@ -189,6 +192,20 @@ class KubeCluster:
             return response.status, response.read()
         finally:
             connection.close()
+
+
+@asynccontextmanager
+async def cluster_roles(server: KubeCluster, *manifests: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Create these cluster roles and bindings, and delete them at the end."""
+    plurals = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
+    paths = [f"{RBAC}/{plurals[manifest['kind']]}" for manifest in manifests]
+    for path, manifest in zip(paths, manifests, strict=True):
+        await server.call("POST", path, manifest)
+    try:
+        yield
+    finally:
+        for path, manifest in zip(paths, manifests, strict=True):
+            await server.call("DELETE", f"{path}/{manifest['metadata']['name']}")
 
 
 def _write(entry: Mapping[str, Any]) -> Write:
