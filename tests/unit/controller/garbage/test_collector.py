@@ -25,7 +25,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
-from natsctl.model.store import Listed, Listing
+from natsctl.model.store import Listed, Listing, Stored
 from natsctl.testing.memory import MemoryStore
 from tests.support.stores.sample_objects import (
     THINGS,
@@ -44,13 +44,24 @@ NAMES = OwnerNames()
 LIMITS = GarbageLimits(grace_s=60, count_max=20, share_max=0.5, share_from=4)
 
 
+class RacingStore(MemoryStore):
+    """A store in which another client changes an object just after a read, if `races` is set."""
+
+    races = False
+
+    async def get(self, key: str) -> Stored:
+        stored = await super().get(key)
+        if self.races:
+            await self.update(key, stored.value + b" ", revision=stored.revision)
+        return stored
+
+
 class Yard:
     """Apps that own parts and things, and a collector."""
 
     def __init__(self) -> None:
-        self.apps, self.parts, self.things, self.memory = (
-            MemoryStore(kind) for kind in (APPS, PARTS, THINGS, MEMORY)
-        )
+        self.apps, self.things, self.memory = (MemoryStore(kind) for kind in (APPS, THINGS, MEMORY))
+        self.parts = RacingStore(PARTS)
         self.primary = Informer(self.apps, APPS)
         self.secondaries = [self._secondary(store) for store in (self.parts, self.things)]
         self.collector = self.collect()
@@ -526,6 +537,17 @@ class TestApply:
         assert [kept.reason for kept in removed.kept] == [
             "it changed: it is at revision 3, not at 2"
         ]
+        assert yard.parts.keys() == ["bar.part", "shop.part"]
+
+    async def test_apply_keeps_an_object_that_changes_just_before_its_deletion(
+        self, yard: Yard
+    ) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        plan = await yard.plan()
+        yard.parts.races = True
+        [kept] = (await yard.collector.apply(plan)).kept
+        assert kept.orphan.key == "shop.part"
         assert yard.parts.keys() == ["bar.part", "shop.part"]
 
     async def test_apply_does_not_return_an_object_that_was_deleted_after_the_plan(
