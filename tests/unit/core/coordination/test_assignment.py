@@ -158,3 +158,18 @@ def test_after_too_many_rebalances_nothing_is_held_until_one_is_settled(moves: i
     assert held_keys(holdings) == "ab"
     assert is_new is not None
     assert [key for key in "abcd" if is_new(key)] == ["a", "b"]
+
+
+def test_a_set_of_keys_has_only_these_and_is_within_larger_sets() -> None:
+    keys = OnlyKeys("ab")
+    assert [keys.has(key) for key in "abc"] == [True, True, False]
+    assert keys.within(OnlyKeys("abc"))
+    assert not keys.within(OnlyKeys("ac"))
+
+
+def test_after_a_reset_exactly_the_assignment_is_held_and_settled() -> None:
+    held = HeldAssignments(OnlyKeys("ab"))
+    held.moved(OnlyKeys("bc"))
+    held.reset(OnlyKeys("c"))
+    assert [held.has(key) for key in "abc"] == [False, False, True]
+    assert held.settled

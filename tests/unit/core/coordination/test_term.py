@@ -243,3 +243,24 @@ async def test_a_member_expects_the_keys_of_its_last_term_after_the_term(
 async def test_leader_election_assigns_no_expected_keys(leadership: Leadership) -> None:
     leadership.begin(1, until=10)
     assert leadership.expected is None
+
+
+async def test_a_listener_that_leaves_does_not_end_the_others(leadership: Leadership) -> None:
+    assignments: list[Assignment] = []
+    first = OnlyKeys("a")
+    with leadership.moving(assignments.append):
+        with leadership.moving(lambda _: None):
+            pass
+        leadership.begin(1, until=10, assignment=first)
+    assert assignments == [NONE, first]
+
+
+async def test_a_key_of_two_loops_is_held_until_both_release_it(leadership: Leadership) -> None:
+    leadership.begin(1, until=10)
+    leadership.move(NONE)
+    leadership.hold("a")
+    leadership.hold("a")
+    leadership.release("a")
+    assert leadership.has("a")
+    leadership.release("a")
+    assert not leadership.has("a")
