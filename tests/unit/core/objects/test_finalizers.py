@@ -183,3 +183,34 @@ class TestRemovingFinalizers:
         await store.create("a", value(finalizers=["x", "y"]))
         with pytest.raises(ConflictError, match=r"a of Thing\.things"):
             await release(store, "a", "x")  # type: ignore[arg-type]
+
+    async def test_an_object_that_gets_a_finalizer_just_before_its_deletion_stays(self) -> None:
+        class FinalizerAdded(MemoryStore):
+            adds = True
+
+            async def delete(  # type: ignore[override]
+                self, key: str, *, revision: int | None = None, purge: bool = False
+            ) -> int:
+                if self.adds:
+                    self.adds = False
+                    newest = await self.get(key)
+                    await self.update(key, with_finalizer(newest, "y"), revision=newest.revision)
+                return await super().delete(key, revision=revision, purge=purge)
+
+        store = FinalizerAdded(THINGS)
+        await store.create("a", value(finalizers=["x"], deletionTimestamp="2026-01-01T00:00:00Z"))
+        await release(store, "a", "x")  # type: ignore[arg-type]
+        assert document(await store.get("a"))["metadata"]["finalizers"] == ["y"]
+
+    async def test_an_object_that_the_store_deletes_with_its_last_finalizer_is_deleted(
+        self,
+    ) -> None:
+        class Cluster(MemoryStore):
+            async def delete(  # type: ignore[override]
+                self, key: str, *, revision: int | None = None, purge: bool = False
+            ) -> int:
+                raise NotFoundError(f"there is no {key}")
+
+        store = Cluster(THINGS)
+        await store.create("a", value(finalizers=["x"], deletionTimestamp="2026-01-01T00:00:00Z"))
+        assert await release(store, "a", "x") == Written(2, None)  # type: ignore[arg-type]
