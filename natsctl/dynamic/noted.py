@@ -55,10 +55,7 @@ class NotedCalls:
         queue: Workqueue[ObjectIdentifier],
     ) -> None:
         """Note a failed call, and continue the count of failures of an earlier process."""
-        if not queue.failures(watcher):
-            past = await self._history.past_failures(watcher.key, error, self._handler)
-            if past:
-                queue.recall(watcher, past)
+        await self._history.recall(watcher.key, error, queue, watcher, self._handler)
         self._history.failed(run, error, _now(), failures=queue.failures(watcher) + 1)
 
     def succeeded(self, run: SyncRun, after_s: float | None, *, failed: bool) -> None:

@@ -275,7 +275,7 @@ class ManagedController(Hosted, Generic[T]):
             try:
                 after_s = await self._calls.delay(key, self._parts.reconciler.reconcile)
             except BaseException as error:
-                await history.recall(key, queue, error)
+                await history.recall(key, error, queue, key)
                 history.failed(run, error, clock(), failures=queue.failures(key) + 1)
                 raise
         failed = queue.failures(key) > 0

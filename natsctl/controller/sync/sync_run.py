@@ -150,7 +150,7 @@ class SyncRuns:
             try:
                 return await work
             except BaseException as error:
-                await self._history.recall(run.key, self._queue, error)
+                await self._history.recall(run.key, error, self._queue, run.key)
                 self._record_failure(run, error)
                 raise
 

@@ -6,9 +6,10 @@ the count of a key's failures. A recording has all that a sync has read and writ
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from natsctl.core.objects.read_your_writes import Sync
 from natsctl.core.objects.tape import CacheRead, Note, RecordedError, StoreCall
@@ -33,6 +34,8 @@ from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
+
+K = TypeVar("K", bound=Hashable)
 
 RECALLED_MAX = 200_000
 PAST_S = 1.0  # how long a failed sync may wait for the events of earlier processes
@@ -231,12 +234,17 @@ class SyncHistory:
         note = run.note(now, failures)
         self._sync_event(key, EventType.WARNING, reason, text, note)
 
-    async def recall(self, key: str, queue: Workqueue[str], error: BaseException) -> None:
-        """Continue in *queue* the count of failures that an earlier process recorded."""
-        if not queue.failures(key):
-            failures = await self.past_failures(key, error)
+    async def recall(
+        self, key: str, error: BaseException, queue: Workqueue[K], entry: K, handler: str = ""
+    ) -> None:
+        """Continue the count of failures that an earlier process recorded.
+
+        *entry* is what *queue* has for the key.
+        """
+        if not queue.failures(entry):
+            failures = await self.past_failures(key, error, handler)
             if failures:
-                queue.recall(key, failures)
+                queue.recall(entry, failures)
 
     async def past_failures(self, key: str, error: BaseException, handler: str = "") -> int:
         """Return the failures in a row that an earlier process recorded, before *error*.
