@@ -71,9 +71,7 @@ class TermGuard(WriteGuard):
 
     async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:
         """See `WriteGuard.send`."""
-        if kind is INSTALLATION:
-            return await write()
-        self._leadership.check()
+        self.check(kind)
         return await GuardedSteps(write(), lambda: self._leadership.leads)
 
     def may_record(self, key: str) -> bool:
