@@ -56,7 +56,6 @@ class KubeStore:
         self._exchange = Exchange(wire, ObjectDecoder(kind))
         self._applier = Applier(self._exchange)
         self._watch = KubeWatch(wire, kind, self._watch_path, incarnation, timeout_s=timeout_s)
-        self._last: tuple[Document, str] | None = None  # located, not yet applied; and its path
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`. The server keeps no trace of a deleted object."""
@@ -120,19 +119,14 @@ class KubeStore:
 
     async def locate(self, manifest: Document) -> str:
         """See `ManifestStore.locate`."""
-        key, path = await self._located(manifest)
-        self._last = manifest, path
+        key, _ = await self._located(manifest)
         return key
 
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
         """See `ManifestStore.apply`, and `Applier`."""
-        last, self._last = self._last, None
-        if last is not None and last[0] is manifest:
-            path = last[1]
-        else:
-            _, path = await self._located(manifest)
+        _, path = await self._located(manifest)
         return await self._applier.apply(path, manifest, manager=manager, uid=uid, force=force)
 
     async def managed(self, key: str) -> ManagedFields:
