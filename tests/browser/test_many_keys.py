@@ -36,6 +36,7 @@ async def test_a_table_of_100_000_keys_has_few_rows_in_the_document(
 ) -> None:
     await fill(shared_site, "large", KEYS)
     page = visitor.page
+    await eventually(lambda: _listed(visitor, "large"))
     await visitor.open("/buckets/large")
     await expect(
         page.get_by_role("status").filter(has_text="100,000 of 100,000 keys")
@@ -50,7 +51,6 @@ async def test_a_table_of_100_000_keys_has_few_rows_in_the_document(
     await page.get_by_label("Search keys").fill("k5432")
     await expect(page.get_by_role("status").filter(has_text="10 of 100,000 keys")).to_be_visible()
     await expect(page.get_by_role("link", name="k54321", exact=True)).to_be_visible()
-    visitor.expect_status(504)  # the page repeats a request that a busy machine answers late
 
 
 async def test_an_offset_survives_a_reload(shared_site: Site, visitor: Visitor) -> None:
@@ -61,6 +61,12 @@ async def test_an_offset_survives_a_reload(shared_site: Site, visitor: Visitor) 
     await page.reload()
     await expect(page.get_by_role("link", name="k02000", exact=True)).to_be_in_viewport()
     assert visitor.count("offset=0&") == 0
+
+
+async def _listed(visitor: Visitor, bucket: str) -> bool:
+    """Return whether the console has listed the bucket, however long a busy machine takes."""
+    address = f"{visitor.console.base}/api/objects?bucket={bucket}"
+    return (await visitor.page.request.get(address)).ok
 
 
 async def _has(store: KeyValue, count: int) -> bool:

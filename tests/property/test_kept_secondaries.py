@@ -4,7 +4,6 @@ Members join, leave and crash while primaries are written and deleted, and while
 and in a cluster are edited, deleted, assigned to another owner, relabelled and made invalid.
 """
 
-import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -29,8 +28,7 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored
 from natsctl.testing.time import in_virtual_time
-from tests.support.controllers.sharing_group import TTL_S, SharingGroup, SharingMember
-from tests.support.eventually import eventually
+from tests.support.controllers.sharing_group import SharingGroup, SharingMember, Step
 
 KEYS = [f"k{number}" for number in range(8)]
 SLOTS = ("parts", "maps")
@@ -47,7 +45,6 @@ events = st.one_of(
     st.tuples(st.sampled_from(["join", "leave", "kill"]), st.sampled_from("0123")),
 )
 pauses = st.sampled_from([0.0, 0.001, 0.05, 0.5, 3.0, 12.0])
-Step = tuple[tuple[str, Any], float]
 
 
 class Site(Object, frozen=True):
@@ -243,8 +240,4 @@ async def test_a_member_has_the_newest_values_of_the_secondaries_of_its_keys_and
     for key in KEYS[:6]:
         await town.put(key)
     town.group.start(size, together=together)
-    for (action, argument), then_s in steps:
-        await town.apply_step(action, argument)
-        await asyncio.sleep(then_s)
-    await eventually(town.settled, within_s=20 * TTL_S, every_s=0.5)
-    await town.group.close()
+    await town.group.play(steps, town.apply_step, town.settled)

@@ -5,7 +5,6 @@ break and buckets are recreated. Handlers read objects of other members.
 """
 
 import asyncio
-from typing import Any
 
 import msgspec
 from hypothesis import example, given
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 from natsctl import Controller, NotFoundError, Object, kv, primary
 from natsctl.core.cache.state import is_read
 from natsctl.testing.time import in_virtual_time
-from tests.support.controllers.sharing_group import TTL_S, SharingGroup, SharingMember
-from tests.support.eventually import eventually
+from tests.support.controllers.sharing_group import SharingGroup, SharingMember, Step
 
 KEYS = [f"k{number}" for number in range(12)]
 
@@ -123,16 +121,12 @@ class Group:
             elif not cache.wants_all.is_set():
                 assert not is_read(cached)
 
-    async def close(self) -> None:
-        await self.processes.close()
-        assert not any(member.controller.overlaps for member in self.processes.members)
-
 
 def text_value(text: str) -> bytes:
     return msgspec.json.encode({"spec": {"text": text}})
 
 
-READ_ALL: list[tuple[tuple[str, Any], float]] = [
+READ_ALL: list[Step] = [
     (("put", "k0"), 12.0),
     (("read all", "0"), 0.0),
     (("read all", "1"), 0.0),
@@ -148,14 +142,11 @@ READ_ALL: list[tuple[tuple[str, Any], float]] = [
 )
 @in_virtual_time
 async def test_a_member_has_the_newest_values_of_its_keys_and_no_others(
-    size: int, *, together: bool, steps: list[tuple[tuple[str, Any], float]]
+    size: int, *, together: bool, steps: list[Step]
 ) -> None:
     group = Group()
     for key in KEYS[:8]:
         await group.write(key, text_value("first"))
     group.processes.start(size, together=together)
-    for (action, argument), then_s in steps:
-        await group.apply_step(action, argument)
-        await asyncio.sleep(then_s)
-    await eventually(group.settled, within_s=20 * TTL_S, every_s=0.5)
-    await group.close()
+    await group.processes.play(steps, group.apply_step, group.settled)
+    assert not any(member.controller.overlaps for member in group.processes.members)

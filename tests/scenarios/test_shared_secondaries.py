@@ -8,6 +8,7 @@ import msgspec
 
 from natsctl import Controller, ExistsError, KubeObject, Object, kube, kv, primary, secondary
 from natsctl.controller.slots.owned import Owned
+from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.state import is_read
 from natsctl.model.store import Change
 from tests.support.controllers.sharing_group import TTL_S, SharingGroup
@@ -168,20 +169,22 @@ async def test_each_process_keeps_the_values_of_its_own_secondaries() -> None:
         await eventually(lambda: all(unread(m.controller.parts) == others(m) for m in group.living))
 
 
+async def check_all_values_are_kept(group: SharingGroup[Any]) -> list[Cache[Any]]:
+    """Wait until all parts are cached; check that every process keeps their values."""
+    parts = group.stores.store(PARTS)
+    await eventually(lambda: len(parts.stored()) == len(KEYS))
+    caches = [member.controller.parts.informer.cache for member in group.living]
+    await eventually(lambda: all(len(cache) == len(KEYS) for cache in caches))
+    assert not any(unread(member.controller.parts) for member in group.living)
+    return caches
+
+
 async def test_a_declared_index_keeps_all_values() -> None:
     async with sharing(IndexedMakers) as group:
-        parts = group.stores.store(PARTS)
-        await eventually(lambda: len(parts.stored()) == len(KEYS))
-        caches = [member.controller.parts.informer.cache for member in group.living]
-        await eventually(lambda: all(len(cache) == len(KEYS) for cache in caches))
-        assert not any(unread(member.controller.parts) for member in group.living)
+        caches = await check_all_values_are_kept(group)
         assert all(len(cache.by_index("text", key)) == 1 for cache in caches for key in KEYS)
 
 
 async def test_a_controller_that_maps_changes_of_secondaries_keeps_all_values() -> None:
     async with sharing(MappingMakers) as group:
-        parts = group.stores.store(PARTS)
-        await eventually(lambda: len(parts.stored()) == len(KEYS))
-        caches = [member.controller.parts.informer.cache for member in group.living]
-        await eventually(lambda: all(len(cache) == len(KEYS) for cache in caches))
-        assert not any(unread(member.controller.parts) for member in group.living)
+        await check_all_values_are_kept(group)

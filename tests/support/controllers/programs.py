@@ -1,6 +1,7 @@
 """Classes around a `Resource` and a `DynamicWatcher`, which fail for some objects."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Any
 
 import msgspec
@@ -51,10 +52,10 @@ class Program:
     def __init__(self) -> None:
         self.synced = asyncio.Event()
 
-    def use(self, *, nats: Stores | None = None, kube: Stores | None = None) -> None:
+    def use(self, *, nats: Stores | None = None, kube: Any = None) -> None:
         """Set where objects are."""
         assert nats is not None
-        self.nats = nats
+        self.nats, self.kube = nats, kube
         self.prepare()
 
     def prepare(self) -> None:
@@ -105,15 +106,16 @@ class Streamed(Program):
             self.check(site.spec.text)
 
 
-class Watched(Program):
-    """Hangs one sign with the texts of all sites, which a `DynamicWatcher` reads."""
+class Watching(Program, ABC):
+    """Calls `reconcile` of a subclass for a watcher, which `watch` adds."""
 
-    name = "watched"
     watcher = HOME
 
     def prepare(self) -> None:
         options = DynamicOptions(enable_cache=True)
-        self.dynamic = DynamicWatcher(self.reconcile, nats=self.nats, options=options)
+        self.dynamic = DynamicWatcher(
+            self.reconcile, nats=self.nats, kube=self.kube, options=options
+        )
 
     def stop(self) -> None:
         """End `run`."""
@@ -124,9 +126,26 @@ class Watched(Program):
         async with asyncio.TaskGroup() as group:
             group.create_task(self.dynamic.start())
             await self.dynamic.started.wait()
-            everything = ObjectIdentifier(group="nats", version="kv", kind="sites", everything=True)
-            await self.dynamic.add_watcher(self.watcher, everything)
+            await self.watch()
             self.synced.set()
+
+    @abstractmethod
+    async def watch(self) -> None:
+        """Add the watcher."""
+
+    @abstractmethod
+    async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
+        """Reconcile the watcher."""
+
+
+class Watched(Watching):
+    """Hangs one sign with the texts of all sites, which a `DynamicWatcher` reads."""
+
+    name = "watched"
+
+    async def watch(self) -> None:
+        everything = ObjectIdentifier(group="nats", version="kv", kind="sites", everything=True)
+        await self.dynamic.add_watcher(self.watcher, everything)
 
     async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
         """Hang the sign."""

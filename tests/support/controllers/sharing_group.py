@@ -1,8 +1,8 @@
 """A group of simulated processes that share the keys of one controller over stores in memory."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from natsctl import Controller, kv
 from natsctl.core.coordination.lease import Claim
@@ -11,11 +11,17 @@ from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.testing.memory import MemoryStores
+from tests.support.eventually import eventually
 
 TTL_S = 10.0
 MEMBERS_MAX = 4
 
 C = TypeVar("C", bound=Controller)
+
+Step = tuple[tuple[str, Any], float]
+"""An action with its argument, and the seconds until the next step."""
+
+ApplyStep = Callable[[str, Any], Awaitable[None]]
 
 
 class SharingMember(Generic[C]):
@@ -94,6 +100,16 @@ class SharingGroup(Generic[C]):
         assert all(len(state.members) == len(living) and not state.moving for state in states)
         held = [key for member in living for key in keys if member.holds(key)]
         assert sorted(held) == sorted(keys)
+
+    async def play(
+        self, steps: Sequence[Step], apply_step: ApplyStep, settled: Callable[[], Any]
+    ) -> None:
+        """Apply the steps, wait until everything has settled, and close the group."""
+        for (action, argument), then_s in steps:
+            await apply_step(action, argument)
+            await asyncio.sleep(then_s)
+        await eventually(settled, within_s=20 * TTL_S, every_s=0.5)
+        await self.close()
 
     async def close(self) -> None:
         for member in self.living:

@@ -10,12 +10,9 @@ import pytest
 
 from natsctl import (
     Controller,
-    DynamicOptions,
-    DynamicWatcher,
     GroupVersionKind,
     InformerController,
     ObjectIdentifier,
-    Stores,
     kube,
 )
 from natsctl.core.recording.document import Recording, decode_recording
@@ -28,7 +25,14 @@ from natsctl.testing.kinds import MemoryResource
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay, replay_recording
-from tests.support.controllers.programs import HOME, SIGNS, SITES, Program, Streamed, Watched
+from tests.support.controllers.programs import (
+    SIGNS,
+    SITES,
+    Program,
+    Streamed,
+    Watched,
+    Watching,
+)
 from tests.support.eventually import eventually
 
 STORED = Path(__file__).parent / "recordings"
@@ -190,28 +194,16 @@ def test_an_event_of_the_second_stream_is_delivered_to_the_second_stream() -> No
     assert replay_recording(found, Twice).verdict is Verdict.AS_RECORDED
 
 
-class WatchedCluster(Program):
+class WatchedCluster(Watching):
     """Reads a Secret and all objects of a kind without namespaces, for the first site."""
 
     name = "cluster"
     secret = GroupVersionKind("", "v1", "Secret")
     zone = GroupVersionKind("example.com", "v1", "Zone")
 
-    def use(self, *, nats: Stores | None = None, kube: Any = None) -> None:
-        self.kube = kube
-        options = DynamicOptions(enable_cache=True)
-        self.dynamic = DynamicWatcher(self.reconcile, nats=nats, kube=kube, options=options)
-
-    def stop(self) -> None:
-        self.dynamic.stop()
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.dynamic.start())
-            await self.dynamic.started.wait()
-            watched = identifier(self.secret, "shop", "key"), identifier(self.zone, "", "north")
-            await self.dynamic.add_or_update_watcher(HOME, *watched)
-            self.synced.set()
+    async def watch(self) -> None:
+        watched = identifier(self.secret, "shop", "key"), identifier(self.zone, "", "north")
+        await self.dynamic.add_or_update_watcher(self.watcher, *watched)
 
     async def reconcile(self, watcher: ObjectIdentifier) -> None:
         async with self.dynamic.query_batch(watcher):
