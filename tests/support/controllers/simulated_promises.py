@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -41,6 +42,7 @@ KEYS = ("a", "b", "c")
 STEPS_MAX = 7
 TTL_S = 10.0
 WAITS_S = (0.0, 0.001, 0.02, 0.5, 3.0)
+RETRY_S = 1.0
 LIMIT_S = 20_000.0  # virtual seconds until every promise about the end must hold
 CLAIMS = kv(Claim, bucket=LEASES.bucket, history=1)
 
@@ -187,7 +189,11 @@ def dynamic(nats: SimulatedStores, ledger: Ledger) -> Any:
         watched = ObjectIdentifier(
             group=bucket.group, version=bucket.version, kind=bucket.kind, name=key
         )
-        await running.add_watcher(watcher, watched)
+        while True:  # if the program ended, it would miss the deletions before its next start
+            with suppress(StoreError):
+                await running.add_watcher(watcher, watched)
+                return
+            await asyncio.sleep(RETRY_S)
 
     return Idle(run, running.stop)
 
