@@ -11,7 +11,6 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.core.coordination.election import Election
-from natsctl.core.coordination.participant import Participant
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.coordination.term_guard import TermGuard
 from natsctl.core.insight.hosted import Hosted
@@ -75,6 +74,9 @@ class Shared(Guest, Protocol):
         ...
 
 
+Participation = Election | Shard
+"""The part of this process in a controller that other processes run too."""
+
 RunnableByTask = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
 
 
@@ -128,10 +130,10 @@ class Operator:
         if dry_run and nats is not None:
             self._planned = planned(nats=nats, kube=kube, key_of=current_key, continuous=True)
         self._plans: dict[str, Planned] = {}  # by controller
-        self._election, self._shard = election, shard
+        self._join: Callable[[str, str], Participation] | None = election or shard
+        self._sharded = shard is not None
         self._on_stop = on_stop
-        self.elections: dict[str, Election] = {}  # by controller
-        self.shards: dict[str, Shard] = {}  # by controller
+        self.participations: dict[str, Participation] = {}  # by controller
         self.histories: dict[str, ProgramHistory] = {}  # by program
         self.runtimes: tuple[Runnable, ...] = ()
         self.synced = asyncio.Event()  # every controller has begun to sync or is a standby
@@ -184,18 +186,20 @@ class Operator:
 
     def leads(self, name: str) -> bool:
         """Return whether this process works for the controller of that name now."""
-        participant = self._participant(name)
-        return participant is None or participant.leadership.leads
+        participation = self.participations.get(name)
+        return participation is None or participation.leadership.leads
 
-    def _participant(self, name: str) -> Participant | None:
-        return self.elections.get(name) or self.shards.get(name)
+    @property
+    def shards(self) -> dict[str, Shard]:
+        """The participations in sharded controllers, by controller."""
+        return {name: own for name, own in self.participations.items() if isinstance(own, Shard)}
 
     def _runtime(self, controller: Controller | Runnable) -> Runnable:
         for name in ("workers", "resync_s", "sync_timeout_s"):
             value = getattr(self._settings, name)
             if value is not None and hasattr(controller, name):
                 setattr(controller, name, value)
-        if self._shard is not None and not isinstance(controller, Controller | Shared):
+        if self._sharded and not isinstance(controller, Controller | Shared):
             raise UsageError(
                 f"{controller.name} cannot be sharded: run it without --shard and --processes"
             )
@@ -225,23 +229,22 @@ class Operator:
         if self._planned is not None:
             plan = self._plans[name] = self._planned.of_another(current_key)
             return plan.nats, plan.kube
-        if self._election is not None:
-            self.elections[name] = self._election(name, owner_of(controller))
-        if self._shard is not None:
-            self.shards[name] = self._shard(name, owner_of(controller))
-        participant = self._participant(name)
-        if participant is None:
+        if self._join is None:
             return nats, kube
-        guard = TermGuard(participant.leadership)
+        participation = self.participations[name] = self._join(name, owner_of(controller))
+        guard = TermGuard(participation.leadership)
         return nats and nats.guarded(guard), kube and kube.guarded(guard)
 
     def _work(self, runtime: Runnable) -> tuple[Coroutine[None, None, None], asyncio.Event]:
         """Return a coroutine that runs the controller, and the event that starts the next one."""
-        history, participant = self.histories.get(runtime.name), self._participant(runtime.name)
+        history, participation = (
+            self.histories.get(runtime.name),
+            self.participations.get(runtime.name),
+        )
         run = runtime.run if history is None else partial(self._run_program, runtime, history)
-        if participant is None:
+        if participation is None:
             return run(), runtime.synced
-        return participant.during(run, runtime.synced), participant.leadership.sought
+        return participation.during(run, runtime.synced), participation.leadership.sought
 
     async def _run_program(self, program: Runnable, history: ProgramHistory) -> None:
         plan = self._plans.get(program.name)

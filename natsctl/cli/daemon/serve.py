@@ -138,14 +138,12 @@ async def _serve(
         connect(options, wait=True) as nats,
     ):
         operator = await _operator(controllers, nats, kube, settings, place, on_stop=on_stop)
-        elected, shared = tuple(operator.elections.values()), tuple(operator.shards.values())
         daemon, names = this_process(), [runtime.name for runtime in operator.runtimes]
         answers = answering(
             nats.connection,
             operator.runtimes,
             leads=operator.leads,
-            shards=operator.shards,
-            elections=operator.elections,
+            participations=operator.participations,
             histories=operator.histories,
             daemon=daemon,
             planner=Planner(nats=nats, kube=kube, owner_names=settings.owner_names),
@@ -153,8 +151,8 @@ async def _serve(
         stand_in = status_stand_in(options, daemon, names)
         recordings = Recordings(settings.recordings_max_bytes, everything=settings.record)
         async with AsyncExitStack() as stack:
-            parts = vitals.of(nats.connection, operator.runtimes, elected, kube, shared)
-            stack.enter_context(parts)
+            shared = tuple(operator.participations.values())
+            stack.enter_context(vitals.of(nats.connection, operator.runtimes, shared, kube))
             await stack.enter_async_context(answers)
             stack.enter_context(vitals.watchdog.standing_in(stand_in))
             await stack.enter_async_context(publishing(nats, controllers))
@@ -203,7 +201,7 @@ async def _serve_plan(
         operator = Operator(
             controllers, nats=nats, kube=kube, settings=settings, on_stop=on_stop, dry_run=True
         )
-        with vitals.of(nats.connection, operator.runtimes, (), kube, ()):
+        with vitals.of(nats.connection, operator.runtimes, cluster=kube):
             async with answering(nats.connection, operator.runtimes, dry_run=True):
                 log.info("planning only: nothing is written")
                 await operator.run()

@@ -6,7 +6,7 @@ from typing import Any
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, invalid_of
-from natsctl.core.insight.measures import lags
+from natsctl.core.insight.measures import Measures, lags
 from natsctl.core.insight.tree import Beyond, Branch
 from natsctl.core.recording.document import Recording, Surface
 from natsctl.core.recording.recordings import Recordings
@@ -146,6 +146,10 @@ class Hosted(ABC):
     @abstractmethod
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """Return the object with the objects that it owns, in stores and *beyond* them."""
+
+    @abstractmethod
+    def measures(self) -> Measures:
+        """Return all measures since the start."""
 
     @abstractmethod
     def status(self) -> Status:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import makes_secondaries
-from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.insight.explain import Explanation, Status
@@ -33,13 +32,13 @@ from natsctl.daemon.api.messages import (
     Queuing,
     fitting,
 )
-from natsctl.daemon.api.mode import configured_mode, current_mode, trouble_of
+from natsctl.daemon.api.mode import configured_mode, current_mode
 from natsctl.daemon.api.peers import Peers, Presence
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.recorded import Keeper, record_keys, recording_part
 from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
-from natsctl.daemon.operator import Runnable, owner_of
+from natsctl.daemon.operator import Participation, Runnable, owner_of
 from natsctl.errors import DECODE_ERRORS, NatsctlError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.events import KvEvent, events_of
@@ -69,8 +68,7 @@ class ControllerEndpoints:
         daemon: this process.
         connection: the connection through which events and times are read.
         leads: whether this process acts for a controller.
-        shard: the membership of this process if the controller is sharded.
-        election: the election of the controller's leader, if there is one.
+        participation: the part of this process in an elected or sharded controller.
         planner: plans keys on request; None if this process does not.
         dry_run: whether the controller only plans. It then answers the verbs `status` and
             `explain`, and none that a daemon answers which works for the controller.
@@ -85,8 +83,7 @@ class ControllerEndpoints:
         connection: Connection,
         leads: Leads,
         *,
-        shard: Shard | None = None,
-        election: Election | None = None,
+        participation: Participation | None = None,
         planner: Planner | None = None,
         dry_run: bool = False,
         history: ProgramHistory | None = None,
@@ -94,13 +91,13 @@ class ControllerEndpoints:
         self._history = history
         self._dry_run = dry_run
         self._runnable = runnable
-        self._shard = shard
-        self._election = election
+        self._participation = participation
+        self._shard = participation if isinstance(participation, Shard) else None
         self.peers = Peers(
             runnable.name,
             Presence(
                 daemon=daemon,
-                mode=configured_mode(election, shard, dry_run=dry_run),
+                mode=configured_mode(participation, dry_run=dry_run),
                 work=Workload(owner_of(runnable)),
             ),
             Verb.STATUS.subject(runnable.name),
@@ -174,8 +171,10 @@ class ControllerEndpoints:
             ControllerStatus.of(status, self._daemon),
             state=self._state(),
             members=[] if self._shard is None else list(self._shard.state().members),
-            mode=current_mode(self._election, self._shard, dry_run=self._dry_run),
-            trouble=hidden(trouble_of(self._election, self._shard)),
+            mode=current_mode(self._participation, dry_run=self._dry_run),
+            trouble=""
+            if self._participation is None
+            else hidden(self._participation.state().trouble),
             activity=self._activity.read(self._clock(), self._sync_counts),
         )
 

@@ -3,7 +3,8 @@
 from enum import StrEnum
 
 from natsctl.core.coordination.election import Election
-from natsctl.core.coordination.sharding import Shard
+from natsctl.core.coordination.sharding import Shard, ShardState
+from natsctl.daemon.operator import Participation
 
 
 class Mode(StrEnum):
@@ -21,26 +22,33 @@ class Mode(StrEnum):
         return "without --leader-elect or --shard" if self is Mode.ALONE else f"with --{self}"
 
 
-def configured_mode(
-    election: Election | None, shard: Shard | None, *, dry_run: bool = False
-) -> Mode:
-    """Return the mode of a daemon with this election or membership."""
+def configured_mode(participation: Participation | None, *, dry_run: bool = False) -> Mode:
+    """Return the mode of a daemon with this participation."""
     if dry_run:
         return Mode.DRY_RUN
-    if election is not None:
-        return Mode.ELECTED
-    return Mode.ALONE if shard is None else Mode.SHARED
+    match participation:
+        case Election():
+            return Mode.ELECTED
+        case Shard():
+            return Mode.SHARED
+        case None:
+            return Mode.ALONE
 
 
-def current_mode(election: Election | None, shard: Shard | None, *, dry_run: bool = False) -> str:
+def current_mode(participation: Participation | None, *, dry_run: bool = False) -> str:
     """Return the mode and the daemon's present part in it, as `natsctl status` shows them."""
     if dry_run:
         return Mode.DRY_RUN.value
-    if election is not None:
-        return "leader" if election.state().leads else "standby"
-    if shard is None:
-        return Mode.ALONE.value
-    state = shard.state()
+    match participation:
+        case Election():
+            return "leader" if participation.state().leads else "standby"
+        case Shard():
+            return _shard_of(participation.state())
+        case None:
+            return Mode.ALONE.value
+
+
+def _shard_of(state: ShardState) -> str:
     if state.identity not in state.members:
         return Mode.SHARED.value
     members = sorted(state.members)
@@ -50,9 +58,3 @@ def current_mode(election: Election | None, shard: Shard | None, *, dry_run: boo
 def counted(mode: str, alone: int) -> str:
     """Return the mode of a daemon, with the number of daemons that run *alone* if it disturbs."""
     return f"{mode} \N{MULTIPLICATION SIGN}{alone}" if mode == Mode.ALONE and alone > 1 else mode
-
-
-def trouble_of(election: Election | None, shard: Shard | None) -> str:
-    """Return why this daemon does not take part in the election or sharding; empty if it does."""
-    participant = election or shard
-    return "" if participant is None else participant.state().trouble

@@ -14,23 +14,20 @@ from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from types import MappingProxyType
 
-from natsctl.core.coordination.election import Election
-from natsctl.core.coordination.sharding import Shard
 from natsctl.core.insight.program import ProgramHistory
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints, Leads
 from natsctl.daemon.api.messages import Process
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.verbs import NAME
-from natsctl.daemon.operator import Runnable
+from natsctl.daemon.operator import Participation, Runnable
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
 from natsctl.model.times import time_text
 
 CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
 
-NO_SHARDS: Mapping[str, Shard] = MappingProxyType({})
-NO_ELECTIONS: Mapping[str, Election] = MappingProxyType({})
+NO_PARTICIPATIONS: Mapping[str, Participation] = MappingProxyType({})
 NO_HISTORIES: Mapping[str, ProgramHistory] = MappingProxyType({})
 
 
@@ -62,8 +59,7 @@ async def answering(
     runtimes: Sequence[Runnable],
     *,
     leads: Leads = lambda _: True,
-    shards: Mapping[str, Shard] = NO_SHARDS,
-    elections: Mapping[str, Election] = NO_ELECTIONS,
+    participations: Mapping[str, Participation] = NO_PARTICIPATIONS,
     histories: Mapping[str, ProgramHistory] = NO_HISTORIES,
     daemon: Process | None = None,
     planner: Planner | None = None,
@@ -77,8 +73,7 @@ async def answering(
         connection: the connection to serve on.
         runtimes: the controllers.
         leads: whether this process acts for a controller.
-        shards: the membership of this process in each sharded controller, by name.
-        elections: the election of the leader of each controller that has one, by name.
+        participations: the part of this process in each elected or sharded controller, by name.
         histories: the history of each program, by the name of its class.
         daemon: this process; by default `this_process()`.
         planner: plans keys on request; without it, the daemon does not answer such requests.
@@ -91,8 +86,7 @@ async def answering(
             daemon,
             connection,
             leads,
-            shard=shards.get(runtime.name),
-            election=elections.get(runtime.name),
+            participation=participations.get(runtime.name),
             history=histories.get(runtime.name),
             planner=planner,
             dry_run=dry_run,

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
-from natsctl.core.insight.measures import CacheMeasures, Measures
+from natsctl.core.insight.hosted import Hosted
+from natsctl.core.insight.measures import CacheMeasures
 from natsctl.daemon.http.checks import Check, Endpoint, Verdict
 from natsctl.daemon.http.metrics import Scrape, families
 from natsctl.daemon.observe.watchdog import Watchdog
@@ -46,27 +47,13 @@ class CountsRequests(Protocol):
         ...
 
 
-@runtime_checkable
-class Measured(Protocol):
-    """A runtime that measures its work."""
-
-    def measures(self) -> Measures:
-        """Return all measures since the start."""
-        ...
-
-    async def lags(self) -> dict[str, int]:
-        """Return the lag of each cache in revisions, by slot; takes a second at most."""
-        ...
-
-
 class _Parts(msgspec.Struct, frozen=True):
     """The parts of a process that is connected."""
 
     connection: Reconnecting | None = None
     runtimes: Sequence[Runnable] = ()
-    elections: Sequence[HasState[ElectionState]] = ()
+    participations: Sequence[HasState[ElectionState | ShardState]] = ()
     cluster: CountsRequests | None = None
-    shards: Sequence[HasState[ShardState]] = ()
 
 
 class Vitals:
@@ -89,12 +76,11 @@ class Vitals:
         self,
         connection: Reconnecting,
         runtimes: Sequence[Runnable],
-        elections: Sequence[HasState[ElectionState]] = (),
+        participations: Sequence[HasState[ElectionState | ShardState]] = (),
         cluster: CountsRequests | None = None,
-        shards: Sequence[HasState[ShardState]] = (),
     ) -> Iterator[None]:
         """Report for these parts while the context lasts."""
-        self._parts = _Parts(connection, runtimes, elections, cluster, shards)
+        self._parts = _Parts(connection, runtimes, participations, cluster)
         try:
             yield
         finally:
@@ -124,7 +110,7 @@ class Vitals:
         controllers = [check for runtime in self._parts.runtimes for check in _checks(runtime)]
         if not controllers:
             controllers = [Check("controllers", "no controller is running")]
-        shared = (*self._lease_checks(), *self._shard_checks())
+        shared = [_participation_check(one.state()) for one in self._parts.participations]
         return Verdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
@@ -134,15 +120,16 @@ class Vitals:
         """
         parts = self._parts
         measured = {
-            runtime.name: runtime for runtime in parts.runtimes if isinstance(runtime, Measured)
+            runtime.name: runtime for runtime in parts.runtimes if isinstance(runtime, Hosted)
         }
         lags = await asyncio.gather(*(runtime.lags() for runtime in measured.values()))
+        states = [participation.state() for participation in parts.participations]
         scrape = Scrape(
             measures=[runtime.measures() for runtime in measured.values()],
             lags=dict(zip(measured, lags, strict=True)),
             connection=None if parts.connection is None else parts.connection.state(),
-            elections=[election.state() for election in parts.elections],
-            shards=[shard.state() for shard in parts.shards],
+            elections=[state for state in states if isinstance(state, ElectionState)],
+            shards=[state for state in states if isinstance(state, ShardState)],
             requests={} if parts.cluster is None else parts.cluster.requests(),
             stalls=self.watchdog.stalls,
             version=version("natsctl"),
@@ -157,20 +144,11 @@ class Vitals:
             return Check("nats")
         return Check("nats", f"not connected to {state.server}: {state.last_error}")
 
-    def _lease_checks(self) -> list[Check]:
-        states = [election.state() for election in self._parts.elections]
-        unknown = "the lease was not read or written yet, or the last attempt failed"
-        return [Check(f"lease/{state.name}", "" if state.known else unknown) for state in states]
-
-    def _shard_checks(self) -> list[Check]:
-        states = [shard.state() for shard in self._parts.shards]
-        return [Check(f"shard/{state.name}", _shard_failure(state)) for state in states]
-
 
 def _checks(runtime: Runnable) -> list[Check]:
     """Check a controller and each of its caches."""
     name = f"controller/{runtime.name}"
-    if not isinstance(runtime, Measured):
+    if not isinstance(runtime, Hosted):
         return [Check(name, "" if runtime.synced.is_set() else "the controller is starting")]
     caches = runtime.measures().caches
     opened = Check(name, "" if caches else "the controller is opening its stores")
@@ -180,10 +158,18 @@ def _checks(runtime: Runnable) -> list[Check]:
     ]
 
 
-def _shard_failure(state: ShardState) -> str:
-    if not state.known:
-        return "the member record was not written yet, or the last attempt failed"
-    return "" if state.works else "this member has not joined the group yet"
+def _participation_check(state: ElectionState | ShardState) -> Check:
+    match state:
+        case ElectionState(name, known=known):
+            failure = "the lease was not read or written yet, or the last attempt failed"
+            return Check(f"lease/{name}", "" if known else failure)
+        case ShardState(name, known=False):
+            failure = "the member record was not written yet, or the last attempt failed"
+            return Check(f"shard/{name}", failure)
+        case ShardState(name, works=works):
+            return Check(
+                f"shard/{name}", "" if works else "this member has not joined the group yet"
+            )
 
 
 def _cache_failure(cache: CacheMeasures) -> str:

@@ -123,6 +123,12 @@ class LeaseConnection:
             raise StoreError("the connection is cut")
 
 
+def election_of(operator: Operator) -> Election:
+    election = operator.participations["apps"]
+    assert isinstance(election, Election)
+    return election
+
+
 class Process:
     """One of several processes that run the same controller."""
 
@@ -143,7 +149,7 @@ class Process:
 
     @property
     def election(self) -> Election:
-        return self.operator.elections["apps"]
+        return election_of(self.operator)
 
     @property
     def leads(self) -> bool:
@@ -577,13 +583,13 @@ async def test_a_lease_of_another_application_is_not_taken_and_the_reason_is_log
     other_operator = Operator([OtherApps("two", cluster.work)], nats=cluster.stores, election=make)
     task = asyncio.create_task(other_operator.run())
     await asyncio.sleep(3 * TTL_S)
-    state = other_operator.elections["apps"].state()
+    state = election_of(other_operator).state()
     assert (one.leads, state.leads) == (True, False)
     assert "runs another controller that is named apps too: it works on App.apps" in state.trouble
     assert caplog.text.count("this one on Part.others") == 1
     await one.stop()
     await asyncio.sleep(TTL_S)
-    assert other_operator.elections["apps"].state().leads
+    assert election_of(other_operator).state().leads
     other_operator.stop()
     await task
 

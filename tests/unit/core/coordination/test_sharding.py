@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from natsctl import kv, primary
-from natsctl.core.coordination.election import elections
+from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.sharding import shards
@@ -334,13 +334,15 @@ async def test_no_process_leads_while_keys_are_shared_and_the_reason_is_logged_o
     )
     task = asyncio.create_task(leader.run())
     await asyncio.sleep(3 * TTL_S)
-    state = leader.elections["items"].state()
+    election = leader.participations["items"]
+    assert isinstance(election, Election)
+    state = election.state()
     assert (state.leads, state.known) == (False, True)
     assert caplog.text.count("this process does not lead error='items.shards.") == 1
     assert "shares its keys: run all its processes with --leader-elect, or none" in caplog.text
     assert town.shared(one)
     await one.stop()
-    await eventually(lambda: leader.elections["items"].state().leads)
+    await eventually(lambda: election.state().leads)
     leader.stop()
     await task
 

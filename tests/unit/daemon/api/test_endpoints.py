@@ -88,13 +88,12 @@ class Client:
         self,
         runtime: Any,
         leads: Callable[[str], bool] = lambda _: True,
-        shard: Shard | None = None,
-        election: Election | None = None,
+        participation: Election | Shard | None = None,
         history: ProgramHistory | None = None,
     ) -> None:
         unconnected = Connection(NatsOptions())
         self.endpoints = ControllerEndpoints(
-            runtime, PROCESS, unconnected, leads, shard=shard, election=election, history=history
+            runtime, PROCESS, unconnected, leads, participation=participation, history=history
         )
 
     async def __call__(self, verb: Verb, request: str | bytes, response_type: type[Any]) -> Any:
@@ -458,7 +457,7 @@ async def test_each_shard_member_answers_for_its_own_keys() -> None:
         await stores.store(Apps.apps.kind).create(key, app())
     await asyncio.sleep(20)
     clients = [
-        Client(operator.runtimes[0], operator.leads, shard=operator.shards["apps"])
+        Client(operator.runtimes[0], operator.leads, participation=operator.shards["apps"])
         for operator in operators
     ]
 
@@ -513,7 +512,7 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     apps.break_watches()
     await asyncio.sleep(1)
     clients = [
-        Client(operator.runtimes[0], operator.leads, shard=operator.shards["apps"])
+        Client(operator.runtimes[0], operator.leads, participation=operator.shards["apps"])
         for operator in operators
     ]
     plan = await clients[0](Verb.GC_PLAN, "", ControllerPlan)
@@ -544,7 +543,7 @@ async def test_one_daemon_is_the_leader_and_the_other_is_standby() -> None:
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await asyncio.sleep(5)
     clients = [
-        Client(operator.runtimes[0], operator.leads, election=operator.elections["apps"])
+        Client(operator.runtimes[0], operator.leads, participation=operator.participations["apps"])
         for operator in operators
     ]
     assert sorted([(await client.status()).mode for client in clients]) == ["leader", "standby"]

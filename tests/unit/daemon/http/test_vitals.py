@@ -249,7 +249,7 @@ async def test_a_shard_member_is_ready_after_it_joined(
     vitals: Vitals, connection: FakeConnection, operator: Operator
 ) -> None:
     member = FakeMember()
-    with vitals.of(connection, operator.runtimes, shards=[member]):
+    with vitals.of(connection, operator.runtimes, [member]):
         async with running(operator):
             assert "[-]shard/lamps failed: the member record" in vitals.ready().text()
             assert (await numbers(vitals))["natsctl_shard_members{lamps}"] == 0
@@ -355,7 +355,7 @@ class FakeCluster:
 async def test_a_scrape_shows_the_requests_to_a_cluster(
     vitals: Vitals, connection: FakeConnection
 ) -> None:
-    with vitals.of(connection, (), (), FakeCluster()):
+    with vitals.of(connection, (), cluster=FakeCluster()):
         samples = await numbers(vitals)
     assert samples["rest_client_requests_total{200,lab:6443,GET}"] == 5
     assert samples["rest_client_requests_total{<error>,lab:6443,PATCH}"] == 1
