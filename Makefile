@@ -1,4 +1,4 @@
-# Needs Python 3.11 or newer and nothing else; everything goes into .venv.
+# Needs only Python 3.11 or newer; installs everything into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +16,7 @@ help:  ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "natsctl needs Python 3.11 or newer; say make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "natsctl needs Python 3.11 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[console,embedded,otlp]' --group dev
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP)  ## make .venv with natsctl and its tools in it
 
-demo: setup  ## watch a controller converge against an embedded nats-server
+demo: setup  ## run a controller against an embedded nats-server, and show how it converges
 	@$(BIN)/python -m controllers.demo
 
 test: setup  ## run all tests but the long ones
