@@ -31,7 +31,7 @@ from natsctl import (
     kv,
 )
 
-BEGIN = "# natsctl hosts: what is between here and the end comes from a bucket"
+BEGIN = "# natsctl hosts: the lines from here to the end come from a bucket"
 END = "# natsctl hosts: the end"
 
 _LABEL = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"

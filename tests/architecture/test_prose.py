@@ -1,4 +1,4 @@
-"""Checks that docs, docstrings, comments and test names are written in plain English.
+"""Checks that docs, docstrings, comments, configuration and test names are plain English.
 
 `make lint` runs this file. The rules find the most frequent mistakes, not all of them;
 CONTRIBUTING.md describes the style.
@@ -6,7 +6,6 @@ CONTRIBUTING.md describes the style.
 
 import ast
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +15,24 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WORDS_MIN = 4  # shorter sentences are labels
 
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+DOCS = ROOT / "docs"
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 MODULES = [
     path for folder in ("natsctl", "controllers", "tests") for path in (ROOT / folder).rglob("*.py")
 ]
+CONFIGURATION = [
+    *(ROOT / name for name in (".ci/run", ".dockerignore", "Dockerfile", "Makefile")),
+    *(path for suffix in ("toml", "yml") for path in ROOT.glob(f"*.{suffix}")),
+    *(path for suffix in ("json", "toml", "yaml", "yml") for path in DOCS.rglob(f"*.{suffix}")),
+    *(ROOT / "natsctl" / "console" / "page").rglob("*.js"),
+]
+
+_COMMENT = re.compile(r"(?:^\s*|  )# (?!noqa|type:)(.*)")
+_COMMENT_OR_VALUE = re.compile(
+    r"""(?:^|\s)(?://|\#+|/?\*\*?)\s(?P<comment>.*?)(?:\*/)?$
+    | \b(?:description|summary|title)"?\s*[:=]\s*"?(?P<value>.+?)"?,?$""",
+    re.VERBOSE,
+)
 
 
 class Sentence(NamedTuple):
@@ -34,9 +47,7 @@ class Rule(NamedTuple):
 
 RULES = (
     Rule(
-        re.compile(
-            r"^(Who|Whoever|Whom|What|Whatever|Which|Where|Whether|That|Nobody|How)\b[^?]*$"
-        ),
+        re.compile(r"^(Who|Whoever|Whom|What|Whatever|Which|Where|Whether|That|Nobody|How)\b"),
         "start with the subject, or make it a question",
     ),
     Rule(
@@ -50,6 +61,10 @@ RULES = (
     Rule(
         re.compile(r"\bwhere (there )?(is|are) (none|no|nothing|one|some)\b", re.IGNORECASE),
         "use a condition with 'if'",
+    ),
+    Rule(
+        re.compile(r"\b(says?|said|told|tells?) (why|which|what|so|that|it|them|us|you|more)\b"),
+        "use log, report, show or state",
     ),
     Rule(re.compile(r"\bas it is there\b|\bof its own\b", re.IGNORECASE), "name the thing"),
     Rule(
@@ -76,11 +91,17 @@ NAME_RULES = (
 
 
 def sentences(path: Path) -> Iterator[Sentence]:
-    """Return the sentences of a page, or of the docstrings and comments of a module."""
-    texts = _paragraphs(path) if path.suffix == ".md" else (*_docstrings(path), *_comments(path))
+    """Return the sentences of a page, of a module's docstrings and comments, or of another file."""
+    match path.suffix:
+        case ".md":
+            texts = (*_paragraphs(path), *_cells(path))
+        case ".py":
+            texts = (*_docstrings(path), *_comments(path))
+        case _:
+            texts = tuple(_comments_and_values(path))
     for line, text in texts:
         for sentence in re.split(r"(?<=[.;:!?])\s+", re.sub(r"\s+", " ", text)):
-            if len(sentence.split()) >= WORDS_MIN:
+            if len(sentence.split()) >= WORDS_MIN and not sentence.endswith("?"):
                 yield Sentence(line, sentence)
 
 
@@ -95,6 +116,18 @@ def _paragraphs(path: Path) -> Iterator[Sentence]:
         elif lines:
             yield Sentence(start, " ".join(lines))
             lines = []
+
+
+def _cells(path: Path) -> Iterator[Sentence]:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.startswith("|"):
+            yield from (Sentence(number, cell.strip()) for cell in line.split("|"))
+
+
+def _comments_and_values(path: Path) -> Iterator[Sentence]:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if text := _COMMENT_OR_VALUE.search(line):
+            yield Sentence(number, text["comment"] or text["value"] or "")
 
 
 def _statements(path: Path) -> Iterator[ast.AST]:
@@ -116,11 +149,9 @@ def _docstrings(path: Path) -> Iterator[Sentence]:
 
 
 def _comments(path: Path) -> Iterator[Sentence]:
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            text = token.string.removeprefix("# ")
-            if token.type == tokenize.COMMENT and not text.startswith(("noqa", "type:")):
-                yield Sentence(token.start[0], text)
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if "# " in line and (comment := _COMMENT.search(line)):
+            yield Sentence(number, comment[1])
 
 
 def _test_names(path: Path) -> Iterator[Sentence]:
@@ -140,7 +171,9 @@ def _mistakes(path: Path, found: Iterator[Sentence], rules: tuple[Rule, ...]) ->
     ]
 
 
-@pytest.mark.parametrize("paths", [PAGES, MODULES], ids=["pages", "modules"])
+@pytest.mark.parametrize(
+    "paths", [PAGES, MODULES, CONFIGURATION], ids=["pages", "modules", "configuration"]
+)
 def test_sentences_are_plain(paths: list[Path]) -> None:
     mistakes = [line for path in paths for line in _mistakes(path, sentences(path), RULES)]
     assert not mistakes, "\n".join(mistakes)
@@ -153,10 +186,11 @@ def test_test_names_are_plain() -> None:
 
 
 def test_the_rules_find_a_mistake_in_each_kind_of_text(tmp_path: Path) -> None:
-    module, page = tmp_path / "module.py", tmp_path / "page.md"
-    module.write_text('"""Whoever reads this is told of it."""\nx = 1  # what it is nobody knows\n')
-    page.write_text("# Title\n\nWhere there is none, nothing is done.\n")
-    for path in (module, page):
+    module, page, rules = (tmp_path / name for name in ("module.py", "page.md", "rules.yml"))
+    module.write_text('"""Whoever reads this is told of it."""\nx = 1\n# what it is nobody knows\n')
+    page.write_text("# Title\n\nWhere there is none, nothing is done.\n\n| Who waits is served |\n")
+    rules.write_text('# The log says why it fails\ndescription: "Whether the connection stands"\n')
+    for path in (module, page, rules):
         texts = [sentence.text for sentence in sentences(path)]
         assert texts
         assert all(any(rule.mistake.search(text) for rule in RULES) for text in texts)

@@ -43,7 +43,7 @@ async def recording(
         bool,
         typer.Option(
             "--masked/--unmasked",
-            help="Mask secrets; --unmasked needs a permission of its own in NATS",
+            help="Mask secrets; --unmasked needs a separate permission in NATS",
         ),
     ] = True,
 ) -> None:

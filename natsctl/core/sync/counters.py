@@ -24,7 +24,7 @@ CONVERGENCE_BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
-"""A millisecond to an hour, the times that a person who waits for a change can distinguish."""
+"""From a millisecond to an hour, in steps that matter to a person."""
 
 
 class Counts(msgspec.Struct, frozen=True):

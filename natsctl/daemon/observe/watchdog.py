@@ -59,7 +59,7 @@ class Stall:
 
 
 StandIn = Callable[[Stall], None]
-"""A function that runs in a thread of its own in place of the event loop until a stall is over."""
+"""Runs in a separate thread instead of the event loop until the stall is over."""
 
 
 class Watchdog:

@@ -80,8 +80,8 @@ def _too_many(ran: Ran, faults: set[FaultType]) -> str:
         return _OLD_READ
     if not any(isinstance(step, Remove) for step, _ in ran.steps):
         return (
-            "a call took effect, and the process does not know that: choose a fixed name, by which "
-            "a later sync finds what was created"
+            "a call took effect, and the process does not know that: choose a fixed name, so that "
+            "a later sync finds the created object"
         )
     return (
         "a cleanup was lost: hold the object by a finalizer, clean up before the finalizer is "

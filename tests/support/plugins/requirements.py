@@ -26,7 +26,7 @@ NEEDS = {
     ),
     "promtool": Need(
         lambda: shutil.which("promtool") is not None,
-        "promtool: there is none on the PATH, so tests of what Prometheus is told are left out",
+        "promtool: not on the PATH, so tests of the files for Prometheus are left out",
     ),
 }
 

@@ -149,9 +149,9 @@ export class BigTable {
     return -1;
   }
 
-  // The place of rows
+  // Positions of rows
 
-  /** Whole pixels, because browsers round the place of what is scrolled. */
+  /** Return whole pixels, because browsers round the position of scrolled elements. */
   _rowHeight() {
     return Math.round(2.25 * Number.parseFloat(getComputedStyle(document.documentElement).fontSize));
   }
@@ -255,7 +255,7 @@ export class BigTable {
     else this._table.removeAttribute("aria-activedescendant");
   }
 
-  // What the user does
+  // Actions of the user
 
   _scrolled() {
     if (this._frame) return;

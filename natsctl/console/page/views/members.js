@@ -1,4 +1,4 @@
-/** Shows the daemons of each controller: who leads, and who has which share of the keys. */
+/** Shows the daemons of each controller: the leader, and the keys of each member. */
 
 import { get } from "../api.js";
 import { h, arrange } from "../dom.js";
