@@ -44,6 +44,8 @@ _CONSUMER_FIXED = {
     "replay_policy": "replay policy",
 }
 
+_READS = {"INFO", "NAMES", "LIST"}  # verbs that change nothing
+
 
 class MemoryJetStream:
     """Streams and consumers that an API request creates, updates, reads and deletes; a `JetStream`.
@@ -178,6 +180,11 @@ class MemoryJetStream:
         if name not in self._streams:
             raise StoreMissingError("stream not found (10059)")
         return self._streams[name]
+
+
+def changes_something(endpoint: str) -> bool:
+    """Return whether a request to this endpoint changes a stream or a consumer."""
+    return _READS.isdisjoint(endpoint.split(".")[:2])
 
 
 class _Stream:

@@ -22,11 +22,10 @@ from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.model.write_guard import UNGUARDED, Guarded, WriteGuard
 from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.jetstream import MemoryJetStream
+from natsctl.testing.jetstream import MemoryJetStream, changes_something
 from natsctl.testing.recorder import MemoryRecorder
 
 HISTORY = 5
-READS = {"INFO", "NAMES", "LIST"}  # verbs of the JetStream API that change nothing
 VALUE_BYTES_MAX = 1024 * 1024 - 256  # the default limit of a nats-server, less the headers
 
 
@@ -303,7 +302,7 @@ class MemoryStores(Guarded):
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Ask the JetStream API in memory, which does not know the buckets; see `JetStream.api`."""
-        if READS.isdisjoint(endpoint.split(".")[:2]):
+        if changes_something(endpoint):
             self.guard.check(None)
         return await self.jetstream.api(endpoint, body)
 

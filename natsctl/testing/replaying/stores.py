@@ -1,20 +1,20 @@
 """Stores that answer from a recording; writes that the recording does not have go to memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import msgspec
 
+from natsctl.core.objects.store_proxy import ManifestStoreProxy, Send, StoreProxy
 from natsctl.core.recording.document import StoreStep
 from natsctl.core.recording.stores import place_of
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.managed_fields import ManagedFields
-from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
-from natsctl.model.store import Deleted, Stored, WatchEvent
+from natsctl.model.store import Deleted, Stored
 from natsctl.model.write_guard import WriteGuard
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.kinds import MemoryResource
@@ -24,62 +24,46 @@ from natsctl.testing.replaying.errors import error_of
 from natsctl.testing.replaying.world import World
 
 T = TypeVar("T")
+B = TypeVar("B", bound=MemoryStore | MemoryManifestStore)
+Base = TypeVar("Base", bound=MemoryStores | MemoryCluster)
 
 
-class ReplayStore:
+class ReplayStore(StoreProxy[B]):
     """A store that answers each call as recorded; a `Store`.
 
     A call that was not recorded is answered from memory, where the recorded objects are. A read of
     an object that the recording does not have raises `NotRecordedError`.
     """
 
-    def __init__(self, base: MemoryStore | MemoryManifestStore, world: World) -> None:
-        self._base = base
+    def __init__(self, base: B, world: World) -> None:
+        super().__init__(base)
         self._world = world
         self._place = place_of(base.kind)
 
-    @property
-    def kind(self) -> Kind[Any]:
-        """See `Store.kind`."""
-        return self._base.kind
-
-    async def get(self, key: str) -> Stored:
-        """See `Store.get`."""
-        return await self._call("get", key, lambda: self._base.get(key))
-
-    async def create(self, key: str, value: bytes) -> Stored:
-        """See `Store.create`."""
-        return await self._call("create", key, lambda: self._base.create(key, value))
-
-    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+    def update(self, key: str, value: bytes, *, revision: int) -> Coroutine[Any, Any, Stored]:
         """See `Store.update`."""
-        present = self._present(key, revision)
-        return await self._call(
-            "update", key, lambda: self._base.update(key, value, revision=present)
-        )
+        return super().update(key, value, revision=self._present(key, revision))
 
-    async def delete(
+    def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
-    ) -> int:
+    ) -> Coroutine[Any, Any, int]:
         """See `Store.delete`."""
         present = None if revision is None else self._present(key, revision)
-        return await self._call(
-            "delete", key, lambda: self._base.delete(key, revision=present, uid=uid, purge=purge)
-        )
-
-    async def history(self, key: str) -> list[Stored | Deleted]:
-        """See `Store.history`."""
-        return await self._call("history", key, lambda: self._base.history(key))
+        return super().delete(key, revision=present, uid=uid, purge=purge)
 
     async def newest_revision(self) -> int:
         """See `Sequenced.newest_revision`."""
-        return max((stored.revision for stored in self._base.stored()), default=0)
+        return max((stored.revision for stored in self._store.stored()), default=0)
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """See `Store.watch`."""
-        return self._base.watch()
-
-    async def _call(self, verb: str, key: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _call(
+        self,
+        verb: str,
+        key: str,
+        send: Send[T],
+        value: bytes | Document = b"",  # noqa: ARG002 - only the answer is recorded
+        *,
+        revision: int | None = None,  # noqa: ARG002 - likewise
+    ) -> T:
         world = self._world
         steps = world.calls.get((self._place, verb, key)) if world.began else None
         step = steps.popleft() if steps else None
@@ -90,13 +74,13 @@ class ReplayStore:
                     await asyncio.get_running_loop().create_future()
                 raise error_of(step.error)
             if not step.writes:
-                present = next((one for one in self._base.stored() if one.key == key), None)
+                present = next((one for one in self._store.stored() if one.key == key), None)
                 if present is not None:
                     self._note(step, present.revision)
                 return cast("T", self._answer(verb, step))
         elif verb in {"get", "managed"} and not self._knows(key):
-            self._world.miss(f"{self._place} {key}")
-        result = await call()
+            world.miss(f"{self._place} {key}")
+        result = await send()
         if step is not None and isinstance(result, Stored):
             self._note(step, result.revision)
         return result
@@ -129,63 +113,31 @@ class ReplayStore:
         return self._world.state(entry["state"])
 
 
-class ReplayManifestStore(ReplayStore):
+class ReplayManifestStore(
+    ReplayStore[MemoryManifestStore], ManifestStoreProxy[MemoryManifestStore]
+):
     """A store with server-side apply that answers as recorded; a `ManifestStore`."""
 
-    _base: MemoryManifestStore
-
-    @property
-    def kind(self) -> KubeKind[Any]:
-        """See `ManifestStore.kind`."""
-        return self._base.kind
-
-    async def locate(self, manifest: Document) -> str:
-        """See `ManifestStore.locate`."""
-        return await self._base.locate(manifest)
-
-    async def apply(
-        self, manifest: Document, *, manager: str, uid: str, force: bool = False
-    ) -> Stored:
-        """See `ManifestStore.apply`."""
-        key = await self._base.locate(manifest)
-        return await self._call(
-            "apply",
-            key,
-            lambda: self._base.apply(manifest, manager=manager, uid=uid, force=force),
-        )
-
-    async def managed(self, key: str) -> ManagedFields:
-        """See `ManifestStore.managed`."""
-        return await self._call("managed", key, lambda: self._base.managed(key))
-
-    async def patch_status(
+    def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
-    ) -> Stored:
+    ) -> Coroutine[Any, Any, Stored]:
         """See `ManifestStore.patch_status`."""
         present = None if revision is None else self._present(key, revision)
-        return await self._call(
-            "patch_status", key, lambda: self._base.patch_status(key, patch, revision=present)
-        )
+        return super().patch_status(key, patch, revision=present)
 
 
-class ReplayStores:
-    """The buckets of a recording; a `Stores`."""
+class _Replayed(Generic[Base]):
+    """A system whose stores answer from a recording.
 
-    def __init__(self, world: World, base: MemoryStores) -> None:
+    Args:
+        world: the recording.
+        base: the system in memory, which gets the recorded objects.
+    """
+
+    def __init__(self, world: World, base: Base) -> None:
         self._world = world
         self._base = base
         self._filled: set[str] = set()
-
-    async def open(self, kind: Kind[Any]) -> ReplayStore:
-        """See `Stores.open`."""
-        store, place = self._base.store(kind), place_of(kind)
-        if place not in self._filled:
-            self._filled.add(place)
-            states = self._world.stored_in(place)
-            if states:
-                newest = max(stored.revision for stored in states)
-                store.restore(Backup({stored.key: [stored] for stored in states}, newest))
-        return ReplayStore(store, self._world)
 
     def guarded(self, guard: WriteGuard) -> Self:  # noqa: ARG002 - nothing is stored
         """See `Stores.guarded`."""
@@ -194,6 +146,26 @@ class ReplayStores:
     def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
         """See `Stores.recorder`."""
         return self._base.recorder(controller)
+
+    def _unfilled(self, kind: Kind[Any]) -> list[Stored]:
+        """Return the recorded objects of a place that is opened for the first time."""
+        place = place_of(kind)
+        if place in self._filled:
+            return []
+        self._filled.add(place)
+        return self._world.stored_in(place)
+
+
+class ReplayStores(_Replayed[MemoryStores]):
+    """The buckets of a recording; a `Stores`."""
+
+    async def open(self, kind: Kind[Any]) -> ReplayStore[MemoryStore]:
+        """See `Stores.open`."""
+        store, states = self._base.store(kind), self._unfilled(kind)
+        if states:
+            newest = max(stored.revision for stored in states)
+            store.restore(Backup({stored.key: [stored] for stored in states}, newest))
+        return ReplayStore(store, self._world)
 
     async def api(
         self,
@@ -204,29 +176,14 @@ class ReplayStores:
         self._world.miss(f"the answer of JetStream to {endpoint}")
 
 
-class ReplayCluster:
+class ReplayCluster(_Replayed[MemoryCluster]):
     """The kinds of a cluster in a recording; a `ManifestStores`."""
-
-    def __init__(self, world: World, base: MemoryCluster) -> None:
-        self._world = world
-        self._base = base
-        self._filled: set[str] = set()
 
     async def open(self, kind: Kind[Any]) -> ReplayManifestStore:
         """See `ManifestStores.open`."""
-        store, place = await self._base.open(kind), place_of(kind)
-        if place not in self._filled:
-            self._filled.add(place)
-            store.restore(self._world.stored_in(place))
+        store = await self._base.open(kind)
+        store.restore(self._unfilled(kind))
         return ReplayManifestStore(store, self._world)
-
-    def guarded(self, guard: WriteGuard) -> Self:  # noqa: ARG002 - nothing is stored
-        """See `Stores.guarded`."""
-        return self
-
-    def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
-        """See `Stores.recorder`."""
-        return self._base.recorder(controller)
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
         """See `Discovers.resource`; recorded keys without a namespace prove that it has none."""

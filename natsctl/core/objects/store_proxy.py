@@ -1,0 +1,132 @@
+"""A store around another one, of which every call goes through one method."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind
+from natsctl.model.managed_fields import ManagedFields
+from natsctl.model.manifests import KubeKind
+from natsctl.model.store import Deleted, ManifestStore, Store, Stored, WatchEvent
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Store)
+M = TypeVar("M", bound=ManifestStore)
+
+Send: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
+"""Calls the store below."""
+
+
+class StoreProxy(ABC, Generic[S]):
+    """A store that makes each call of the *store* below in `_call`; a `Store`."""
+
+    def __init__(self, store: S) -> None:
+        self._store = store
+
+    @abstractmethod
+    def _call(
+        self,
+        verb: str,
+        key: str,
+        send: Send[T],
+        value: bytes | Document = b"",
+        *,
+        revision: int | None = None,
+    ) -> Coroutine[Any, Any, T]:
+        """Make a call with *send*, and return its answer.
+
+        Args:
+            verb: the name of the method.
+            key: the key of the object.
+            send: calls the store below.
+            value: the value, the manifest or the patch that the call writes.
+            revision: the revision that the call expects, if it expects one.
+        """
+
+    @property
+    def kind(self) -> Kind[Any]:
+        """See `Store.kind`."""
+        return self._store.kind
+
+    def get(self, key: str) -> Coroutine[Any, Any, Stored]:
+        """See `Store.get`."""
+        return self._call("get", key, lambda: self._store.get(key))
+
+    def create(self, key: str, value: bytes) -> Coroutine[Any, Any, Stored]:
+        """See `Store.create`."""
+        return self._call("create", key, lambda: self._store.create(key, value), value)
+
+    def update(self, key: str, value: bytes, *, revision: int) -> Coroutine[Any, Any, Stored]:
+        """See `Store.update`."""
+        store = self._store
+        return self._call(
+            "update",
+            key,
+            lambda: store.update(key, value, revision=revision),
+            value,
+            revision=revision,
+        )
+
+    def delete(
+        self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
+    ) -> Coroutine[Any, Any, int]:
+        """See `Store.delete`."""
+        store = self._store
+        return self._call(
+            "delete",
+            key,
+            lambda: store.delete(key, revision=revision, uid=uid, purge=purge),
+            revision=revision,
+        )
+
+    def history(self, key: str) -> Coroutine[Any, Any, list[Stored | Deleted]]:
+        """See `Store.history`."""
+        return self._call("history", key, lambda: self._store.history(key))
+
+    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """See `Store.watch`."""
+        return self._store.watch()
+
+
+class ManifestStoreProxy(StoreProxy[M]):
+    """The same around a store with server-side apply; a `ManifestStore`."""
+
+    @property
+    def kind(self) -> KubeKind[Any]:
+        """See `ManifestStore.kind`."""
+        return self._store.kind
+
+    def locate(self, manifest: Document) -> Coroutine[Any, Any, str]:
+        """See `ManifestStore.locate`."""
+        return self._store.locate(manifest)
+
+    async def apply(
+        self, manifest: Document, *, manager: str, uid: str, force: bool = False
+    ) -> Stored:
+        """See `ManifestStore.apply`."""
+        store = self._store
+        key = await store.locate(manifest)
+        return await self._call(
+            "apply",
+            key,
+            lambda: store.apply(manifest, manager=manager, uid=uid, force=force),
+            manifest,
+        )
+
+    def managed(self, key: str) -> Coroutine[Any, Any, ManagedFields]:
+        """See `ManifestStore.managed`."""
+        return self._call("managed", key, lambda: self._store.managed(key))
+
+    def patch_status(
+        self, key: str, patch: Document, *, revision: int | None = None
+    ) -> Coroutine[Any, Any, Stored]:
+        """See `ManifestStore.patch_status`."""
+        return self._call(
+            "patch_status",
+            key,
+            lambda: self._store.patch_status(key, patch, revision=revision),
+            patch,
+            revision=revision,
+        )
