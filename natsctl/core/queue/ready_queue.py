@@ -74,7 +74,7 @@ class ReadyQueue(Generic[K]):
 
     def pop(self, now: float) -> tuple[K, Ready]:
         """Remove and return the next key; raises `KeyError` if no key is ready."""
-        if now > self._aged_at and not self._by_age:
+        if now > self._aged_at and not self._by_age and self._ready:
             oldest, ready = next(iter(self._ready.items()))
             self._aged_at = ready.since + self._ageing_s
             if now > self._aged_at:

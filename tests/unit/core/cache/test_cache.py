@@ -12,6 +12,7 @@ from natsctl.model.store import (
     Change,
     ChangeType,
     Deleted,
+    IllegalKey,
     Listed,
     Listing,
     Stored,
@@ -120,6 +121,30 @@ class TestRelisting:
         assert len(cache) == 0
 
 
+class TestSteps:
+    """Work that grows with the number of objects is divided into steps."""
+
+    @pytest.fixture
+    def cache(self) -> Cache[Thing]:
+        cache = Cache(THINGS, {"text": lambda thing: (thing.spec.text,)})
+        listed(cache, *(applied(f"k{number}", number, f"text {number}") for number in range(10)))
+        return cache
+
+    def test_the_state_before_a_listing_is_emptied_in_steps(self, cache: Cache[Thing]) -> None:
+        cache.apply(Listing("1"))
+        steps = list(cache.apply(Listed(100)))
+        assert len(steps) >= 10 * len(["object", "deletion", "value of a key", "key of a value"])
+
+    def test_a_broken_listing_is_emptied_in_steps(self, cache: Cache[Thing]) -> None:
+        fold(cache, Listing("1"), *(applied(f"n{number}", number) for number in range(10)))
+        assert len(list(cache.apply(Listing("1")))) >= 10
+
+    def test_known_invalid_objects_are_steps(self, cache: Cache[Thing]) -> None:
+        listed(cache, *(broken(f"k{number}", 100 + number) for number in range(10)))
+        fold(cache, Listing("1"), *(broken(f"k{number}", 100 + number) for number in range(10)))
+        assert len(list(cache.apply(Listed(200)))) >= 10
+
+
 class TestMarkers:
     """The delete marker of an unknown object is a change from None to None, once."""
 
@@ -155,6 +180,27 @@ class TestMarkers:
     def test_a_live_marker_of_an_unknown_object_is_a_change(self, cache: Cache[Thing]) -> None:
         listed(cache, revision=0)
         assert fold(cache, Deleted("a", 2)) == [Change(THINGS, "a", None, None)]
+
+    @pytest.mark.parametrize("purged", [True, False])
+    def test_a_live_deletion_is_purged_if_its_marker_is(
+        self, cache: Cache[Thing], *, purged: bool
+    ) -> None:
+        listed(cache, applied("a", 1))
+        [change] = fold(cache, Deleted("a", 101, purged))
+        assert change.purged == purged
+
+    @pytest.mark.parametrize("purged", [True, False])
+    def test_a_listed_deletion_is_purged_if_its_marker_is(
+        self, cache: Cache[Thing], *, purged: bool
+    ) -> None:
+        listed(cache, applied("a", 1), revision=1)
+        changes = listed(cache, Deleted("a", 2, purged), Deleted("b", 3, purged), revision=3)
+        assert [change.purged for change in changes] == [purged, purged]
+
+    def test_a_marker_of_a_rewritten_object_is_no_change(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1, "old"), revision=1)
+        changes = listed(cache, applied("a", 2), Deleted("a", 3), revision=3)
+        assert actions(changes) == [("a", "deleted")]
 
     def test_a_marker_is_a_deletion(self, cache: Cache[Thing]) -> None:
         [change] = listed(cache, Deleted("a", 1))
@@ -195,8 +241,27 @@ class TestLiveEvents:
         fold(cache, Deleted("a", 2))
         assert cache.get("a") is None
 
+    def test_a_repeated_state_is_no_change(self, cache: Cache[Thing]) -> None:
+        assert actions(fold(cache, applied("a", 1), applied("a", 1))) == [("a", "added")]
+
+    def test_a_repeated_state_makes_an_invalid_object_valid(self, cache: Cache[Thing]) -> None:
+        fold(cache, applied("a", 1), broken("a", 2), applied("a", 1))
+        assert not cache.invalid
+
+    def test_other_bytes_at_the_same_revision_are_a_change(self, cache: Cache[Thing]) -> None:
+        changes = fold(cache, applied("a", 1, "old"), applied("a", 1, "new"))
+        assert actions(changes) == [("a", "added"), ("a", "updated")]
+
 
 class TestIncarnation:
+    def test_a_new_cache_has_seen_no_revision(self, cache: Cache[Thing]) -> None:
+        assert (cache.revision, cache.since) == (0, 0)
+
+    def test_since_is_the_revision_of_the_first_listing(self, cache: Cache[Thing]) -> None:
+        listed(cache, revision=5)
+        listed(cache, revision=9)
+        assert cache.since == 5
+
     def test_another_incarnation_replaces_everything(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 7, "old"), applied("b", 8), revision=8)
         changes = listed(cache, applied("a", 1, "new"), incarnation="2", revision=1)
@@ -294,6 +359,37 @@ class TestInvalid:
         assert listed(cache) == [Change(THINGS, "a", None, None)]
         assert "a" not in cache
 
+    def test_an_invalid_state_within_a_relisting_ends_no_object(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1))
+        assert listed(cache, broken("a", 101)) == []
+        assert cache.get("a") == stored("a", 1)
+
+    def test_a_valid_state_before_an_invalid_one_in_a_relisting_is_no_change(
+        self, cache: Cache[Thing]
+    ) -> None:
+        listed(cache, applied("a", 1))
+        assert listed(cache, applied("a", 101, "new"), broken("a", 102)) == []
+
+    def test_an_invalid_object_without_a_valid_state_stays_in_a_relisting(
+        self, cache: Cache[Thing]
+    ) -> None:
+        listed(cache, broken("a", 1))
+        assert listed(cache, broken("a", 1)) == []
+        assert "a" in cache
+
+    def test_other_invalid_bytes_at_the_same_revision_are_reported(
+        self, cache: Cache[Thing], invalids: list[Invalid]
+    ) -> None:
+        listed(cache, Applied(Stored("a", 1, b"one")))
+        listed(cache, Applied(Stored("a", 1, b"two")), incarnation="2")
+        assert [invalid.stored.value for invalid in invalids] == [b"one", b"two"]
+
+    def test_a_repeated_invalid_state_is_reported_once(
+        self, cache: Cache[Thing], invalids: list[Invalid]
+    ) -> None:
+        fold(cache, broken("a", 1), broken("a", 1))
+        assert len(invalids) == 1
+
     def test_an_invalid_object_does_not_affect_others(self, cache: Cache[Thing]) -> None:
         changes = listed(cache, applied("a", 1), broken("b", 2), applied("c", 3))
         assert actions(changes) == [("a", "added"), ("c", "added")]
@@ -357,6 +453,67 @@ class TestIndexes:
         assert actions(changes) == [("b", "added")]
         assert "index first" in str(cache.invalid["a"].error)
 
+    def test_an_index_of_an_object_that_is_not_cached_has_its_values(
+        self, cache: Cache[Thing]
+    ) -> None:
+        assert cache.index_of("group", THINGS.decode(stored("d", 1, "", "w").value)) == ("w",)
+
+    def test_objects_without_a_value_are_found_valid_or_not(self, cache: Cache[Thing]) -> None:
+        fold(cache, broken("d", 101))
+        assert list(cache.unindexed("group")) == ["c", "d"]
+
+    def test_a_relisted_object_keeps_its_values(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 2, "", "x", "y"))
+        assert self.keys(cache, "y") == ["a"]
+
+
+class TestIllegalKeys:
+    @pytest.fixture
+    def invalids(self) -> list[Invalid]:
+        return []
+
+    @pytest.fixture
+    def cache(self, invalids: list[Invalid]) -> Cache[Thing]:
+        return Cache(THINGS, on_invalid=invalids.append)
+
+    def test_a_live_message_is_invalid(self, cache: Cache[Thing]) -> None:
+        listed(cache)
+        fold(cache, IllegalKey("?", 101))
+        assert cache.invalid["?"].illegal
+
+    def test_a_listed_message_is_invalid(self, cache: Cache[Thing]) -> None:
+        listed(cache, IllegalKey("?", 1))
+        assert cache.invalid["?"].illegal
+
+    def test_a_delete_marker_ends_the_message(self, cache: Cache[Thing]) -> None:
+        listed(cache, IllegalKey("?", 1))
+        fold(cache, IllegalKey("?", 101, exists=False))
+        assert not cache.invalid
+
+    def test_a_delete_marker_of_an_unknown_message_is_nothing(
+        self, cache: Cache[Thing], invalids: list[Invalid]
+    ) -> None:
+        listed(cache, IllegalKey("?", 1, exists=False))
+        fold(cache, IllegalKey("?", 101, exists=False))
+        assert (invalids, dict(cache.invalid)) == ([], {})
+
+    def test_a_message_is_reported_once(self, cache: Cache[Thing], invalids: list[Invalid]) -> None:
+        listed(cache)
+        fold(cache, IllegalKey("?", 101), IllegalKey("?", 102))
+        listed(cache, IllegalKey("?", 102))
+        assert [invalid.stored for invalid in invalids] == [Stored("?", 101, b"")]
+
+    def test_a_message_moves_the_revision(self, cache: Cache[Thing]) -> None:
+        listed(cache)
+        fold(cache, IllegalKey("?", 101))
+        assert cache.revision == 101
+
+    def test_a_message_that_a_relisting_does_not_contain_is_no_deletion(
+        self, cache: Cache[Thing]
+    ) -> None:
+        listed(cache, IllegalKey("?", 1))
+        assert listed(cache) == []
+
 
 class TestWaitingForARevision:
     async def test_a_revision_in_the_cache_does_not_wait(self, cache: Cache[Thing]) -> None:
@@ -412,8 +569,29 @@ class TestWaitingForARevision:
         fold(cache, applied("a", 2))
         await waiting
 
+    async def test_a_later_revision_is_not_passed_early(self, cache: Cache[Thing]) -> None:
+        listed(cache, revision=0)
+        later = asyncio.create_task(cache.passed(3))
+        await asyncio.sleep(0)
+        fold(cache, applied("a", 2))
+        await asyncio.sleep(0)
+        assert not later.done()
+        fold(cache, applied("a", 3))
+        await later
+
 
 class TestStoredObjects:
+    def test_valid_and_invalid_objects_are_contained(self, cache: Cache[Thing]) -> None:
+        listed(cache, applied("a", 1), broken("b", 2))
+        assert [key in cache for key in "abc"] == [True, True, False]
+
+    def test_a_cache_is_not_partial(self, cache: Cache[Thing]) -> None:
+        assert not cache.partial
+
+    def test_a_listed_end_without_a_listing_is_nothing(self, cache: Cache[Thing]) -> None:
+        assert fold(cache, Listed(5)) == []
+        assert not cache.synced.is_set()
+
     def test_the_length_counts_valid_objects(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1), broken("b", 2))
         assert len(cache) == 1
@@ -460,4 +638,11 @@ class TestWaitingForANewerState:
         await asyncio.sleep(0)
         cache.apply(Listing())
         cache.apply(Listed(5))
+        await waiting
+
+    async def test_an_invalid_state_ends_the_wait(self, cache: Cache[Thing]) -> None:
+        cache.apply(applied("a", 1))
+        waiting = asyncio.create_task(cache.left_behind("a", 1))
+        await asyncio.sleep(0)
+        cache.apply(broken("a", 2))
         await waiting

@@ -2,15 +2,38 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
+import natsctl
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import Invalid
 from natsctl.errors import PermissionDeniedError, StoreMissingError
-from natsctl.model.store import Change
+from natsctl.model.store import Change, IllegalKey, Listed, WatchEvent
+from natsctl.slices import ITEMS_MAX
 from natsctl.testing.memory import MemoryStore
 from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value
+
+MONITORS = natsctl.kube("monitoring.test/v1", "Monitor", namespace="default", optional=True)
+MONITOR = b'{"metadata": {"name": "a"}}'
+
+
+class IllegalStore(MemoryStore):
+    """A store with a message whose name is no legal key."""
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """Watch the message."""
+        async with super().watch() as events:
+            yield self._with_message(events)
+
+    async def _with_message(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+        async for event in events:
+            if isinstance(event, Listed):
+                yield IllegalKey("?", 1)
+            yield event
 
 
 @pytest.fixture
@@ -168,6 +191,124 @@ class TestFailures:
             assert informer.cache.synced.is_set()
             assert informer.cache.get("a") == created
 
+    async def test_a_failure_that_is_final_is_raised(
+        self, store: MemoryStore, informer: Informer[Thing]
+    ) -> None:
+        missing = StoreMissingError("no bucket")
+        store.fail(missing)
+        with pytest.raises(StoreMissingError):
+            await informer.run(is_final=lambda error: error is missing)
+
+    async def test_a_failure_that_is_not_final_is_retried(
+        self, store: MemoryStore, informer: Informer[Thing]
+    ) -> None:
+        store.fail(PermissionDeniedError("not yet"))
+        asyncio.get_running_loop().call_later(60, store.fail, None)
+        task = asyncio.create_task(
+            informer.run(is_final=lambda error: isinstance(error, StoreMissingError))
+        )
+        await informer.cache.synced.wait()
+        task.cancel()
+
+    async def test_an_informer_has_not_restarted_at_first(self, informer: Informer[Thing]) -> None:
+        async with informed(informer):
+            assert informer.restarts == 0
+
+    async def test_a_missing_store_is_a_failure_unless_the_kind_is_optional(
+        self, store: MemoryStore, informer: Informer[Thing]
+    ) -> None:
+        async with informed(informer):
+            store.fail(StoreMissingError("no bucket"))
+            await asyncio.sleep(1)
+            assert not informer.absent
+
+
+class TestOptionalKinds:
+    """An optional kind that does not exist in its store has no objects."""
+
+    @pytest.fixture
+    def store(self) -> MemoryStore:
+        return MemoryStore(MONITORS)
+
+    @pytest.fixture
+    def informer(self, store: MemoryStore) -> Informer[natsctl.Manifest]:
+        return Informer(store, MONITORS)
+
+    async def test_a_kind_that_exists_is_not_absent(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        async with informed(informer):
+            assert not informer.absent
+
+    async def test_the_cache_of_a_missing_kind_is_synced(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        store.fail(StoreMissingError("no such kind"))
+        async with informed(informer):
+            assert (informer.absent, informer.failure) == (True, None)
+
+    async def test_a_kind_that_disappears_has_no_objects(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        await store.create("a", MONITOR)
+        async with informed(informer):
+            store.fail(StoreMissingError("no such kind"))
+            await asyncio.sleep(60)
+            assert (informer.absent, len(informer.cache)) == (True, 0)
+
+    async def test_the_end_of_the_objects_is_notified_once(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        await store.create("a", MONITOR)
+        actions: list[str] = []
+        async with (
+            informed(informer),
+            informer.subscribe(lambda change: actions.append(change.action.value)),
+        ):
+            store.fail(StoreMissingError("no such kind"))
+            await asyncio.sleep(60)
+        assert actions == ["added", "deleted"]
+
+    async def test_waiting_for_a_missing_kind_counts_as_no_restart(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        store.fail(StoreMissingError("no such kind"))
+        async with informed(informer):
+            await asyncio.sleep(60)
+            assert informer.restarts == 0
+
+    async def test_a_kind_that_appears_is_reported_once_when_its_objects_are_cached(
+        self, store: MemoryStore
+    ) -> None:
+        sizes: list[int] = []
+        monitors = Informer(store, MONITORS, on_appeared=lambda: sizes.append(len(monitors.cache)))
+        store.fail(StoreMissingError("no such kind"))
+        async with informed(monitors):
+            store.fail(None)
+            await store.create("a", MONITOR)
+            await asyncio.sleep(60)
+            store.break_watches()
+            await asyncio.sleep(60)
+            assert (monitors.absent, sizes) == (False, [1])
+
+    async def test_a_kind_that_appears_needs_no_listener(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        store.fail(StoreMissingError("no such kind"))
+        async with informed(informer):
+            store.fail(None)
+            await store.create("a", MONITOR)
+            await asyncio.sleep(60)
+            assert len(informer.cache) == 1
+
+    async def test_another_failure_of_an_optional_kind_is_reported(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        async with informed(informer):
+            store.fail(denied := PermissionDeniedError("not you"))
+            await asyncio.sleep(1)
+            assert (informer.absent, informer.failure) == (False, denied)
+
 
 class TestSubscribing:
     async def test_a_subscriber_gets_every_change_in_order(
@@ -254,6 +395,40 @@ class TestSubscribing:
         assert subscriber.actions == [("a", "added")]
         assert any("subscriber failed" in message for message in caplog.messages)
 
+    @pytest.mark.parametrize("deletes", [True, False])
+    async def test_a_change_waits_until_a_new_subscriber_has_every_object(
+        self, store: MemoryStore, informer: Informer[Thing], *, deletes: bool
+    ) -> None:
+        received: list[str] = []
+        for number in range(2 * ITEMS_MAX):
+            await store.create(f"k{number}", value())
+        async with informed(informer):
+            adding = asyncio.create_task(informer.add(lambda change: received.append(change.key)))
+            await asyncio.sleep(0)
+            assert informer.notifying
+            await (store.delete("k0") if deletes else store.create("last", value()))
+            await adding
+            await caught_up(informer, store)
+            await asyncio.sleep(1)
+            assert not informer.notifying
+        assert received[2 * ITEMS_MAX :] == ["k0" if deletes else "last"]
+
+    @pytest.mark.parametrize("deletes", [True, False])
+    async def test_other_tasks_run_while_a_large_listing_arrives(
+        self, store: MemoryStore, informer: Informer[Thing], *, deletes: bool
+    ) -> None:
+        for number in range(4 * ITEMS_MAX):
+            await store.create(f"k{number}", value())
+            if deletes:
+                await store.delete(f"k{number}")
+        task = asyncio.create_task(informer.run())
+        turns = 0
+        while not informer.cache.synced.is_set():
+            await asyncio.sleep(0)
+            turns += 1
+        task.cancel()
+        assert turns > 4
+
     async def test_a_large_listing_yields_to_other_tasks(
         self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
@@ -305,6 +480,13 @@ class TestInvalid:
         assert [invalid.stored.key for invalid in invalids] == ["a"]
         [message] = caplog.messages
         assert "skipped an invalid object kind=Thing.things key=a revision=1" in message
+
+    async def test_an_illegal_key_is_not_reported(self) -> None:
+        invalids: list[Invalid] = []
+        informer = Informer(IllegalStore(THINGS), THINGS, on_invalid=invalids.append)
+        async with informed(informer):
+            assert list(informer.cache.invalid) == ["?"]
+        assert invalids == []
 
     async def test_a_subscriber_may_read_an_index(self, store: MemoryStore) -> None:
         informer = Informer(store, THINGS, indexes={"group": lambda thing: thing.spec.groups})

@@ -118,3 +118,36 @@ def test_a_value_is_forgotten_when_the_owner_goes_to_another_process() -> None:
     assert cache.get("part") == Unread("part", 1, b"")
     assert cache.get("note") == part(2, BANK, key="note")
     assert cache.get("odd") == part(3, SHOP, label=BANK, key="odd")
+
+
+def test_an_object_belongs_to_its_owner() -> None:
+    cache = cache_of(())
+    listed(cache, part(1, SHOP), part(2, BANK, key="note"))
+    assert cache.belongs_to("shop", "part")
+    assert not cache.belongs_to("bank", "part")
+    assert list(cache.of_primary("bank")) == ["note"]
+
+
+def test_an_object_that_comes_to_an_owner_of_this_process_is_kept_once_values_are_read() -> None:
+    cache = cache_of({"bank"})
+    listed(cache, part(1, SHOP))
+    cache.settle_kept(settled=True)
+    fold(cache, Applied(part(2, BANK)))
+    assert cache.get("part") == part(2, BANK)
+
+
+def test_an_object_whose_owner_becomes_disputed_is_kept_once_values_are_read() -> None:
+    cache = cache_of(())
+    listed(cache, part(1, SHOP))
+    cache.settle_kept(settled=True)
+    fold(cache, Applied(part(2, SHOP, label=BANK)))
+    assert cache.get("part") == part(2, SHOP, label=BANK)
+
+
+def test_an_object_without_a_value_is_in_no_derived_index() -> None:
+    owner_of = NAMES.undisputed(KIND, "Site.sites")
+    keeping = Keeping({"bank"}.__contains__, owner_of, index="by owner", derived=("all",))
+    indexes = {"by owner": NAMES.index(KIND, "Site.sites"), "all": lambda _: ("x",)}
+    cache = Cache(KIND, indexes, keeping=keeping)
+    listed(cache, part(1, SHOP), part(2, BANK, key="note"))
+    assert [stored.key for stored in cache.by_index("all", "x")] == ["note"]

@@ -40,6 +40,12 @@ def test_too_many_deletions_are_not_noted() -> None:
     assert cache.take_deleted() is None
 
 
+def test_too_many_later_deletions_are_not_noted() -> None:
+    markers = (Deleted(f"k{number}", number) for number in range(DELETED_MAX + 1))
+    cache = cache_of(Listing("1"), Listed(0), *markers)
+    assert cache.take_deleted() is None
+
+
 def test_a_cache_notes_no_deletions_by_default() -> None:
     cache = cache_of(Listing("1"), Deleted("a", 1), Listed(1), notes_deleted=False)
     assert cache.take_deleted() is None

@@ -1,5 +1,7 @@
 """The order of ready keys, apart from the work queue."""
 
+import pytest
+
 from natsctl.core.queue.ready_queue import Priority, ReadyQueue
 
 
@@ -28,3 +30,9 @@ def test_a_removed_key_is_not_taken_by_its_priority() -> None:
     queue.remove("unknown")
     key, _ = queue.pop(0)
     assert key == "next"
+
+
+def test_an_empty_queue_raises_a_key_error() -> None:
+    queue = ReadyQueue[str](None, ageing_s=1)
+    with pytest.raises(KeyError):
+        queue.pop(0)
