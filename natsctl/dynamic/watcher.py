@@ -100,7 +100,7 @@ class DynamicWatcher:
             DYNAMIC,
             "the reconciler",
             limit_s=self._options.reconcile_timeout_s,
-            what="reconcile",
+            call_name="reconcile",
             setting="reconcile_timeout_s",
         )
         self._failures = HandlerFailures(log, logging.WARNING)

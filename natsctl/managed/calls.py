@@ -59,9 +59,9 @@ class ExternalCalls(Generic[T]):
 
     @asynccontextmanager
     async def storing(
-        self, managed: Managed[T], what: str, *conditions: Condition
+        self, managed: Managed[T], change: str, *conditions: Condition
     ) -> AsyncIterator[None]:
-        """Report and raise a failure to store *what*.
+        """Report and raise a failure to store *change*.
 
         Raises `RetryAfter` instead if the object has changed since it was read.
         """
@@ -71,7 +71,7 @@ class ExternalCalls(Generic[T]):
             text = f"{managed.key} has changed since it was read and is reconciled again"
             raise RetryAfter(AGAIN_S, text) from error
         except StoreError as error:
-            message = f"cannot store {what}: {error_text(error)}"[:MESSAGE_MAX]
+            message = f"cannot store {change}: {error_text(error)}"[:MESSAGE_MAX]
             await self._reports.failed(managed, CANNOT_UPDATE, message, *conditions)
             raise
 

@@ -55,7 +55,7 @@ class Kind(Generic[T]):
 
     def __init__(
         self,
-        of: type[T],
+        object_type: type[T],
         name: str,
         *,
         decoder: Callable[[bytes], T] | None = None,
@@ -63,8 +63,8 @@ class Kind(Generic[T]):
         versions: Versions[T] | None = None,
     ) -> None:
         self.name = name
-        self.type = of
-        self.plain = not issubclass(get_origin(of) or of, Object)
+        self.type = object_type
+        self.plain = not issubclass(get_origin(object_type) or object_type, Object)
         self.optional = False
         if (decoder or encoder) and not self.plain:
             raise UsageError(
@@ -77,8 +77,8 @@ class Kind(Generic[T]):
         self._versions = versions
         if versions is not None:
             decoder = versions.decode
-        elif decoder is None and of is not bytes:
-            decoder = msgspec.json.Decoder(of).decode
+        elif decoder is None and object_type is not bytes:
+            decoder = msgspec.json.Decoder(object_type).decode
         self._decode = decoder
 
     def __repr__(self) -> str:
@@ -259,7 +259,7 @@ class KvKind(Kind[T]):
 
     def __init__(
         self,
-        of: type[T],
+        object_type: type[T],
         *,
         bucket: str,
         keys: str = ">",
@@ -277,9 +277,15 @@ class KvKind(Kind[T]):
     ) -> None:
         parse_columns(columns)
         self.columns = dict(columns)
-        versions = Versions(of, older, version) if older or version not in {None, 1} else None
+        versions = (
+            Versions(object_type, older, version) if older or version not in {None, 1} else None
+        )
         super().__init__(
-            of, f"{of.__name__}.{bucket}", decoder=decoder, encoder=encoder, versions=versions
+            object_type,
+            f"{object_type.__name__}.{bucket}",
+            decoder=decoder,
+            encoder=encoder,
+            versions=versions,
         )
         self.bucket = bucket
         self.keys = keys
@@ -323,7 +329,7 @@ class KvKind(Kind[T]):
 
 
 def kv(
-    of: type[T],
+    object_type: type[T],
     *,
     bucket: str,
     keys: str = ">",
@@ -339,11 +345,11 @@ def kv(
     version: int | None = None,
     columns: Mapping[str, str] = _NO_COLUMNS,
 ) -> KvKind[T]:
-    """Declare a kind of objects of type *of* in a JetStream KV bucket.
+    """Declare a kind of objects of a type in a JetStream KV bucket.
 
     Args:
-        of: an `Object` subclass, or any type that msgspec decodes (a Struct, `dict`, `bytes`).
-            For any other type than an `Object`, the whole value is the spec.
+        object_type: an `Object` subclass, or another type that msgspec decodes, such as a Struct,
+            `dict` or `bytes`. The whole value of another type is the spec.
         bucket: the bucket's name, `[A-Za-z0-9_-]+`.
         keys: a NATS subject pattern that selects keys: `*` is one token, `>` is the rest.
         history: revisions that the bucket keeps of each key, 1 to 64. With more than 1, the last
@@ -368,7 +374,7 @@ def kv(
     limit.
     """
     return KvKind(
-        of,
+        object_type,
         bucket=bucket,
         keys=keys,
         history=history,

@@ -78,7 +78,7 @@ class KubeKind(Kind[T]):
 
     def __init__(
         self,
-        of: type[T],
+        object_type: type[T],
         api_version: str,
         kind: str,
         *,
@@ -91,7 +91,7 @@ class KubeKind(Kind[T]):
         optional: bool = False,
     ) -> None:
         group = api_version.rpartition("/")[0]
-        super().__init__(of, f"{kind}.{group}" if group else kind)
+        super().__init__(object_type, f"{kind}.{group}" if group else kind)
         self.plain = False
         self.api_version = api_version
         self.kind = kind

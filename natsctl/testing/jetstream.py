@@ -237,9 +237,9 @@ def _error(text: str, code: int) -> StoreError:
 def _overlap(subject: str, other: str) -> bool:
     """Return whether a message can match both subjects, which may have wildcards."""
     ours, theirs = subject.split("."), other.split(".")
-    for mine, its in zip(ours, theirs, strict=False):
-        if ">" in (mine, its):
+    for our_token, their_token in zip(ours, theirs, strict=False):
+        if ">" in (our_token, their_token):
             return True
-        if mine != its and "*" not in (mine, its):
+        if our_token != their_token and "*" not in (our_token, their_token):
             return False
     return len(ours) == len(theirs)

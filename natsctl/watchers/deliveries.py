@@ -115,7 +115,7 @@ class Deliveries:
         The loop ends if a policy returns `Stop` or raises; `failure` is then the error.
         """
         self._calls = Calls(
-            controller, "the watcher", limit_s=timeout_s, what="the call", setting="timeout_s"
+            controller, "the watcher", limit_s=timeout_s, call_name="the call", setting="timeout_s"
         )
         self._loop = SyncLoop(self._sync, queue=self.queue, retry=_give_up, pausing=self._pausing)
         self._loop.paused.listen(self)

@@ -122,8 +122,8 @@ class Evidence:
         While collection is held, this needs as many owners as there ever were, and no *orphans*.
         """
         stored_owners = 0 if self._stored is None else self._stored.owners
-        back = not orphans and len(self._cache) >= max(stored_owners, self._owners)
-        if self._reviewed == self._cache.incarnation and (back or not self.held):
+        is_back = not orphans and len(self._cache) >= max(stored_owners, self._owners)
+        if self._reviewed == self._cache.incarnation and (is_back or not self.held):
             await self.accept()
 
     async def save(self) -> None:

@@ -60,8 +60,8 @@ class CacheReader(Generic[T]):
     def by_index(self, name: str, value: str) -> dict[str, T]:
         """Return the objects with *value* in the slot's index *name*, by key."""
         cache, written = self.informer.cache, self._barrier.written_keys(self.informer)
-        found = self._barrier.query(self.informer, name, value)
-        cached = [key for key in found if key not in written]
+        indexed = self._barrier.query(self.informer, name, value)
+        cached = [key for key in indexed if key not in written]
         changed = self._decoded(written)
         matching = [key for key, obj in changed.items() if value in cache.index_of(name, obj)]
         return self._decoded((*cached, *matching))

@@ -33,12 +33,12 @@ def actions_of(
     if after is None:
         yield Action(action="delete", kind=kind.name, key=key, reason=reason)
         return
-    found = value_differences(kind, before, after)
+    differences = value_differences(kind, before, after)
     if before is None:
-        yield Action(action="create", kind=kind.name, key=key, diff=found)
+        yield Action(action="create", kind=kind.name, key=key, diff=differences)
         return
-    status = tuple(diff for diff in found if not kind.plain and _in_status(diff))
-    rest = tuple(diff for diff in found if diff not in status)
+    status = tuple(diff for diff in differences if not kind.plain and _in_status(diff))
+    rest = tuple(diff for diff in differences if diff not in status)
     if rest:
         yield Action(action="update", kind=kind.name, key=key, diff=rest)
     if status:

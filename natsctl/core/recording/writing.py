@@ -181,8 +181,8 @@ class _Writer:
             case tuple():
                 yield from self.reads((note,))
             case CacheStates(informer, keys, states):
-                found = {stored.key: stored for stored in states}
-                yield from self.reads(tuple((informer, key, found.get(key)) for key in keys))
+                by_key = {stored.key: stored for stored in states}
+                yield from self.reads(tuple((informer, key, by_key.get(key)) for key in keys))
             case CacheTarget(informer, key, stored):
                 for read in self.reads(((informer, key, stored),)):
                     yield TargetStep(slot=read.slot, key=key, state=read.state)

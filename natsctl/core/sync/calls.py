@@ -133,7 +133,7 @@ class Calls:
         owner: the name of the controller.
         handler: the name of the code in messages, such as `sync_handler`.
         limit_s: how long a call may take; by default there is no limit.
-        what: the name of a call in messages, such as `sync`.
+        call_name: the name of a call in messages, such as `sync`.
         setting: the name of the option that sets *limit_s*.
     """
 
@@ -143,14 +143,14 @@ class Calls:
         handler: str,
         *,
         limit_s: float = math.inf,
-        what: str = "sync",
+        call_name: str = "sync",
         setting: str = "",
     ) -> None:
         self._owner = owner
         self._handler = handler
         self._limit: AbstractContextManager[None] = nullcontext()
         if limit_s < math.inf:
-            message = f"{what} took longer than {limit_s:g} s ({setting})"
+            message = f"{call_name} took longer than {limit_s:g} s ({setting})"
             error = partial(SyncTimeoutError, message)
             self._limit = TimeLimit(limit_s, error=error, on_ignored=_report_ignored)
 

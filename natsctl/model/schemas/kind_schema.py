@@ -117,8 +117,8 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
 class PublishedKind(KvKind[T]):
     """The objects of a bucket, named and described by a published schema instead of their type."""
 
-    def __init__(self, schema: KindSchema, of: type[T]) -> None:
-        super().__init__(of, bucket=schema.bucket)
+    def __init__(self, schema: KindSchema, object_type: type[T]) -> None:
+        super().__init__(object_type, bucket=schema.bucket)
         self.name = schema.kind
         self.schema = schema.schema
 

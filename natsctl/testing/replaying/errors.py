@@ -26,10 +26,10 @@ def class_of(name: str) -> type[Any] | None:
     module, _, path = name.rpartition(":")
     if name == "NoneType":
         return type(None)
-    found: Any = sys.modules.get(module) if module else builtins
+    value: Any = sys.modules.get(module) if module else builtins
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
+        value = getattr(value, part, None)
+    return value if isinstance(value, type) else None
 
 
 def _made(kind: type[Exception], recorded: RecordedError) -> Exception:

@@ -14,7 +14,7 @@ from typing import Any
 
 from natsctl.errors import NotRecordedError
 
-Found = Callable[[str], None]
+Report = Callable[[str], None]
 
 _REFUSED = {
     "os.remove": "the removal of the file {0}",
@@ -47,31 +47,31 @@ _NOT_HANDLERS = (
     "opentelemetry",
 )
 
-_found: Found | None = None
+_report: Report | None = None
 _installed = False
 
 
 @contextmanager
-def finding(found: Found, variable: Found) -> Iterator[None]:
-    """Call *found* with each thing that the code in the context reads from outside.
+def finding(report: Report, variable: Report) -> Iterator[None]:
+    """Call *report* with each thing that the code in the context reads from outside.
 
     Calls *variable* with the name of each environment variable that the code reads. A connection, a
     subprocess or a change of a file raises `NotRecordedError`.
     """
-    global _found, _installed  # noqa: PLW0603 - a process has one hook for its whole life
+    global _report, _installed  # noqa: PLW0603 - a process has one hook for its whole life
     if not _installed:
         sys.addaudithook(_audit)
         _installed = True
-    _found = found
+    _report = report
     try:
         with _noting_variables(variable):
             yield
     finally:
-        _found = None
+        _report = None
 
 
 @contextmanager
-def _noting_variables(variable: Found) -> Iterator[None]:
+def _noting_variables(variable: Report) -> Iterator[None]:
     kind: Any = type(os.environ)
     read = kind.__getitem__
 
@@ -88,21 +88,21 @@ def _noting_variables(variable: Found) -> Iterator[None]:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    global _found  # noqa: PLW0603 - see above
-    if _found is None or (event not in _REFUSED and event not in _NOTED):
+    global _report  # noqa: PLW0603 - see above
+    if _report is None or (event not in _REFUSED and event not in _NOTED):
         return
-    found, _found = _found, None  # the hook itself may open files
+    report, _report = _report, None  # the hook itself may open files
     try:
         if _is_no_handler():
             return
         text = (_REFUSED.get(event) or _NOTED[event]).format(*args)
         writes = event == "open" and _writes(args[2])
         text = f"a change of {text}" if writes else text
-        found(text)
+        report(text)
         if event in _REFUSED or writes:
             raise NotRecordedError(f"the recording does not have {text}")
     finally:
-        _found = found
+        _report = report
 
 
 def _writes(flags: Any) -> bool:

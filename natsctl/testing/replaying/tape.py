@@ -52,9 +52,9 @@ class ReplayTape:
             case tuple():
                 self._read(*note)
             case CacheStates(informer, keys, states):
-                found = {stored.key: stored for stored in states}
+                by_key = {stored.key: stored for stored in states}
                 for key in keys:
-                    self._read(informer, key, found.get(key))
+                    self._read(informer, key, by_key.get(key))
             case CacheTarget(informer, key):
                 self._target(informer, key)
             case StoreCall():

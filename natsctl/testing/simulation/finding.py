@@ -42,9 +42,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(_cut(line) for line in self._lines())
 
     def _lines(self) -> list[str]:
-        found = f"property `{self.property}`, seed {self.seed}"
+        origin = f"property `{self.property}`, seed {self.seed}"
         return [
-            f"{self.controller}: {_MEANINGS[self.property]} ({found})",
+            f"{self.controller}: {_MEANINGS[self.property]} ({origin})",
             f"  {self.detail}",
             "script",
             *(f"  {number}. {step}" for number, step in enumerate(self.script, start=1)),

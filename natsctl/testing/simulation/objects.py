@@ -84,7 +84,7 @@ def desired_objects(
         except (UsageError, InvalidObjectError) as error:
             raise UsageError(f"document {number}: {error}") from error
     synced = kinds[:primaries]
-    if not any(each.kind in synced for each in desired):
+    if not any(wish.kind in synced for wish in desired):
         names = " or ".join(kind.name for kind in synced)
         raise UsageError(f"there is no object of {names}, so nothing would be synced")
     return desired

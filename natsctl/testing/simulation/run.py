@@ -347,7 +347,7 @@ async def run(subject: Subject, checks: Checks, schedule: Schedule, expected: Re
 
 def known_state(final: Sequence[Desired]) -> tuple[tuple[str, str, bytes], ...]:
     """Return a value that is equal for equal final states."""
-    return tuple(sorted((*each.name, documents.render(each.document)) for each in final))
+    return tuple(sorted((*state.name, documents.render(state.document)) for state in final))
 
 
 def _described(step: Step, done: str) -> str:

@@ -160,11 +160,11 @@ class Author:
         current: dict[Names, int | None],
     ) -> Iterator[Step]:
         for number in range(choices.below(f"script/{part}/count", STEPS_MAX + 1)):
-            at = f"script/{part}/{number}"
-            drawn = choices.draw(at)
+            place = f"script/{part}/{number}"
+            drawn = choices.draw(place)
             action, name = drawn.share(), names[int(drawn.share() * len(names))]
             if action < 0.45:  # noqa: PLR2004 - shares of the actions
-                yield self._edit(at, choices, name, current)
+                yield self._edit(place, choices, name, current)
             elif action < 0.65 and current[name] is not None:  # noqa: PLR2004 - likewise
                 current[name] = None
                 yield Remove(self.versions[name][0].kind, name[1])
@@ -175,17 +175,17 @@ class Author:
             elif action < 0.95:  # noqa: PLR2004 - likewise
                 yield Resync()
             else:
-                yield Wait(choices.pick(f"{at}/wait", WAITS_S))
+                yield Wait(choices.pick(f"{place}/wait", WAITS_S))
 
     def _edit(
-        self, at: str, choices: Choices, name: Names, current: dict[Names, int | None]
+        self, place: str, choices: Choices, name: Names, current: dict[Names, int | None]
     ) -> Step:
         """Return the next version of an object; an object without versions has a field edited."""
         versions, before = self.versions[name], current[name]
         if before is None or len(versions) > 1:
             current[name] = following = 0 if before is None else (before + 1) % len(versions)
             return Put(versions[following], self._note(name, following))
-        edited = _edited(versions[-1], choices, at)
+        edited = _edited(versions[-1], choices, place)
         current[name] = 0 if edited is None else EDITED
         return edited or Put(versions[-1])
 
@@ -259,9 +259,10 @@ def editable(document: Document) -> Document:
     return {name: value for name, value in document.items() if name not in left_out}
 
 
-def _edited(desired: Desired, choices: Choices, at: str) -> Put | None:
+def _edited(desired: Desired, choices: Choices, place: str) -> Put | None:
     """Return the object with one edited field, None if no edit gives a valid object."""
-    for path, value in choices.shuffled(f"{at}/field", edited_fields(editable(desired.document))):
+    fields = edited_fields(editable(desired.document))
+    for path, value in choices.shuffled(f"{place}/field", fields):
         edited = msgspec.structs.replace(desired, document=replaced(desired.document, path, value))
         if desired.kind.valid(stored_form(edited, None)):
             return Put(edited, f"{'.'.join(path)} edited")

@@ -94,19 +94,19 @@ class Faults:
     """The faults of one run, and those that have happened.
 
     Args:
-        at: returns the fault at a call, one of some types, or None.
+        fault_at: returns the fault at a call, one of some types, or None.
     """
 
-    def __init__(self, at: Callable[[Call, tuple[FaultType, ...]], Fault | None]) -> None:
+    def __init__(self, fault_at: Callable[[Call, tuple[FaultType, ...]], Fault | None]) -> None:
         self.happened: list[Fault] = []
         self.over = False
-        self._at = at
+        self._fault_at = fault_at
 
     def at(self, call: Call, types: tuple[FaultType, ...]) -> Fault | None:
         """Return the fault that happens at this call now, one of these types, or None."""
         if self.over:
             return None
-        fault = self._at(call, types)
+        fault = self._fault_at(call, types)
         if fault is not None:
             self.happened.append(fault)
         return fault
@@ -122,8 +122,8 @@ def given_faults(faults: Iterable[Fault]) -> Faults:
     known = {(fault.call, fault.fault): fault for fault in faults}
 
     def fault_at(call: Call, types: tuple[FaultType, ...]) -> Fault | None:
-        found = (known.get((call, fault_type)) for fault_type in types)
-        return next(filter(None, found), None)
+        faults = (known.get((call, fault_type)) for fault_type in types)
+        return next(filter(None, faults), None)
 
     return Faults(fault_at)
 

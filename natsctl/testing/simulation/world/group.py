@@ -23,7 +23,7 @@ class Group:
     ) -> None:
         self._lease = network.lease
         names = (name,) if self._lease is None else (name, f"{name} on standby")
-        self._processes = [Process(each, make, network, stores, seed=seed) for each in names]
+        self._processes = [Process(name, make, network, stores, seed=seed) for name in names]
 
     async def run(self) -> None:
         """Run the processes until `stop`."""
@@ -45,7 +45,7 @@ class Group:
         if self._lease is None:
             return self._processes[0].program
         holder = self._lease.holder
-        leading = (each for each in self._processes if each.life.leadership is holder)
+        leading = (process for process in self._processes if process.life.leadership is holder)
         leader = next(leading, None) if holder is not None else None
         return None if leader is None else leader.program
 
@@ -59,4 +59,4 @@ class Group:
     @property
     def failure(self) -> str:
         """The reason why a program ended last; empty if none has ended."""
-        return next((each.failure for each in self._processes if each.failure), "")
+        return next((process.failure for process in self._processes if process.failure), "")
