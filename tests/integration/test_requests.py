@@ -7,6 +7,8 @@ import pytest
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
+import natsctl
+from natsctl import kv
 from natsctl.errors import (
     ConflictError,
     NotFoundError,
@@ -18,9 +20,11 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.model.store import Applied, Listing
 from tests.support.clients.stream_requests import STREAM, messages, put, works
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 
 async def test_refusals_become_natsctl_errors(nats_server: NatsServer) -> None:
@@ -174,3 +178,25 @@ async def test_an_error_raised_to_the_caller_is_not_a_background_error(
         assert connection.state().errors == 0
         await connection.client.publish("Secret", b"")
         await eventually(lambda: connection.state().errors)
+
+
+async def test_an_answer_does_not_wait_behind_the_messages_of_a_watch(cut_proxy: CutProxy) -> None:
+    async with natsctl.connect(cut_proxy.url) as nats:
+        store = await nats.open(kv(bytes, bucket="many"))
+        async with store.watch():
+            with cut_proxy.holding_newest():
+                stored = await store.create("shop", b"1")
+                assert await store.get("shop") == stored
+
+
+async def test_member_records_do_not_wait_behind_the_messages_of_a_watch(
+    cut_proxy: CutProxy,
+) -> None:
+    async with natsctl.connect(cut_proxy.url) as nats:
+        store, leases = await nats.open(kv(bytes, bucket="many")), nats.leases(ttl_s=10)
+        await leases.create("shop", b"1")
+        async with store.watch():
+            with cut_proxy.holding_newest():
+                async with leases.watch() as events:
+                    assert isinstance(await anext(events), Listing)
+                    assert isinstance(await anext(events), Applied)

@@ -73,10 +73,14 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 class Bucket:
-    """Reads and administers one bucket. Every read asks the stream's leader."""
+    """Reads and administers one bucket. Every read asks the stream's leader.
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    The watches of a *bulk* bucket have a connection of their own, which does not delay requests.
+    """
+
+    def __init__(self, connection: Connection, name: str, *, bulk: bool = True) -> None:
         self.connection = connection
+        self._bulk = bulk
         self.name = name
         self.stream = stream_of(name)
         self.layout = Layout(prefix_of(name))
@@ -85,6 +89,11 @@ class Bucket:
     def prefix(self) -> str:
         """The part of the stream's subjects that precedes each key."""
         return self.layout.prefix
+
+    @property
+    def watched_over(self) -> Connection:
+        """The connection on which the watches of the bucket receive their messages."""
+        return self.connection.watches if self._bulk else self.connection
 
     async def ensure(self, kind: KvKind[Any]) -> None:
         """Create the bucket as *kind* declares, if it does not exist.

@@ -30,7 +30,7 @@ class _Consumer:
     """A push consumer: its delivery subject and the feed of its messages."""
 
     def __init__(self, bucket: Bucket, feed: FeedMaker) -> None:
-        connection = bucket.connection
+        connection = bucket.watched_over
         self._client = connection.client
         self.inbox = self._client.new_inbox()
         self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
@@ -134,7 +134,7 @@ class Consumers:
         body: dict[str, object] = {"stream_name": self._bucket.stream, "config": config}
         body["action"] = "create"
         endpoint = f"{self._bucket.stream}.{consumer.name}.{config['filter_subject']}"
-        await self._bucket.connection.api(f"CONSUMER.CREATE.{endpoint}", body)
+        await self._bucket.watched_over.api(f"CONSUMER.CREATE.{endpoint}", body)
 
     async def _end(self, consumers: Iterable[_Consumer]) -> None:
         """Unsubscribe, and delete the consumers that are not abandoned."""
@@ -145,7 +145,7 @@ class Consumers:
         if consumer.name not in self._abandoned:
             endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{consumer.name}"
             with suppress(StoreError):
-                await self._bucket.connection.api(endpoint)
+                await self._bucket.watched_over.api(endpoint)
 
     async def _delete_abandoned(self) -> None:
         """Request the deletion of abandoned consumers without waiting for answers.
@@ -153,7 +153,7 @@ class Consumers:
         A cluster without a leader ignores the request, and a consumer on a failed server does not
         answer it.
         """
-        connection = self._bucket.connection
+        connection = self._bucket.watched_over
         try:
             for name in self._abandoned:
                 endpoint = f"CONSUMER.DELETE.{self._bucket.stream}.{name}"

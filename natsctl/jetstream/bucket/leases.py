@@ -19,6 +19,8 @@ EXPIRE = 2.0  # the server deletes a lease after this many times its time to liv
 class LeaseStore(KvStore):
     """The bucket of leases; a `Store`.
 
+    Its watches share the connection of the requests, because the bucket is small and urgent.
+
     A process decides by its own clock when a lease of another process has expired. The server
     deletes the lease later, to remove a lease that no process acquires. Every write,
     including a deletion, restarts that time.
@@ -30,7 +32,7 @@ class LeaseStore(KvStore):
     """
 
     def __init__(self, connection: Connection, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> None:
-        super().__init__(Bucket(connection, LEASES.bucket), kind)
+        super().__init__(Bucket(connection, LEASES.bucket, bulk=False), kind)
         self._expire_s = max(1, math.ceil(EXPIRE * ttl_s))  # the server's resolution is one second
 
     async def get(self, key: str) -> Stored:

@@ -58,6 +58,7 @@ class KvWatch:
         a lost connection or a server's refusal.
         """
         await self._bucket.connection.wait_connected()
+        await self._bucket.watched_over.wait_connected()
         async with self._consumers.cleared():
             before = await hedged(self._bucket.state, every_s=AGAIN_S)
             newest = await hedged(self._newest, every_s=AGAIN_S)

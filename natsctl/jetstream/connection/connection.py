@@ -83,10 +83,12 @@ class Connection:
     *Assumes* that all calls are made in the event loop that opened the connection.
     """
 
-    def __init__(self, options: NatsOptions) -> None:
+    def __init__(self, options: NatsOptions, *, dial: Dial | None = None) -> None:
         self._options = options
         self._clock = asyncio.get_running_loop().time
-        self._dial = Dial(options, report=self._report, progress=self._report_progress)
+        self._dial = dial or Dial(options, report=self._report, progress=self._report_progress)
+        self._carries_requests = dial is None
+        self._watches: Connection | None = None
         self._repeats = Repeats(self._clock)
         self._link: ServerLink | None = None
         self._up = asyncio.Event()
@@ -133,6 +135,8 @@ class Connection:
 
         Pending requests fail, `on_lost` callbacks are called, and no task stays.
         """
+        if self._watches is not None:
+            await self._watches.close()
         self._closed = True
         if self._reconnecting is not None:
             self._reconnecting.cancel()
@@ -153,6 +157,19 @@ class Connection:
         every call of an `on_lost` callback.
         """
         return self._current().client
+
+    @property
+    def watches(self) -> "Connection":
+        """The separate connection of watches; its first `wait_connected` opens it.
+
+        The server sends all data of a connection in order. It may be 32 MiB ahead of a watch, which
+        takes this process seconds to read, and every answer would wait behind these messages. A
+        loss of this connection is logged by the watches that it breaks.
+        """
+        if self._watches is None and not self._closed:
+            dial = Dial(self._options, report=self._report, progress=self._report_progress)
+            self._watches = Connection(self._options, dial=dial)
+        return self._watches or self
 
     @property
     def api_prefix(self) -> str:
@@ -186,8 +203,9 @@ class Connection:
 
     @property
     def reconnects(self) -> bool:
-        """True until `close`; False also if the task that reconnects has failed."""
-        return self._reconnecting is not None and not self._reconnecting.done()
+        """True until `close`; False also if a task that reconnects has failed."""
+        has_ended = self._reconnecting is not None and self._reconnecting.done()
+        return not has_ended and (self._watches is None or self._watches.reconnects)
 
     def state(self) -> ConnectionState:
         """Return the present state."""
@@ -198,6 +216,8 @@ class Connection:
     async def wait_connected(self) -> None:
         """Wait until the connection is up; raises `StoreError` after `close`."""
         self._notice_loss()
+        if self._reconnecting is None and not self._closed:
+            self._reconnecting = asyncio.create_task(self._reconnect(), name="natsctl-watches")
         await self._up.wait()
         if self._closed:
             raise StoreError("the NATS connection was closed")
@@ -298,7 +318,8 @@ class Connection:
         self._since = self._clock()
         self._set_state(server=link.server.address)
         self._up.set()
-        log.info("connected to NATS", server=link.server.address)
+        if self._carries_requests:
+            log.info("connected to NATS", server=link.server.address)
         if self._state.losses:
             address = link.server.address
             self._notify(StoreError(f"reconnected to NATS at {address}"))
@@ -318,7 +339,8 @@ class Connection:
         if not self._closed:
             self._since = self._clock()
             self._set_state(losses=self._state.losses + 1, last_error=reason)
-            log.warning("lost the connection to NATS", server=link.server.address, error=reason)
+            if self._carries_requests:
+                log.warning("lost the connection to NATS", server=link.server.address, error=reason)
 
     def _notify(self, error: StoreError) -> None:
         for callback in list(self._listeners.values()):
@@ -344,11 +366,12 @@ class Connection:
         if self._repeats.due(message):
             log.warning("no connection to NATS yet", error=message)
 
-    async def _reconnect(self, link: ServerLink) -> None:
-        """Replace the link whenever it ends."""
+    async def _reconnect(self, link: ServerLink | None = None) -> None:
+        """Replace the link whenever it ends; without a link, make the first one."""
         while True:
-            await link.ended()
-            self._lost(link, link.reason)
+            if link is not None:
+                await link.ended()
+                self._lost(link, link.reason)
             link = await self._dial.patiently()
             self._use(link)
 

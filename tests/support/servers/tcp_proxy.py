@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -19,6 +20,8 @@ class CutProxy:
         self._port = free_port()
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._held: dict[asyncio.StreamWriter, asyncio.Event] = {}  # clients that get no data
+        self._newest: asyncio.StreamWriter | None = None
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -66,6 +69,18 @@ class CutProxy:
         """Forward the data that waits, and all later data."""
         self._flowing.set()
 
+    @contextmanager
+    def holding_newest(self) -> Iterator[None]:
+        """Forward no data to the client that connected last, while the context lasts."""
+        newest, released = self._newest, asyncio.Event()
+        assert newest is not None, "no client has connected"
+        self._held[newest] = released
+        try:
+            yield
+        finally:
+            del self._held[newest]
+            released.set()
+
     def _accept(self, listener: socket.socket) -> None:
         # not asyncio's server: its close leaks a connection that arrives at that moment
         with suppress(BlockingIOError):
@@ -78,6 +93,7 @@ class CutProxy:
         with suppress(OSError):
             async with opened(sock=accepted) as (reader, writer):
                 await self._flowing.wait()
+                self._newest = writer
                 host, port = self._target.hostname, self._target.port
                 async with opened(host, port) as (target_reader, target_writer):
                     to_target = asyncio.create_task(self._forward(reader, target_writer))
@@ -98,5 +114,7 @@ class CutProxy:
         with suppress(OSError):
             while data := await reader.read(65_536):
                 await self._flowing.wait()
+                if writer in self._held:
+                    await self._held[writer].wait()
                 writer.write(data)
                 await writer.drain()

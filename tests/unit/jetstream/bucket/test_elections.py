@@ -40,7 +40,7 @@ class Cluster:
         self.api_prefix = "$JS.API"
         self.publish_prefix = ""
         self.max_payload = 1024 * 1024
-        self.client = self
+        self.client = self.watches = self
         self.dropped: list[str] = []  # prefixes of requests that get no response, one each
         self.slow_s = 0.0  # duration of a request to create a consumer
         self.subscriptions = 0
