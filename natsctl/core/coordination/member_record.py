@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from natsctl.core.coordination.membership import Membership
-from natsctl.core.coordination.own_record import UNKNOWN_WORKLOAD, OwnRecord, Workload
+from natsctl.core.coordination.own_record import UNKNOWN_WORKLOAD, OwnRecord, OwnWrite, Workload
 from natsctl.core.coordination.term import Clock
 from natsctl.core.objects.compare_and_set import read
 from natsctl.errors import DECODE_ERRORS, ConflictError
@@ -88,6 +88,9 @@ class MemberRecord(OwnRecord[Membership]):
     def sent_at(self, seen: Membership) -> float | None:
         """Return when this process sent the record, or None if it has sent no such record."""
         return self._sent_at.get(seen.renewals) if seen.since == self._since else None
+
+    def _sent_time(self, own: Membership, last: OwnWrite[Membership]) -> float:
+        return self._sent_at.get(own.renewals, last.sent)
 
     def _next(self, members: tuple[str, ...], *, complete: bool, left: bool = False) -> Membership:
         self.renewals += 1

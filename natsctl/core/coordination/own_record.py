@@ -121,6 +121,10 @@ class OwnRecord(ABC, Generic[R]):
     def _own(self, value: bytes) -> R | None:
         """Return the record in *value* if this process has written it since it took the key."""
 
+    def _sent_time(self, own: R, last: OwnWrite[R]) -> float:  # noqa: ARG002 - a record may not differ from the one before
+        """Return a time before this record of this process was sent, if it may follow *last*."""
+        return last.sent
+
     async def _read(self) -> Stored | None:
         return await read(self._store, self.key)
 
@@ -137,7 +141,7 @@ class OwnRecord(ABC, Generic[R]):
         """Replace the last write.
 
         If an earlier write of this process is stored whose acknowledgement was lost, nothing is
-        written: that write becomes the last one, with the older time `sent`. Raises `ConflictError`
+        written: that write becomes the last one. Raises `ConflictError`
         if another process has changed the record, and another `StoreError` if the outcome is
         unknown.
         """
@@ -153,7 +157,8 @@ class OwnRecord(ABC, Generic[R]):
                 self._check_lost(error)
                 await self._put(record, current, epoch=last.epoch)
             else:
-                self._keep(OwnWrite(own, current.revision, last.sent, last.epoch))
+                sent = self._sent_time(own, last)
+                self._keep(OwnWrite(own, current.revision, sent, last.epoch))
         else:
             self._keep(OwnWrite(record, stored.revision, sent, last.epoch))
 

@@ -94,7 +94,9 @@ def shards(
             no member record.
         identity: the unique name of this process; by default a new one.
         peers: the names of the processes that are started together, this one included. Before it
-            works, this process waits *ttl_s* seconds for them, so that no key moves at the start.
+            works, this process waits for those that have not ended, so that no key moves at the
+            start. They list the same objects, so it waits as long as its own start took, and
+            *ttl_s* seconds.
 
     Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
@@ -172,7 +174,8 @@ class Shard(Participant):
         self._lost: tuple[str, ...] = ()  # members whose records are lost, as last logged
         self._members = NO_MEMBERS  # the members that share the keys
         self._rebalance: Rebalance | None = None  # to other members
-        self._joined_at = -math.inf  # when this process joined the group last
+        self._opened_at = clock()
+        self._peers_until = math.inf  # the end of the wait for the peers, once this process joins
 
     def state(self) -> ShardState:
         """Return the state of this process in the group."""
@@ -196,6 +199,8 @@ class Shard(Participant):
 
         If the store is out of reach for as long as the member's time to live, nothing is written.
         """
+        self._peers = MemberSet(name for name in self._peers.names if name != identity)
+        self._changed.set()
         ttl_s, key = self._record.ttl_s, record_key(self.name, identity)
         with suppress(TimeoutError):
             async with asyncio.timeout(ttl_s):
@@ -229,17 +234,23 @@ class Shard(Participant):
     async def _join(self) -> None:
         """Write a record that claims no key; retry until that succeeds."""
         self._members, self._rebalance, self._checked = NO_MEMBERS, None, False
-        self._joined_at = self._clock()
         while True:
             try:
                 async with asyncio.timeout(VOID * self._record.ttl_s):
                     if await self._unled():
                         await self._record.take(complete=await self._vacant(self.name))
                         self._well()
+                        self._begin_wait()
                         return
             except (StoreError, TimeoutError) as error:
                 self._note(error)
             await asyncio.sleep(LOOK * self._record.ttl_s)
+
+    def _begin_wait(self) -> None:
+        """Note until when the first keys wait for the peers; see `shards`."""
+        if self._peers_until == math.inf:
+            now = self._clock()
+            self._peers_until = now + (now - self._opened_at) + self._record.ttl_s
 
     async def _unled(self) -> bool:
         """Return whether no process leads the controller, as with `--leader-elect`."""
@@ -296,7 +307,7 @@ class Shard(Participant):
         """Return whether the first keys wait for processes that are started together."""
         if self._members != NO_MEMBERS or set(self._peers.names) <= set(self._group.living.names):
             return False
-        return self._clock() < self._joined_at + self._record.ttl_s
+        return self._clock() < self._peers_until
 
     def _check_others(self, own: Membership) -> None:
         """Check the other members before the first rebalance; *own* has come through the cache."""

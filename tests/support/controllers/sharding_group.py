@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -171,6 +171,7 @@ class Member:
         again_s: float | None,
         rate: float = 1.0,
         vacant: VacantByName = always_vacant,
+        peers: Sequence[str] = (),
     ) -> None:
         self.who = who
         loop = asyncio.get_running_loop()
@@ -184,6 +185,8 @@ class Member:
             ttl_s=TTL_S,
             clock=lambda: rate * loop.time(),
             vacant=vacant,
+            identity=who if peers else "",
+            peers=peers,
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)
         self.operator = Operator([self.controller], nats=stores, shard=make, settings=settings)
@@ -224,8 +227,8 @@ class Member:
 class Town:
     """A group of processes, their stores and the log of their syncs."""
 
-    def __init__(self) -> None:
-        self.stores = MemoryStores()
+    def __init__(self, stores: MemoryStores | None = None) -> None:
+        self.stores = stores or MemoryStores()
         self.floor = Floor()
         self.items = self.stores.store(Items.items.kind)
         self.leases = self.stores.store(ALL)
@@ -252,9 +255,12 @@ class Town:
         again_s: float | None = 0.5,
         rate: float = 1.0,
         vacant: VacantByName = always_vacant,
+        peers: Sequence[str] = (),
     ) -> Member:
-        """Start another process; `rate` is the speed of its clock; for `vacant` see `shards`."""
-        member = Member(who, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant)
+        """Start another process; `rate` is the speed of its clock; for the others see `shards`."""
+        member = Member(
+            who, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant, peers=peers
+        )
         self.members.append(member)
         return member
 

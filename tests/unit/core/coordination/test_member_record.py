@@ -53,6 +53,18 @@ async def test_a_joining_member_claims_no_members(
     assert (await record(store)).members == member.members == ()
 
 
+async def test_a_record_counts_from_a_write_without_a_reply_that_is_stored(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    await asyncio.sleep(1)
+    store.loses_replies = True
+    with pytest.raises(StoreError):
+        await member.write(("me",))
+    await asyncio.sleep(1)
+    await member.write(("me",))
+    assert member.void_at == 1 + 7
+
+
 async def test_a_record_counts_from_before_its_last_acknowledged_write(
     store: LostReplyStore, member: MemberRecord
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,8 +16,9 @@ from natsctl.core.coordination.sharding import shards
 from natsctl.daemon.operator import Operator
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.leases import LEASES
+from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
 from tests.support.controllers.sharding_group import TTL_S, Item, Items, Member, Town, Way, WayStore
 from tests.support.eventually import eventually
@@ -181,6 +183,52 @@ async def test_a_suspended_process_continues_no_sync(
         await asyncio.sleep(0)
     assert town.floor.visits[visits_before:] == []
     await eventually(lambda: town.shared(one))
+
+
+async def test_members_keep_their_keys_if_no_reply_to_a_write_arrives(town: Town) -> None:
+    one, two = town.join("one", again_s=None), town.join("two", again_s=None)
+    await eventually(lambda: town.shared(one, two))
+    await asyncio.sleep(TTL_S)
+    visits_before = len(town.floor.visits)
+    one.way.unanswered = two.way.unanswered = True
+    await asyncio.sleep(5 * TTL_S)
+    assert town.shared(one, two)
+    assert town.floor.visits[visits_before:] == []
+
+
+class SlowStores(MemoryStores):
+    """Stores whose bucket of items opens after *delays_s*, one time for each process."""
+
+    def __init__(self, *delays_s: float) -> None:
+        super().__init__()
+        self._delays_s = list(delays_s)
+
+    async def open(self, kind: Kind[Any]) -> MemoryStore:
+        if kind is Items.items.kind:
+            await asyncio.sleep(self._delays_s.pop(0))
+        return await super().open(kind)
+
+
+async def test_processes_that_start_slowly_together_sync_only_their_own_keys() -> None:
+    town = Town(SlowStores(1.5 * TTL_S, 3.5 * TTL_S))
+    await town.put(*KEYS)
+    one, two = (town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two"))
+    await eventually(lambda: town.shared(one, two))
+    await asyncio.sleep(TTL_S)
+    assert sorted(key for _, key in town.floor.visits) == sorted(KEYS)
+    await town.close()
+
+
+async def test_a_process_does_not_wait_for_one_that_has_ended() -> None:
+    town = Town(SlowStores(3 * TTL_S, 0.0))
+    await town.put(*KEYS)
+    one, two = (town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two"))
+    await two.kill()
+    await asyncio.sleep(2 * TTL_S)
+    await one.shard.withdraw("two")
+    await eventually(lambda: town.shared(one))
+    assert asyncio.get_running_loop().time() < 3.5 * TTL_S
+    await town.close()
 
 
 class FarStore(WayStore):
