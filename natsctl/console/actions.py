@@ -13,7 +13,6 @@ from natsctl.console.garbage import Applied, Choice, apply_garbage
 from natsctl.console.keys import Keys
 from natsctl.console.reads.identity import identity_on
 from natsctl.console.reads.roster import Roster
-from natsctl.console.reads.verbs import check_offered
 from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.pauses import (
@@ -146,9 +145,8 @@ class Actions:
         )
 
     async def _resync(self, request: Request) -> Outcome:
-        daemons = await self._roster.daemons()
-        name = daemons.controller(request.controller)
-        await check_offered(daemons, Verb.RESYNC, name)
+        name = request.controller
+        daemons = await self._roster.offering(Verb.RESYNC, name)
         answers = await daemons.resync(name, request.keys)
         count = sum(answer.queued for answer in answers)
         queued = "1 key" if count == 1 else f"{count} keys"
@@ -214,30 +212,28 @@ class Actions:
         """Return a function that lets a daemon plan, which has the code of the controller."""
 
         async def plan(keys: Sequence[str]) -> Plan:
-            daemons = await self._roster.daemons()
-            name = daemons.controller(controller)
             try:
-                await check_offered(daemons, Verb.PLAN, name)
+                daemons = await self._roster.offering(Verb.PLAN, controller)
             except OldDaemonError as error:
                 raise OldDaemonError(
                     f"{error}; natsctl console -c M:C plans with the code of the class M:C"
                 ) from error
-            return await daemons.plan_keys(name, keys)
+            return await daemons.plan_keys(controller, keys)
 
         return plan
 
     async def _garbage(self, request: Request) -> Outcome:
-        daemons = await self._roster.daemons()
-        applied = await apply_garbage(daemons, request.controller, request.objects, request.count)
+        applied = await apply_garbage(
+            self._roster, request.controller, request.objects, request.count
+        )
         objects = "1 object" if applied.removed == 1 else f"{applied.removed} objects"
         kept = [f"{one.orphan.kind}/{one.orphan.key} kept: {one.reason}" for one in applied.kept]
         message = f"{objects} of {request.controller} deleted"
         return Outcome(message=message, warnings=kept[:KEYS_MAX], result=applied)
 
     async def _record(self, request: Request) -> Outcome:
-        daemons = await self._roster.daemons()
-        name = daemons.controller(request.controller)
-        await check_offered(daemons, Verb.RECORD, name)
+        name = request.controller
+        daemons = await self._roster.offering(Verb.RECORD, name)
         answers = await daemons.record(name, request.keys, stop=request.stop)
         keys = sorted({key for answer in answers for key in answer.keys})
         recorded = f"every sync of {', '.join(keys[:KEYS_MAX])}" if keys else "failed syncs only"

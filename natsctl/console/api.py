@@ -16,7 +16,6 @@ from natsctl.console.live import Feed, Notice, follow
 from natsctl.console.reads.identity import Identity, identity_on
 from natsctl.console.reads.listings import Listing, Listings
 from natsctl.console.reads.roster import Roster
-from natsctl.console.reads.verbs import check_offered
 from natsctl.console.table import Query, Table
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
@@ -92,10 +91,9 @@ class Console:
 
     async def recording(self, parameters: Parameters) -> tuple[str, bytes]:
         """Return the file name and the masked text of the newest recording of a key."""
-        daemons = await self.roster.daemons()
-        name = daemons.controller(_required(parameters, "controller"))
+        name = _required(parameters, "controller")
         key = check_key(_required(parameters, "key"))
-        await check_offered(daemons, Verb.RECORDING, name)
+        daemons = await self.roster.offering(Verb.RECORDING, name)
         text = await daemons.recording(name, key)
         return f"{name}-{key.replace('/', '-')}.json", msgspec.json.format(text, indent=1) + b"\n"
 
@@ -192,7 +190,7 @@ class Console:
         return await self._key_views.comparison(controller, bucket, key, revisions)
 
     async def _garbage(self, parameters: Parameters) -> Garbage:
-        return await garbage(await self.roster.daemons(), _required(parameters, "controller"))
+        return await garbage(self.roster, _required(parameters, "controller"))
 
     async def _buckets(self) -> Buckets:
         return await buckets(self._connection, await self._controllers_by_bucket())

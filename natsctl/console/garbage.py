@@ -3,9 +3,7 @@
 import msgspec
 
 from natsctl.console.answers import Answer
-from natsctl.console.reads.verbs import check_offered
-from natsctl.daemon.api.client import Daemons
-from natsctl.daemon.api.messages import ControllerPlan
+from natsctl.console.reads.roster import Roster
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import ConflictError, UsageError
 from natsctl.model.garbage import Kept, Orphan
@@ -35,15 +33,16 @@ class Applied(msgspec.Struct, frozen=True):
     kept: list[Kept]
 
 
-async def garbage(daemons: Daemons, name: str) -> Garbage:
+async def garbage(roster: Roster, name: str) -> Garbage:
     """Return the orphans of a controller, as the leader of the bucket confirms them now."""
-    plan = await _plan(daemons, name)
+    daemons = await roster.offering(Verb.GC_PLAN, name)
+    plan = await daemons.plan(name)
     return Garbage(
         controller=plan.controller, orphans=plan.orphans, refused=plan.refused, more=plan.more
     )
 
 
-async def apply_garbage(daemons: Daemons, name: str, chosen: list[Choice], count: int) -> Applied:
+async def apply_garbage(roster: Roster, name: str, chosen: list[Choice], count: int) -> Applied:
     """Delete the chosen orphans, if each still has the revision that the user saw.
 
     *count* is the number that the user typed. Raises `UsageError` if it is another number than that
@@ -52,7 +51,8 @@ async def apply_garbage(daemons: Daemons, name: str, chosen: list[Choice], count
     wanted = {(choice.kind, choice.key, choice.revision) for choice in chosen}
     if not wanted or count != len(wanted):
         raise UsageError(f"{len(wanted)} objects are chosen, and {count} was typed")
-    plan = await _plan(daemons, name)
+    daemons = await roster.offering(Verb.GC_PLAN, name)
+    plan = await daemons.plan(name)
     orphans = tuple(
         orphan for orphan in plan.orphans if (orphan.kind, orphan.key, orphan.revision) in wanted
     )
@@ -63,9 +63,3 @@ async def apply_garbage(daemons: Daemons, name: str, chosen: list[Choice], count
         )
     removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
     return Applied(len(removed.orphans), list(removed.kept))
-
-
-async def _plan(daemons: Daemons, name: str) -> ControllerPlan:
-    name = daemons.controller(name)
-    await check_offered(daemons, Verb.GC_PLAN, name)
-    return await daemons.plan(name)

@@ -10,9 +10,7 @@ from natsctl.console.answers import Answer, Partial, Problem, missing, problem_o
 from natsctl.console.keys import Keys
 from natsctl.console.reads.masking import ShownValue, shown_differences, shown_value
 from natsctl.console.reads.roster import Roster
-from natsctl.console.reads.verbs import check_offered
 from natsctl.core.insight.tree import Branch
-from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, UsageError
@@ -72,23 +70,23 @@ class KeyViews:
     async def of_controller(self, controller: str, key: str, bucket: str = "") -> KeyView:
         """Return the view of a primary; raises if no daemon runs the controller."""
         daemons = await self._roster.daemons()
-        name = daemons.controller(controller)
+        daemons.controller(controller)
         check_key(key)
         errors: dict[str, Problem] = {}
         explain, tree, where = await asyncio.gather(
-            _part("explain", self._explain(daemons, name, key), errors),
-            _part("tree", _tree(daemons, name, key), errors),
-            _part("object", self._keys.bucket_of(name, bucket), errors),
+            _part("explain", self._explain(controller, key), errors),
+            _part("tree", self._tree(controller, key), errors),
+            _part("object", self._keys.bucket_of(controller, bucket), errors),
         )
         if where is None and tree is not None and tree.bucket:
             where = tree.bucket
             errors.pop("object", None)
         view = await self._stored(where, key, errors)
         if view.object is None and explain is not None and not explain.found:
-            raise NotFoundError(f"{name} has no {key}, and no sync or event of it")
+            raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
         return msgspec.structs.replace(
             view,
-            controller=name,
+            controller=controller,
             explain=None if explain is None else explain.explanations,
             tree=tree,
             partial=None if explain is None else explain.partial,
@@ -109,14 +107,14 @@ class KeyViews:
             known = [_described_one(newest)]
             return KeyView(controller="", key=key, bucket=bucket, revisions=known)
         daemons = await self._roster.daemons()
-        name = daemons.controller(controller)
+        daemons.controller(controller)
         check_key(key)
         explain, tree = await asyncio.gather(
-            _part("explain", self._explain(daemons, name, key), errors),
-            _part("tree", _tree(daemons, name, key), errors),
+            _part("explain", self._explain(controller, key), errors),
+            _part("tree", self._tree(controller, key), errors),
         )
         return KeyView(
-            controller=name,
+            controller=controller,
             key=key,
             bucket=bucket,
             explain=None if explain is None else explain.explanations,
@@ -150,14 +148,18 @@ class KeyViews:
             more=len(differences[DIFFERENCES_MAX:]),
         )
 
-    async def _explain(self, daemons: Daemons, name: str, key: str) -> "_Explained":
-        await check_offered(daemons, Verb.EXPLAIN, name)
-        explanations = await daemons.explain(name, key)
+    async def _explain(self, controller: str, key: str) -> "_Explained":
+        daemons = await self._roster.offering(Verb.EXPLAIN, controller)
+        explanations = await daemons.explain(controller, key)
         present = [one for one in explanations if one.present or one.past]
         whole = any(one.here and one.member for one in explanations)
         ids = {one.daemon.id for one in explanations}
-        partial = None if whole else missing(daemons.running(name), ids)
+        partial = None if whole else missing(daemons.running(controller), ids)
         return _Explained(present or explanations, bool(present), partial)
+
+    async def _tree(self, controller: str, key: str) -> Branch:
+        daemons = await self._roster.offering(Verb.TREE, controller)
+        return await daemons.tree(controller, key)
 
     async def _stored(self, bucket: str | None, key: str, errors: dict[str, Problem]) -> KeyView:
         """Return the parts of the view that the bucket has."""
@@ -190,11 +192,6 @@ class _Explained(msgspec.Struct, frozen=True):
     explanations: list[KeyExplanation]
     found: bool
     partial: Partial | None
-
-
-async def _tree(daemons: Daemons, name: str, key: str) -> Branch:
-    await check_offered(daemons, Verb.TREE, name)
-    return await daemons.tree(name, key)
 
 
 async def _part(name: str, work: Awaitable[T], errors: dict[str, Problem]) -> T | None:

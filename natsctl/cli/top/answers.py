@@ -12,7 +12,6 @@ from natsctl.console.home import Home, Overview
 from natsctl.console.keys import Keys, states_of
 from natsctl.console.reads.listings import Listings
 from natsctl.console.reads.roster import Roster
-from natsctl.console.reads.verbs import check_offered
 from natsctl.console.statuses import Row
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.messages import KeyExplanation
@@ -96,13 +95,11 @@ class LiveAnswers:
 
     async def key(self, controller: str, key: str) -> KeyState:
         """See `Answers.key`."""
-        daemons = await self._roster.daemons()
-        name = daemons.controller(controller)
-        await check_offered(daemons, Verb.EXPLAIN, name)
-        explanations = await daemons.explain(name, key)
+        daemons = await self._roster.offering(Verb.EXPLAIN, controller)
+        explanations = await daemons.explain(controller, key)
         try:
-            await check_offered(daemons, Verb.TREE, name)
-            return KeyState(explanations, await daemons.tree(name, key))
+            daemons = await self._roster.offering(Verb.TREE, controller)
+            return KeyState(explanations, await daemons.tree(controller, key))
         except (NatsctlError, TimeoutError) as error:
             return KeyState(explanations, problem_of(error))
 

@@ -2,9 +2,12 @@
 
 import asyncio
 
+from natsctl.console.answers import OldDaemonError
 from natsctl.console.reads.background import retrieved
 from natsctl.daemon.api.client import NO_DAEMON, Daemons
-from natsctl.errors import NoDaemonError
+from natsctl.daemon.api.mode import Mode
+from natsctl.daemon.api.verbs import Verb
+from natsctl.errors import NatsctlError, NoDaemonError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 
 FRESH_S = 2.0  # an older list of daemons is read again in the background
@@ -34,6 +37,19 @@ class Roster:
             raise NoDaemonError(NO_DAEMON)
         return self._daemons
 
+    async def offering(self, verb: Verb, controller: str) -> Daemons:
+        """Return the daemons that run, one of which answers the verb about the controller.
+
+        Raises an error that states why none does: `UsageError` if the controller has no such verb
+        or only plans, `OldDaemonError` if its daemons are too old, and the errors of `daemons` and
+        `Daemons.controller`.
+        """
+        daemons = await self.daemons()
+        daemons.controller(controller)
+        if not daemons.offers(verb, controller):
+            raise await _refusal(daemons, verb, controller)
+        return daemons
+
     def _searching(self) -> "asyncio.Task[None]":
         if self._search is None or self._search.done():
             self._search = asyncio.create_task(self._find(), name="daemons")
@@ -52,3 +68,20 @@ class Roster:
         if self._search is not None:
             self._search.cancel()
             await asyncio.wait((self._search,))
+
+
+async def _refusal(daemons: Daemons, verb: Verb, controller: str) -> NatsctlError:
+    statuses = await daemons.status(controller)
+    if all(status.mode == Mode.DRY_RUN for status in statuses):
+        return UsageError(
+            f"{controller} only plans, with natsctl run --dry-run: no daemon answers {verb}"
+        )
+    if verb.collects and daemons.offers(Verb.RESYNC, controller):
+        return UsageError(f"{controller} makes no secondaries: it has no garbage")
+    if verb.acts and not daemons.offers(Verb.RESYNC, controller):
+        return NatsctlError(f"{controller} runs, but no daemon leads it now: try again")
+    versions = ", ".join(sorted({status.daemon.version for status in statuses}))
+    return OldDaemonError(
+        f"no daemon of {controller} knows {verb}: the daemons have version {versions}, or the "
+        "controller is of a sort without it"
+    )
