@@ -80,20 +80,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             check_key(key)
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of an action: a sentence, the exceptions, and a result for the page."""
-
-    message: str
-    warnings: list[str] = []
-    result: Applied | Plan | None = None
-
-
 class Report(Answer, frozen=True, kw_only=True):
-    """The answer to an action; `recorded` is whether the events name the user."""
+    """The answer to an action: a sentence, the exceptions, and a result for the page.
+
+    `recorded` is whether the events name the user.
+    """
 
     message: str
-    warnings: list[str]
-    recorded: bool
+    warnings: list[str] = msgspec.field(default_factory=list)
+    recorded: bool = False
     result: Applied | Plan | None = None
 
 
@@ -117,7 +112,7 @@ class Actions:
         self._keys = keys
         self._planners = planners
         self._screen = screen
-        self._actions: dict[str, Callable[[Request], Awaitable[Outcome]]] = {
+        self._actions: dict[str, Callable[[Request], Awaitable[Report]]] = {
             "resync": self._resync,
             "pause": self._pause,
             "resume": self._resume,
@@ -135,16 +130,10 @@ class Actions:
             request = msgspec.json.decode(body, type=Request)
         except msgspec.DecodeError as error:
             raise UsageError(f"the request is not valid: {error}") from error
-        outcome = await action(request)
-        warnings = [] if name == "plan" else await self._recorded(name, request, outcome)
-        return Report(
-            message=outcome.message,
-            warnings=[*outcome.warnings, *warnings],
-            recorded=name != "plan" and not warnings,
-            result=outcome.result,
-        )
+        report = await action(request)
+        return report if name == "plan" else await self._recorded(name, request, report)
 
-    async def _resync(self, request: Request) -> Outcome:
+    async def _resync(self, request: Request) -> Report:
         name = request.controller
         daemons = await self._roster.offering(Verb.RESYNC, name)
         answers = await daemons.resync(name, request.keys)
@@ -152,15 +141,15 @@ class Actions:
         queued = "1 key" if count == 1 else f"{count} keys"
         where = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
         message = f"{queued} of {name} queued{f' in {where}' if where else ''}"
-        return Outcome(message=message, warnings=list(Unqueued.of(answers).reasons())[:KEYS_MAX])
+        return Report(message=message, warnings=list(Unqueued.of(answers).reasons())[:KEYS_MAX])
 
-    async def _pause(self, request: Request) -> Outcome:
+    async def _pause(self, request: Request) -> Report:
         duration = duration_in(request.lasts) if request.lasts else None
         pause = new_pause(reason=request.reason, duration=duration)
         end = f" until {pause.until}" if pause.until else ""
         if request.everything:
             await pause_controller(self._connection, request.controller, pause)
-            return Outcome(message=f"controller {request.controller} paused{end}")
+            return Report(message=f"controller {request.controller} paused{end}")
 
         async def pause_one(bucket: str, key: str) -> str:
             await pause_object(self._connection, bucket, key, pause)
@@ -168,11 +157,11 @@ class Actions:
 
         return await self._each(request, pause_one)
 
-    async def _resume(self, request: Request) -> Outcome:
+    async def _resume(self, request: Request) -> Report:
         if request.everything:
             pause = await resume_controller(self._connection, request.controller)
             state = "is not paused" if pause is None else "resumed"
-            return Outcome(message=f"controller {request.controller} {state}")
+            return Report(message=f"controller {request.controller} {state}")
 
         async def resume_one(bucket: str, key: str) -> str:
             resumption = await resume_object(self._connection, bucket, key, [request.controller])
@@ -180,13 +169,14 @@ class Actions:
                 raise NotFoundError(f"{bucket} has no {key}")
             return f"{bucket}/{key} {'is not paused' if resumption.pause is None else 'resumed'}"
 
-        outcome = await self._each(request, resume_one)
+        report = await self._each(request, resume_one)
         if await paused_controller(self._connection, request.controller) is None:
-            return outcome
-        paused = f"controller {request.controller} is paused as a whole: resume it too"
-        return msgspec.structs.replace(outcome, warnings=[*outcome.warnings, paused])
+            return report
+        return _warned(
+            report, f"controller {request.controller} is paused as a whole: resume it too"
+        )
 
-    async def _each(self, request: Request, act: Callable[[str, str], Awaitable[str]]) -> Outcome:
+    async def _each(self, request: Request, act: Callable[[str, str], Awaitable[str]]) -> Report:
         """Act on each key; raises the error of the first one if none succeeds."""
         if not request.keys:
             raise UsageError("name keys, or the whole controller")
@@ -201,12 +191,12 @@ class Actions:
                 errors.append(error)
         if errors and not done:
             raise errors[0]
-        return Outcome(message=", ".join(done), warnings=[problem_of(e).message for e in errors])
+        return Report(message=", ".join(done), warnings=[problem_of(e).message for e in errors])
 
-    async def _plan(self, request: Request) -> Outcome:
+    async def _plan(self, request: Request) -> Report:
         planner = self._planners.get(request.controller)
         plan = await (planner or self._daemon_plans(request.controller))(request.keys)
-        return Outcome(message=str(plan.summary), result=plan)
+        return Report(message=str(plan.summary), result=plan)
 
     def _daemon_plans(self, controller: str) -> MakePlan:
         """Return a function that lets a daemon plan, which has the code of the controller."""
@@ -222,31 +212,35 @@ class Actions:
 
         return plan
 
-    async def _garbage(self, request: Request) -> Outcome:
+    async def _garbage(self, request: Request) -> Report:
         applied = await apply_garbage(
             self._roster, request.controller, request.objects, request.count
         )
         objects = "1 object" if applied.removed == 1 else f"{applied.removed} objects"
         kept = [f"{one.orphan.kind}/{one.orphan.key} kept: {one.reason}" for one in applied.kept]
         message = f"{objects} of {request.controller} deleted"
-        return Outcome(message=message, warnings=kept[:KEYS_MAX], result=applied)
+        return Report(message=message, warnings=kept[:KEYS_MAX], result=applied)
 
-    async def _record(self, request: Request) -> Outcome:
+    async def _record(self, request: Request) -> Report:
         name = request.controller
         daemons = await self._roster.offering(Verb.RECORD, name)
         answers = await daemons.record(name, request.keys, stop=request.stop)
         keys = sorted({key for answer in answers for key in answer.keys})
         recorded = f"every sync of {', '.join(keys[:KEYS_MAX])}" if keys else "failed syncs only"
-        return Outcome(message=f"{name} records {recorded}")
+        return Report(message=f"{name} records {recorded}")
 
-    async def _recorded(self, action: str, request: Request, outcome: Outcome) -> list[str]:
-        """Record the action as an event of each key; return why that failed."""
+    async def _recorded(self, action: str, request: Request, report: Report) -> Report:
+        """Record the action as an event of each key; the result warns if that failed."""
         identity = await identity_on(self._connection)
         reason = f"{self._screen.name.title()}{action.title()}"
-        message = f"{action} by {identity} in {self._screen.value}: {outcome.message}"
+        message = f"{action} by {identity} in {self._screen.value}: {report.message}"
         try:
             for key in request.keys or [WHOLE]:
                 await record_event(self._connection, request.controller, key, reason, message)
         except NatsctlError as error:
-            return [f"no event names you: {problem_of(error).message}"]
-        return []
+            return _warned(report, f"no event names you: {problem_of(error).message}")
+        return msgspec.structs.replace(report, recorded=True)
+
+
+def _warned(report: Report, warning: str) -> Report:
+    return msgspec.structs.replace(report, warnings=[*report.warnings, warning])
