@@ -16,7 +16,6 @@ import ssl
 import tempfile
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -31,13 +30,13 @@ from natsctl.kubernetes.access.kubeconfig import ClusterTarget, User, find_targe
 from natsctl.kubernetes.access.login import Access, Login
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.access.proxies import proxy_for
+from natsctl.kubernetes.http.pool import HttpPool
 from natsctl.kubernetes.http.transport import Transport
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
 
 IDLE_S = 60.0  # an unused connection is closed after this time
-BUFFER_BYTES = 256 * 1024  # read ahead from each response
 CLOSE_S = 2.0  # timeout for closing all connections
 
 
@@ -60,26 +59,20 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
     access = await load(None)
     login = Login(access, load, retry_s=options.reread_s)
     with login.secrets:
-        async with _session(options) as session:
-            yield Transport(session, access, login, options)
+        async with _connector() as connector:
+            pool = HttpPool(connector, options.connect_timeout_s)
+            yield Transport(pool, access, login, options)
 
 
 @asynccontextmanager
-async def _session(options: KubeOptions) -> AsyncIterator[aiohttp.ClientSession]:
+async def _connector() -> AsyncIterator[aiohttp.BaseConnector]:
     async with (
         _tracked_sockets() as make_socket,
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=IDLE_S, socket_factory=make_socket
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": f"natsctl/{version('natsctl')}"},
-            timeout=aiohttp.ClientTimeout(total=None, connect=options.connect_timeout_s),
-            read_bufsize=BUFFER_BYTES,
-        ) as session,
+        aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=IDLE_S, socket_factory=make_socket
+        ) as connector,
     ):
-        session._retry_connection = False  # noqa: SLF001 - only Transport decides about retries
-        yield session
+        yield connector
 
 
 @asynccontextmanager

@@ -1,11 +1,10 @@
 """Sends requests to a kube-apiserver within a deadline, and retries them if that is safe."""
 
 import asyncio
-import io
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TypeVar
@@ -13,7 +12,6 @@ from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from natsctl.errors import (
     InvalidObjectError,
@@ -27,10 +25,11 @@ from natsctl.errors import (
 from natsctl.kubernetes.access.login import Access, Login
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.http.api_errors import error_for, read_status
-from natsctl.kubernetes.http.body import abort, read_body
 from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.lines import read_lines
+from natsctl.kubernetes.http.pool import HttpPool
 from natsctl.kubernetes.http.request import RequestInfo, request_info, request_span
+from natsctl.kubernetes.http.response import HttpResponse
 from natsctl.kubernetes.http.server_warnings import ServerWarnings
 from natsctl.kubernetes.http.wire import READS, Reply
 from natsctl.telemetry.logger import get_logger
@@ -42,7 +41,6 @@ log = get_logger(__name__)
 PAUSE_MIN_S = 0.1  # pause before the first retry, doubled for each further one
 PAUSE_MAX_S = 5.0
 ERROR_BODY_MAX_BYTES = 64 * 1024
-CHUNK_BYTES = 1024 * 1024  # a larger request body is sent in chunks
 
 _TRANSIENT = (429, 500, 502, 503, 504)
 _PERMANENT = (TooLargeError, InvalidObjectError)  # some servers answer these with status 500
@@ -76,7 +74,7 @@ class _Failure(msgspec.Struct, frozen=True):
     status: int | None = None  # the HTTP status, if there is a response
 
 
-Outcome = TypeVar("Outcome", Reply | _Failure, aiohttp.ClientResponse | _Failure)
+Outcome = TypeVar("Outcome", Reply | _Failure, HttpResponse | _Failure)
 
 
 class Transport:
@@ -92,14 +90,12 @@ class Transport:
         answers: attempts by method and by the status of the response, `<error>` if there is none.
     """
 
-    def __init__(
-        self, session: aiohttp.ClientSession, access: Access, login: Login, options: KubeOptions
-    ) -> None:
+    def __init__(self, pool: HttpPool, access: Access, login: Login, options: KubeOptions) -> None:
         self.server = access.server
         self.namespace = access.namespace
         self.answers: Counter[tuple[str, str]] = Counter()
         self._warnings = ServerWarnings()
-        self._session = session
+        self._pool = pool
         self._login = login
         self._options = options
         self._slots = asyncio.Semaphore(options.in_flight_max)
@@ -184,7 +180,7 @@ class Transport:
             async with aclosing(lines):
                 yield lines
         finally:
-            abort(response)
+            response.abort()
 
     async def _send_until_answered(self, request: _Request, deadline: float) -> Reply:
         """Retry until the request succeeds, fails permanently, or has no time left."""
@@ -230,41 +226,27 @@ class Transport:
 
     async def _send(self, request: _Request, access: Access) -> Reply | _Failure:
         try:
-            async with self._start(request, access) as response:
-                self._count(request, response)
-                if response.status not in _SUCCESS:
-                    return await _error_response(request, access, response)
-                return await self._read_reply(request, response)
+            response = await self._start(request, access)
+            self._count(request, response)
+            if response.status not in _SUCCESS:
+                return await _error_response(request, access, response)
+            return await self._read_reply(request, response)
         except (aiohttp.ClientError, OSError) as error:
             return self._no_response(request, error)
 
-    def _start(
-        self, request: _Request, access: Access
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    async def _start(self, request: _Request, access: Access) -> HttpResponse:
         query = _encoded(tuple(request.query.items())) if request.query else ""
-        scheme, authority, root = _server_parts(access.server)
-        return self._session.request(
+        return await self._pool.send(
+            access,
             request.method,
-            URL.build(
-                scheme=scheme,
-                authority=authority,
-                path=root + request.path,
-                query_string=query,
-                encoded=True,
-            ),
-            data=_payload(request.body),
-            headers=access.headers + request.headers + trace_headers(),
-            allow_redirects=False,
-            ssl=access.tls,
-            server_hostname=access.server_name,
-            proxy=access.proxy,
+            f"{request.path}?{query}" if query else request.path,
+            request.headers + trace_headers(),
+            request.body,
         )
 
-    async def _read_reply(
-        self, request: _Request, response: aiohttp.ClientResponse
-    ) -> Reply | _Failure:
+    async def _read_reply(self, request: _Request, response: HttpResponse) -> Reply | _Failure:
         limit = self._options.answer_max_bytes
-        body = await read_body(response, limit)
+        body = await response.read(limit)
         if len(body) > limit:
             return _Failure(
                 TooLargeError(
@@ -274,7 +256,7 @@ class Transport:
             )
         return Reply(response.status, body, response.headers.get("Date", ""))
 
-    def _count(self, request: _Request, response: aiohttp.ClientResponse) -> None:
+    def _count(self, request: _Request, response: HttpResponse) -> None:
         """Count the response, and log the warnings in its headers."""
         self.answers[str(response.status), request.method] += 1
         if warnings := response.headers.getall("Warning", ()):
@@ -294,7 +276,7 @@ class Transport:
         retry = not failure.certificate and (request.safe or not failure.sent)
         return _Failure(store_error, retry=retry, renew_access=failure.certificate)
 
-    async def _open_stream(self, request: _Request) -> aiohttp.ClientResponse:
+    async def _open_stream(self, request: _Request) -> HttpResponse:
         access = await self._login.current()
         outcome = await self._attempt_stream(request, access)
         if isinstance(outcome, _Failure) and outcome.renew_access:
@@ -304,23 +286,18 @@ class Transport:
             raise outcome.error
         return outcome
 
-    async def _attempt_stream(
-        self, request: _Request, access: Access
-    ) -> aiohttp.ClientResponse | _Failure:
+    async def _attempt_stream(self, request: _Request, access: Access) -> HttpResponse | _Failure:
         """Send the request and return the response before its body arrives."""
         with _span(request, access) as span:
             return _recorded(span, await self._send_stream(request, access))
 
-    async def _send_stream(
-        self, request: _Request, access: Access
-    ) -> aiohttp.ClientResponse | _Failure:
+    async def _send_stream(self, request: _Request, access: Access) -> HttpResponse | _Failure:
         try:
-            response = await self._start(request, access).__aenter__()
+            response = await self._start(request, access)
             self._count(request, response)
             if response.status in _SUCCESS:
                 return response
-            async with response:
-                return await _error_response(request, access, response)
+            return await _error_response(request, access, response)
         except (aiohttp.ClientError, OSError) as error:
             failure = self._no_response(request, error)
             broken = WatchBrokenError(str(failure.error))
@@ -334,22 +311,8 @@ def _encoded(query: tuple[tuple[str, str], ...]) -> str:
     return urlencode(query)
 
 
-@lru_cache(maxsize=16)
-def _server_parts(server: str) -> tuple[str, str, str]:
-    """Return the scheme, the authority and the path of a server's URL."""
-    url = URL(server, encoded=True)
-    return url.scheme, url.raw_authority, url.raw_path.rstrip("/")
-
-
-def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Return the body, or a stream that aiohttp sends in chunks if the body is large."""
-    return body if body is None or len(body) <= CHUNK_BYTES else io.BytesIO(body)
-
-
-async def _error_response(
-    request: _Request, access: Access, response: aiohttp.ClientResponse
-) -> _Failure:
-    body = await read_body(response, ERROR_BODY_MAX_BYTES)
+async def _error_response(request: _Request, access: Access, response: HttpResponse) -> _Failure:
+    body = await response.read(ERROR_BODY_MAX_BYTES)
     if access.secret:
         body = body.replace(access.secret.encode(), b"***")
     error = error_for(read_status(response.status, body), request.info)
