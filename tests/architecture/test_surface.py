@@ -72,6 +72,14 @@ def test_importing_natsctl_does_not_load_the_package(package: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+def test_the_stores_of_nats_do_not_load_aiohttp() -> None:
+    code = (
+        "import sys, natsctl.jetstream.stores, nats; "
+        "assert not {'aiohttp', 'multidict'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 def test_the_readme_controller_passes_the_readme_test() -> None:
     namespace: dict[str, object] = {}
     for block in re.findall(r"```python[^\n]*\n(.*?)```", README, re.DOTALL):

@@ -14,6 +14,7 @@ from natsctl.jetstream.connection.options import NatsOptions
 from tests.support.clients.stream_requests import STREAM, holds, messages, put, works
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsCluster, NatsServer
+from tests.support.servers.ports import free_port
 from tests.support.servers.tcp_proxy import CutProxy
 
 GREETING = b'INFO {"version": "2.12.0", "max_payload": 1048576, "headers": true}\r\n'
@@ -102,6 +103,15 @@ async def test_open_with_wait_raises_for_wrong_credentials(tmp_path: Path) -> No
 async def test_one_reachable_server_of_several_suffices(nats_server: NatsServer) -> None:
     async with connect(f"nats://127.0.0.1:1,{nats_server.url}") as connection:
         assert connection.state().server == nats_server.url
+
+
+@pytest.mark.filterwarnings("ignore:parameter 'timeout':DeprecationWarning")  # nats-py's argument
+async def test_a_connection_over_web_sockets_works(tmp_path: Path) -> None:
+    port = free_port()
+    config = f"websocket {{ listen: 127.0.0.1:{port}, no_tls: true }}"
+    server = NatsServer(tmp_path / "nats", config=config)
+    async with server, connect(f"ws://127.0.0.1:{port}") as connection:
+        assert await works(connection)
 
 
 async def test_the_connection_returns_after_a_restart_of_the_server(
