@@ -1,8 +1,8 @@
 """Runs the controllers of `natsctl run` in this process."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,12 +43,6 @@ if TYPE_CHECKING:  # importing it takes a third of a second
 
 log = get_logger(__name__)
 
-Serve = Callable[[NatsOptions], Coroutine[None, None, None]]
-"""Runs the controllers with a NATS connection until they stop."""
-
-ServeWith = Callable[..., Coroutine[None, None, None]]
-"""Does the same; also takes the vitals, and `on_stop`, which is called when the stop begins."""
-
 
 async def run_controllers(
     paths: Sequence[str],
@@ -73,158 +67,140 @@ async def run_controllers(
         ended_peers: the processes of the supervisor that have ended.
         dry_run: plan, and write nothing.
     """
+    vitals = Vitals()
+    limit = StopLimit(settings.controllers.stop_timeout_s)
     with reporting(place) as report:
         controllers = [load_runnable_controller(path) for path in paths]
         spare_collections()
         report(Loaded())
-        if dry_run:
-            serve = partial(_serve_plan, controllers, settings.controllers, cluster)
-        else:
-            serve = partial(
-                _serve,
-                controllers,
-                settings.controllers,
-                cluster,
-                report=report,
-                place=place,
-                ended_peers=ended_peers,
-            )
+        daemon = _Daemon(
+            controllers=controllers,
+            settings=settings.controllers,
+            cluster=cluster,
+            place=place,
+            ended_peers=ended_peers,
+            vitals=vitals,
+            report=report,
+            on_stop=limit.start,
+        )
+        serve = daemon.plan if dry_run else daemon.work
+
+        async def work() -> None:
+            if server is None:
+                await serve(options)
+                return
+            async with server as started:
+                await while_it_runs(started, serve(private_options(options, started.url)))
+
         socket = None if place is None else Path(place.socket)
-        await _run_daemon(serve, options, settings, server=server, socket=socket)
-
-
-async def _run_daemon(
-    serve: ServeWith,
-    options: NatsOptions,
-    settings: Settings,
-    *,
-    server: PrivateServer | None,
-    socket: Path | None,
-) -> None:
-    """Serve until a signal, with a private nats-server if there is one.
-
-    Probes and metrics are served on the address in the settings, or else on the *socket*.
-    """
-    vitals = Vitals()
-    limit = StopLimit(settings.controllers.stop_timeout_s)
-    work: Serve = partial(serve, vitals, on_stop=limit.start)
-    if server is not None:
-        work = partial(_serve_embedded, work, server)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_sending_spans(settings.traces))
-        stack.enter_context(vitals.watchdog.watching())
-        await until_signalled(
-            serve_pages(partial(work, options), vitals, settings.http.listen, socket=socket),
-            on_signal=vitals.stop,
-            on_caught=limit.start,
-        )
-
-
-async def _serve(
-    controllers: Sequence[Controller | Runnable],
-    settings: ControllerSettings,
-    cluster: KubeOptions | None,
-    vitals: Vitals,
-    options: NatsOptions,
-    *,
-    on_stop: Callable[[], None],
-    report: OnReport,
-    place: ChildOptions | None,
-    ended_peers: EndedPeers,
-) -> None:
-    """Connect, run the controllers, and answer requests about them."""
-    async with (
-        cluster_for(controllers, cluster, wait=True) as kube,
-        connect(options, wait=True) as nats,
-    ):
-        operator = await _operator(controllers, nats, kube, settings, place, on_stop=on_stop)
-        daemon, names = this_process(), [runtime.name for runtime in operator.runtimes]
-        answers = answering(
-            nats.connection,
-            operator.runtimes,
-            leads=operator.leads,
-            participations=operator.participations,
-            histories=operator.histories,
-            daemon=daemon,
-            planner=Planner(nats=nats, kube=kube, owner_names=settings.owner_names),
-        )
-        stand_in = status_stand_in(options, daemon, names)
-        recordings = Recordings(settings.recordings_max_bytes, everything=settings.record)
         async with AsyncExitStack() as stack:
-            shared = tuple(operator.participations.values())
-            stack.enter_context(vitals.of(nats.connection, operator.runtimes, shared, kube))
+            await stack.enter_async_context(_sending_spans(settings.traces))
+            stack.enter_context(vitals.watchdog.watching())
+            await until_signalled(
+                serve_pages(work, vitals, settings.http.listen, socket=socket),
+                on_signal=vitals.stop,
+                on_caught=limit.start,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Daemon:
+    """The controllers of this process, and how they run; `on_stop` is called when a stop begins."""
+
+    controllers: Sequence[Controller | Runnable]
+    settings: ControllerSettings
+    cluster: KubeOptions | None
+    place: ChildOptions | None
+    ended_peers: EndedPeers
+    vitals: Vitals
+    report: OnReport
+    on_stop: Callable[[], None]
+
+    async def work(self, options: NatsOptions) -> None:
+        """Connect, run the controllers, and answer requests about them."""
+        async with self._connected(options) as (kube, nats), AsyncExitStack() as stack:
+            operator = await self._operator(nats, kube)
+            runtimes, participations = operator.runtimes, operator.participations
+            process, names = this_process(), [runtime.name for runtime in runtimes]
+            answers = answering(
+                nats.connection,
+                runtimes,
+                leads=operator.leads,
+                participations=participations,
+                histories=operator.histories,
+                daemon=process,
+                planner=Planner(nats=nats, kube=kube, owner_names=self.settings.owner_names),
+            )
+            stand_in = status_stand_in(options, process, names)
+            recordings = Recordings(
+                self.settings.recordings_max_bytes, everything=self.settings.record
+            )
+            shared = tuple(participations.values())
+            stack.enter_context(self.vitals.of(nats.connection, runtimes, shared, kube))
             await stack.enter_async_context(answers)
-            stack.enter_context(vitals.watchdog.standing_in(stand_in))
-            await stack.enter_async_context(publishing(nats, controllers))
+            stack.enter_context(self.vitals.watchdog.standing_in(stand_in))
+            await stack.enter_async_context(publishing(nats, self.controllers))
             stack.enter_context(recording(recordings))
-            await _run_operator(operator, report, ended_peers)
+            await self._run(operator)
 
+    async def plan(self, options: NatsOptions) -> None:
+        """Connect, plan continuously what the controllers would do, and answer requests."""
+        async with self._connected(options) as (kube, nats):
+            operator = Operator(
+                self.controllers,
+                nats=nats,
+                kube=kube,
+                settings=self.settings,
+                on_stop=self.on_stop,
+                dry_run=True,
+            )
+            with self.vitals.of(nats.connection, operator.runtimes, cluster=kube):
+                async with answering(nats.connection, operator.runtimes, dry_run=True):
+                    log.info("planning only: nothing is written")
+                    await operator.run()
 
-async def _operator(
-    controllers: Sequence[Controller | Runnable],
-    nats: Nats,
-    kube: "Kube | None",
-    settings: ControllerSettings,
-    place: ChildOptions | None,
-    *,
-    on_stop: Callable[[], None],
-) -> Operator:
-    """Return the operator of the controllers, with leases and files of this installation."""
-    installation_id = await _installation_id(nats)
-    if installation_id:
-        state_directory.set(settings.state_directory / installation_id)
-    return Operator(
-        controllers,
-        nats=nats,
-        kube=kube,
-        settings=settings,
-        election=_election(nats, settings, installation_id),
-        shard=_shard(nats, settings, installation_id, place),
-        on_stop=on_stop,
-    )
+    @asynccontextmanager
+    async def _connected(self, options: NatsOptions) -> "AsyncIterator[tuple[Kube | None, Nats]]":
+        async with (
+            cluster_for(self.controllers, self.cluster, wait=True) as kube,
+            connect(options, wait=True) as nats,
+        ):
+            yield kube, nats
 
-
-async def _serve_plan(
-    controllers: Sequence[Controller | Runnable],
-    settings: ControllerSettings,
-    cluster: KubeOptions | None,
-    vitals: Vitals,
-    options: NatsOptions,
-    *,
-    on_stop: Callable[[], None],
-) -> None:
-    """Connect, plan continuously what the controllers would do, and answer requests about it."""
-    async with (
-        cluster_for(controllers, cluster, wait=True) as kube,
-        connect(options, wait=True) as nats,
-    ):
-        operator = Operator(
-            controllers, nats=nats, kube=kube, settings=settings, on_stop=on_stop, dry_run=True
+    async def _operator(self, nats: Nats, kube: "Kube | None") -> Operator:
+        """Return the operator of the controllers, with leases and files of this installation."""
+        installation_id = await _installation_id(nats)
+        if installation_id:
+            state_directory.set(self.settings.state_directory / installation_id)
+        return Operator(
+            self.controllers,
+            nats=nats,
+            kube=kube,
+            settings=self.settings,
+            election=_election(nats, self.settings, installation_id),
+            shard=_shard(nats, self.settings, installation_id, self.place),
+            on_stop=self.on_stop,
         )
-        with vitals.of(nats.connection, operator.runtimes, cluster=kube):
-            async with answering(nats.connection, operator.runtimes, dry_run=True):
-                log.info("planning only: nothing is written")
-                await operator.run()
 
+    async def _run(self, operator: Operator) -> None:
+        """Run the controllers, report when all work, and take over keys of ended processes."""
 
-async def _run_operator(operator: Operator, report: OnReport, ended_peers: EndedPeers) -> None:
-    """Run the controllers, report when all of them work, and take over keys of ended processes."""
+        async def report_running() -> None:
+            for runtime in operator.runtimes:
+                await runtime.synced.wait()
+            self.report(Running())
 
-    async def report_running() -> None:
-        for runtime in operator.runtimes:
-            await runtime.synced.wait()
-        report(Running())
-
-    async with together() as group:
-        others = (
-            group.create_task(report_running(), name="report"),
-            group.create_task(
-                ended_peers.withdraw(operator.shards.values()), name="withdrawal of members"
-            ),
-        )
-        await operator.run()
-        for task in others:
-            task.cancel()
+        async with together() as group:
+            others = (
+                group.create_task(report_running(), name="report"),
+                group.create_task(
+                    self.ended_peers.withdraw(operator.shards.values()),
+                    name="withdrawal of members",
+                ),
+            )
+            await operator.run()
+            for task in others:
+                task.cancel()
 
 
 def _election(
@@ -284,9 +260,3 @@ def _sending_spans(settings: TraceSettings) -> AbstractAsyncContextManager[None]
             "pip install 'natsctl[otlp]'"
         ) from error
     return sending(settings.otlp)
-
-
-async def _serve_embedded(serve: Serve, server: PrivateServer, options: NatsOptions) -> None:
-    """Serve with a private nats-server."""
-    async with server as started:
-        await while_it_runs(started, serve(private_options(options, started.url)))
