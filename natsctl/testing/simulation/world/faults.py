@@ -112,11 +112,6 @@ class Faults:
         return fault
 
 
-def no_faults() -> Faults:
-    """Return the faults of a run in which nothing fails."""
-    return Faults(lambda _call, _types: None)
-
-
 def given_faults(faults: Iterable[Fault]) -> Faults:
     """Return exactly these faults."""
     known = {(fault.call, fault.fault): fault for fault in faults}

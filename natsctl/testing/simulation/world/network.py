@@ -81,7 +81,6 @@ class Network:
         self.faults = faults
         self.lease = lease
         self.calls = 0
-        self.late_writes = 0
         self.active_at = 0.0  # when something last passed
         self.pending = 0  # calls and events that are under way
         self.writes: list[Write] = []
@@ -250,7 +249,6 @@ class Network:
     async def _arrive_late(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
         """Let another process lead, and then the write arrive, whatever becomes of its sender."""
         self._move_lease()
-        self.late_writes += 1
         loop = asyncio.get_running_loop()
         arrival = loop.create_task(self._after(seconds, action), context=contextvars.Context())
         return await asyncio.shield(arrival)
