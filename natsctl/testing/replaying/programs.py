@@ -69,15 +69,9 @@ class ProgramSubject:
         )
 
     def _delivery(self) -> Delivery | Reconciliation:
-        change, call, state = (
-            self._recorded.delivery,
-            self._recorded.reconciliation,
-            self._world.state,
-        )
+        call, delivery = self._recorded.reconciliation, self._world.delivery
         if call is not None:
             return Reconciliation(call.part, call.watcher, list(call.watched))
-        if change is None:
+        if delivery is None:
             raise UsageError(f"the recording of {self._recorded.controller} has no event")
-        return Delivery(
-            change.resource_kind, change.watcher, state(change.before), state(change.after)
-        )
+        return delivery

@@ -148,12 +148,10 @@ class _WatcherSubject(_Subject[InformerController]):
 
     @property
     def _delivery(self) -> Delivery:
-        change, state = self._recorded.delivery, self._world.state
-        if change is None:
+        delivery = self._world.delivery
+        if delivery is None:
             raise UsageError(f"the recording of {self._recorded.controller} has no change")
-        return Delivery(
-            change.resource_kind, change.watcher, state(change.before), state(change.after)
-        )
+        return delivery
 
 
 def _is_program(controller: type[object]) -> bool:

@@ -16,6 +16,7 @@ from natsctl.core.recording.document import (
     StoreStep,
     TargetStep,
 )
+from natsctl.core.recording.recordings import Delivery
 from natsctl.errors import NotRecordedError
 from natsctl.model.store import Stored
 
@@ -68,6 +69,15 @@ class World:
     def state(self, number: int | None) -> Stored | None:
         """Return a state by its number."""
         return None if number is None else self._states[number]
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """The change that a watcher or a stream got; None if the recording has none."""
+        change = self.recording.delivery
+        if change is None:
+            return None
+        before, after = self.state(change.before), self.state(change.after)
+        return Delivery(change.resource_kind, change.watcher, before, after)
 
     def stored_in(self, place: str) -> list[Stored]:
         """Return the first states of the objects in a place, in the order of revisions."""
