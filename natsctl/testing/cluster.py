@@ -38,8 +38,7 @@ class MemoryCluster(Guarded):
     @property
     def delivered(self) -> bool:
         """True if every open watch has yielded every change."""
-        watches = (watch for objects in self._kinds.values() for watch in objects.watches)
-        return all(watch.empty() for watch in watches)
+        return all(objects.delivered for objects in self._kinds.values())
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
         """See `Discovers.resource`."""

@@ -5,18 +5,8 @@ merges some of them by the names of their items. Nothing is defaulted, and every
 has a status.
 """
 
-import asyncio
 import functools
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
 from natsctl.errors import (
@@ -25,8 +15,6 @@ from natsctl.errors import (
     ImmutableFieldError,
     InvalidObjectError,
     NotFoundError,
-    StoreError,
-    WatchBrokenError,
 )
 from natsctl.model import documents
 from natsctl.model.documents import Document, metadata_of
@@ -36,7 +24,8 @@ from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, Watch
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.testing.fields import SERVERS_OWN, Path, fields_v1, leaves, without
 from natsctl.testing.kinds import MemoryKinds
-from natsctl.testing.objects import MANAGER, ClusterObjects, Watch, now
+from natsctl.testing.objects import MANAGER, ClusterObjects, ObjectChange, now
+from natsctl.testing.watched import WatchedStore
 
 W = TypeVar("W", bound=Callable[..., Coroutine[Any, Any, object]])
 
@@ -51,7 +40,7 @@ def _rehearsed(write: W) -> W:
     return cast("W", send)
 
 
-class MemoryManifestStore:
+class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
     """Keeps the objects of one kind of a cluster in this process; a `ManifestStore`.
 
     Tests inject faults: `break_watches` is a lost connection, `fail` a server that rejects every
@@ -66,8 +55,7 @@ class MemoryManifestStore:
         *,
         guard: WriteGuard = UNGUARDED,
     ) -> None:
-        self.kind = kind
-        self._guard = guard
+        super().__init__(kind, objects, guard)
         self._objects = objects
         self._kinds = kinds
 
@@ -124,18 +112,6 @@ class MemoryManifestStore:
         await self._pass()
         stored = self._objects.by_key.get(key)
         return [] if stored is None else [self._stored(stored)]
-
-    @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """See `Store.watch`."""
-        await self._pass()
-        queue: Watch = asyncio.Queue()
-        self._objects.watches[queue] = None
-        try:
-            async with aclosing(self._events(queue, list(self._listing()))) as events:
-                yield events
-        finally:
-            del self._objects.watches[queue]
 
     async def locate(self, manifest: Document) -> str:
         """See `ManifestStore.locate`."""
@@ -221,24 +197,9 @@ class MemoryManifestStore:
         return self._existing(key)
 
     @property
-    def writes(self) -> int:
-        """The number of writes that changed an object."""
-        return self._objects.writes
-
-    @property
     def applies(self) -> int:
         """The number of applies, including those that changed nothing."""
         return self._objects.applies
-
-    @property
-    def watches(self) -> int:
-        """The number of open watches of this kind."""
-        return len(self._objects.watches)
-
-    def break_watches(self) -> None:
-        """End every watch with `WatchBrokenError`, as a lost connection does."""
-        for watch in self._objects.watches:
-            watch.put_nowait(None)
 
     def mutate(self, change: Callable[[Document], Document] | None) -> None:
         """Store what *change* returns for each written object, until this is called with None.
@@ -252,20 +213,6 @@ class MemoryManifestStore:
         for stored in objects:
             self._objects.by_key[stored.key] = documents.parse(stored.value)
             self._objects.revision = max(self._objects.revision, stored.revision)
-
-    def fail(self, error: StoreError | None) -> None:
-        """Raise *error* from every call until this is called with None; also end every watch."""
-        self._objects.failure = error
-        if error is not None:
-            self.break_watches()
-
-    async def _pass(self, *, writes: bool = False) -> None:
-        """Yield to other tasks as a real store does; raise the injected fault, if any."""
-        await asyncio.sleep(0)
-        if self._objects.failure is not None:
-            raise self._objects.failure.with_traceback(None)
-        if writes:
-            self._guard.check(self.kind)
 
     def _existing(self, key: str) -> Document:
         split(key)
@@ -343,21 +290,16 @@ class MemoryManifestStore:
                 yield Applied(self._stored(document))
         yield Listed(self._objects.revision)
 
-    async def _events(
-        self, queue: Watch, listing: Sequence[WatchEvent]
-    ) -> AsyncGenerator[WatchEvent, None]:
-        for event in listing:
-            yield event
-        while (change := await queue.get()) is not None:
-            before, after, revision = change
-            removed = "resourceVersion" not in metadata_of(after)
-            if not removed and self._shows(after):
-                yield Applied(self._stored(after))
-            elif self._shows(before):
-                metadata = metadata_of(after)
-                namespace, name = str(metadata.get("namespace", "")), str(metadata["name"])
-                yield Deleted(joined(namespace, name), revision)
-        raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
+    def _event(self, change: ObjectChange) -> WatchEvent | None:
+        before, after, revision = change
+        removed = "resourceVersion" not in metadata_of(after)
+        if not removed and self._shows(after):
+            return Applied(self._stored(after))
+        if not self._shows(before):
+            return None
+        metadata = metadata_of(after)
+        key = joined(str(metadata.get("namespace", "")), str(metadata["name"]))
+        return Deleted(key, revision)
 
 
 def _changed(before: Document, wanted: dict[Path, object]) -> set[Path]:

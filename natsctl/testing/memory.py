@@ -1,9 +1,8 @@
 """Stores in memory with the rules of NATS: revisions, compare-and-set, delete markers, watches."""
 
-import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -12,9 +11,7 @@ from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
     NotFoundError,
-    StoreError,
     TooLargeError,
-    WatchBrokenError,
 )
 from natsctl.jetstream.bucket.codec import stream_of
 from natsctl.model.keys import check_key, matches
@@ -24,12 +21,13 @@ from natsctl.model.write_guard import UNGUARDED, Guarded, WriteGuard
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.jetstream import MemoryJetStream, changes_something
 from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing.watched import WatchedObjects, WatchedStore
 
 HISTORY = 5
 VALUE_BYTES_MAX = 1024 * 1024 - 256  # the default limit of a nats-server, less the headers
 
 
-class MemoryStore:
+class MemoryStore(WatchedStore[Kind[Any], "Stored | Deleted"]):
     """Keeps the objects of one kind in this process; a `Store`.
 
     Tests inject faults: `break_watches` is a lost connection, `vanish` a purge by an administrator,
@@ -44,11 +42,10 @@ class MemoryStore:
         *,
         guard: WriteGuard = UNGUARDED,
     ) -> None:
-        self.kind = kind
+        self._bucket = _Bucket(kind) if bucket is None else bucket
+        super().__init__(kind, self._bucket, guard)
         self._name = kind.bucket if isinstance(kind, KvKind) else kind.name
         self._pattern = kind.keys if isinstance(kind, KvKind) else ">"
-        self._bucket = _Bucket(kind) if bucket is None else bucket
-        self._guard = guard
         self._fallbacks: int | None = None  # of the bucket, when it was first listed here
 
     async def get(self, key: str) -> Stored:
@@ -93,14 +90,6 @@ class MemoryStore:
         await self._pass()
         return self._bucket.history(self._own(key))
 
-    @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """See `Store.watch`."""
-        await self._pass()
-        with self._bucket.queue() as queue:
-            async with aclosing(self._events(queue, self._listing())) as events:
-                yield events
-
     async def newest_revision(self) -> int:
         """See `natsctl.core.insight.measures.Sequenced`."""
         await self._pass()
@@ -114,20 +103,6 @@ class MemoryStore:
     def stored(self) -> list[Stored]:
         """Return the objects that exist, in the order of their revisions."""
         return [entry for entry in self._newest() if isinstance(entry, Stored)]
-
-    @property
-    def writes(self) -> int:
-        """The number of writes that the bucket accepted."""
-        return self._bucket.writes
-
-    @property
-    def watches(self) -> int:
-        """The number of open watches."""
-        return len(self._bucket.watches)
-
-    def break_watches(self) -> None:
-        """End every watch with `WatchBrokenError`, as a lost connection does."""
-        self._bucket.notify(None)
 
     def vanish(self, *keys: str) -> None:
         """Remove keys without a delete marker and without an event of a watch."""
@@ -148,20 +123,6 @@ class MemoryStore:
         """Replace the bucket by an older copy, as a restored backup of a server does."""
         self._bucket.restore(backup)
         self.break_watches()
-
-    def fail(self, error: StoreError | None) -> None:
-        """Raise *error* from every call until this is called with None; also end every watch."""
-        self._bucket.failure = error
-        if error is not None:
-            self.break_watches()
-
-    async def _pass(self, *, writes: bool = False) -> None:
-        """Yield to other tasks as a real store does; raise the injected fault, if any."""
-        await asyncio.sleep(0)
-        if self._bucket.failure is not None:
-            raise self._bucket.failure.with_traceback(None)
-        if writes:
-            self._guard.check(self.kind)
 
     def _own(self, key: str) -> str:
         if not matches(self._pattern, check_key(key)):
@@ -207,18 +168,10 @@ class MemoryStore:
             self._fallbacks, incarnation = self._bucket.fallbacks, str(self._bucket.incarnation)
         return [Listing(incarnation), *events, Listed(revision)]
 
-    async def _events(
-        self, queue: "_Watch", listing: list[WatchEvent]
-    ) -> AsyncGenerator[WatchEvent, None]:
-        for event in listing:
-            yield event
-        while (live := await queue.get()) is not None:
-            if matches(self._pattern, live.key):
-                yield live if isinstance(live, Deleted) else Applied(live)
-        raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
-
-
-_Watch = asyncio.Queue[Stored | Deleted | None]
+    def _event(self, change: Stored | Deleted) -> WatchEvent | None:
+        if not matches(self._pattern, change.key):
+            return None
+        return change if isinstance(change, Deleted) else Applied(change)
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -228,19 +181,16 @@ class Backup(msgspec.Struct, frozen=True):
     revision: int
 
 
-class _Bucket:
+class _Bucket(WatchedObjects["Stored | Deleted"]):
     """The entries of one bucket, which several kinds may share."""
 
     def __init__(self, kind: Kind[Any]) -> None:
+        super().__init__()
         declared = kind if isinstance(kind, KvKind) else None
         self.value_bytes_max = (declared and declared.max_value_bytes) or VALUE_BYTES_MAX
         self.entries: dict[str, list[Stored | Deleted]] = defaultdict(list)
-        self.revision = 0
         self.incarnation = 1
         self.fallbacks = 0
-        self.writes = 0
-        self.failure: StoreError | None = None
-        self.watches: dict[_Watch, None] = {}  # in the order in which they were opened
         self._history = (declared and declared.history) or HISTORY
 
     def last(self, key: str) -> Stored | Deleted | None:
@@ -271,19 +221,6 @@ class _Bucket:
         self.entries |= {key: list(entries) for key, entries in backup.entries.items()}
         self.revision = backup.revision
         self.fallbacks += 1
-
-    def notify(self, entry: Stored | Deleted | None) -> None:
-        for watch in self.watches:
-            watch.put_nowait(entry)
-
-    @contextmanager
-    def queue(self) -> Iterator[_Watch]:
-        watch = _Watch()
-        self.watches[watch] = None
-        try:
-            yield watch
-        finally:
-            del self.watches[watch]
 
 
 class MemoryStores(Guarded):
@@ -319,8 +256,7 @@ class MemoryStores(Guarded):
     @property
     def delivered(self) -> bool:
         """True if every open watch, also of the cluster, has yielded every change."""
-        watches = (watch for bucket in self._buckets.values() for watch in bucket.watches)
-        return all(watch.empty() for watch in watches) and self.kube.delivered
+        return all(bucket.delivered for bucket in self._buckets.values()) and self.kube.delivered
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all

@@ -1,35 +1,30 @@
 """The objects of one kind in a cluster in memory, with their field managers and watches."""
 
-import asyncio
 import copy
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from natsctl.errors import StoreError
 from natsctl.model import documents
 from natsctl.model.documents import Document, metadata_of
 from natsctl.model.times import time_text
 from natsctl.testing.fields import SERVERS_OWN, Path, leaves
+from natsctl.testing.watched import WatchedObjects
 
 MANAGER = "natsctl"  # the field manager of writes that replace a whole object
 
 ObjectChange = tuple[Document | None, Document, int]  # before, after (or last), revision
-Watch = asyncio.Queue[ObjectChange | None]
 
 
-class ClusterObjects:
+class ClusterObjects(WatchedObjects[ObjectChange]):
     """The objects of one kind, their field managers, and the open watches."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.by_key: dict[str, Document] = {}
         self.managers: dict[str, dict[str, set[Path]]] = {}  # fields, by key and manager
-        self.watches: dict[Watch, None] = {}  # in the order in which they were opened
-        self.failure: StoreError | None = None
         self.mutation: Callable[[Document], Document] | None = None
-        self.revision = 0
         self.applies = 0
-        self.writes = 0
 
     def copied(self) -> "ClusterObjects":
         """Return a copy without watches, for a write that is not stored."""
@@ -53,7 +48,7 @@ class ClusterObjects:
         self._next()
         after["metadata"] = {**metadata_of(after), "resourceVersion": str(self.revision)}
         self.by_key[key] = after
-        self._notify(before, after)
+        self.notify((before, after, self.revision))
         return after
 
     def remove(self, key: str) -> Document:
@@ -62,7 +57,7 @@ class ClusterObjects:
         last = self.by_key.pop(key)
         self.managers.pop(key, None)
         gone = {k: v for k, v in metadata_of(last).items() if k != "resourceVersion"}
-        self._notify(last, {**last, "metadata": gone})
+        self.notify((last, {**last, "metadata": gone}, self.revision))
         return last
 
     def take_over(self, key: str, before: Document, after: Document) -> None:
@@ -101,10 +96,6 @@ class ClusterObjects:
     def _next(self) -> None:
         self.revision += 1
         self.writes += 1
-
-    def _notify(self, before: Document | None, after: Document) -> None:
-        for watch in self.watches:
-            watch.put_nowait((before, after, self.revision))
 
 
 def now() -> str:

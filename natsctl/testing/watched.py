@@ -1,0 +1,112 @@
+"""Watches, injected faults and guarded writes, which all stores in memory have."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any, Generic, TypeVar
+
+from natsctl.errors import StoreError, WatchBrokenError
+from natsctl.model.kinds import Kind
+from natsctl.model.store import WatchEvent
+from natsctl.model.write_guard import WriteGuard
+
+ChangeT = TypeVar("ChangeT")
+KindT = TypeVar("KindT", bound=Kind[Any])
+
+
+class WatchedObjects(Generic[ChangeT]):
+    """The open watches of some objects, the fault that every call meets, and counters."""
+
+    def __init__(self) -> None:
+        self.watches: dict[asyncio.Queue[ChangeT | None], None] = {}  # in the order of opening
+        self.failure: StoreError | None = None
+        self.revision = 0
+        self.writes = 0
+
+    @property
+    def delivered(self) -> bool:
+        """True if every open watch has yielded every change."""
+        return all(watch.empty() for watch in self.watches)
+
+    def notify(self, change: ChangeT | None) -> None:
+        """Show a change to every open watch; None ends them."""
+        for watch in self.watches:
+            watch.put_nowait(change)
+
+    @contextmanager
+    def queue(self) -> Iterator["asyncio.Queue[ChangeT | None]"]:
+        """Open a watch, and yield the queue of its changes."""
+        watch = asyncio.Queue[ChangeT | None]()
+        self.watches[watch] = None
+        try:
+            yield watch
+        finally:
+            del self.watches[watch]
+
+
+class WatchedStore(ABC, Generic[KindT, ChangeT]):
+    """The base of a store in memory of one kind, which yields to other tasks as a real store does.
+
+    `break_watches` and `fail` inject faults.
+    """
+
+    def __init__(self, kind: KindT, objects: WatchedObjects[ChangeT], guard: WriteGuard) -> None:
+        self.kind = kind
+        self._guard = guard
+        self._watched = objects
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """See `Store.watch`."""
+        await self._pass()
+        with self._watched.queue() as queue:
+            async with aclosing(self._events(queue, list(self._listing()))) as events:
+                yield events
+
+    @property
+    def writes(self) -> int:
+        """The number of writes that changed an object."""
+        return self._watched.writes
+
+    @property
+    def watches(self) -> int:
+        """The number of open watches."""
+        return len(self._watched.watches)
+
+    def break_watches(self) -> None:
+        """End every watch with `WatchBrokenError`, as a lost connection does."""
+        self._watched.notify(None)
+
+    def fail(self, error: StoreError | None) -> None:
+        """Raise *error* from every call until this is called with None; also end every watch."""
+        self._watched.failure = error
+        if error is not None:
+            self.break_watches()
+
+    @abstractmethod
+    def _listing(self) -> Iterable[WatchEvent]:
+        """Return the first events of a watch."""
+
+    @abstractmethod
+    def _event(self, change: ChangeT) -> WatchEvent | None:
+        """Return the event of a change; None if the store does not show it."""
+
+    async def _pass(self, *, writes: bool = False) -> None:
+        """Yield to other tasks; raise the injected fault, if any."""
+        await asyncio.sleep(0)
+        if self._watched.failure is not None:
+            raise self._watched.failure.with_traceback(None)
+        if writes:
+            self._guard.check(self.kind)
+
+    async def _events(
+        self, queue: "asyncio.Queue[ChangeT | None]", listing: Iterable[WatchEvent]
+    ) -> AsyncGenerator[WatchEvent, None]:
+        for event in listing:
+            yield event
+        while (change := await queue.get()) is not None:
+            shown = self._event(change)
+            if shown is not None:
+                yield shown
+        raise WatchBrokenError(f"the watch of {self.kind.name} was broken")
