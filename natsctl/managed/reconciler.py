@@ -229,19 +229,11 @@ class ManagedReconciler(Generic[T]):
         return await self._managed(stored, gone=False)
 
     async def _find_deleted(self, key: str) -> Managed[T] | None:
-        last = await self._last(key)
+        last = await self._primary.last_state(key)
         if last is None:
             return None
         managed = await self._managed(self._results.with_pending_result(last), gone=True)
         return managed if self._holds(managed) else None
-
-    async def _last(self, key: str) -> Stored | None:
-        last = self._primary.deleted_states.get(key)
-        if last is not None:
-            return last
-        history = await self._primary.informer.store.history(key)
-        states = (state for state in reversed(history) if isinstance(state, Stored))
-        return next((state for state in states if self._primary.kind.valid(state.value)), None)
 
     async def _managed(self, stored: Stored, *, gone: bool) -> Managed[T]:
         """Return the object with its link, from the record if the object lacks it."""

@@ -197,13 +197,17 @@ class Primary(CacheReader[T]):
 
     async def last(self, key: str) -> T | None:
         """Return the last valid state of a deleted object, None if none is known."""
-        stored = self.deleted_states.get(key)
-        if stored is not None:
-            return self.kind.decode(stored.value)
-        for state in reversed(await self._store.history(key)):
-            if isinstance(state, Stored) and self.kind.valid(state.value):
-                return self.kind.decode(state.value)
-        return None
+        stored = await self.last_state(key)
+        return None if stored is None else self.kind.decode(stored.value)
+
+    async def last_state(self, key: str) -> Stored | None:
+        """Return the state that `last` decodes."""
+        known = self.deleted_states.get(key)
+        if known is not None:
+            return known
+        history = await self._store.history(key)
+        states = (state for state in reversed(history) if isinstance(state, Stored))
+        return next((state for state in states if self.kind.valid(state.value)), None)
 
     async def deleted_at(self, key: str) -> int | None:
         """Return the revision of the delete marker that proves that the object was deleted.
