@@ -61,6 +61,11 @@ class Orphan(msgspec.Struct, frozen=True):
     held: str = ""
     former: str = ""
 
+    @property
+    def name(self) -> str:
+        """The kind and the key, for people."""
+        return f"{self.kind}/{self.key}"
+
 
 UNMARKED = "it carries no installation: natsctl gc accept assigns it to this one"
 """The reason why an orphan in a cluster is kept that has no installation; see `Orphan.held`."""

@@ -60,7 +60,12 @@ async def plan_(
     """
     async with _collector(stores, controller, local=local) as collector:
         plan = await collector.plan()
-    write_result(plan, output, names=map(_name, plan.orphans), table=lambda: _write_plan(plan))
+    write_result(
+        plan,
+        output,
+        names=[orphan.name for orphan in plan.orphans],
+        table=lambda: _write_plan(plan),
+    )
 
 
 @app.add(
@@ -200,9 +205,9 @@ def _write_removed(plan: GarbagePlan, removed: Removed) -> None:
     reasons = {kept.orphan: kept.reason for kept in removed.kept}
     for orphan in plan.orphans:
         if orphan in deleted:
-            write_line(f"{_name(orphan)} deleted")
+            write_line(f"{orphan.name} deleted")
         else:
-            write_notice(f"{_name(orphan)} kept: {reasons[orphan]}")
+            write_notice(f"{orphan.name} kept: {reasons[orphan]}")
 
 
 def _write_plan(plan: GarbagePlan) -> None:
@@ -221,10 +226,6 @@ def _write_plan(plan: GarbagePlan) -> None:
 def _row(orphan: Orphan) -> list[str]:
     reason = orphan.held or orphan.reason
     return [orphan.kind, orphan.key, str(orphan.revision), orphan.owner, reason]
-
-
-def _name(orphan: Orphan) -> str:
-    return f"{orphan.kind}/{orphan.key}"
 
 
 def _read_plan(file: str, controller: str) -> ControllerPlan:

@@ -9,7 +9,7 @@ from natsctl.cli.operate.find_daemon import (
     choose_by_key,
     find_controller,
 )
-from natsctl.cli.output.explanations import TREE_HEADINGS, branch_name, tree_rows
+from natsctl.cli.output.explanations import TREE_HEADINGS, tree_rows
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.insight.tree import MISSING, Branch
@@ -44,7 +44,7 @@ async def tree(
         root = await daemons.tree(name, key)
     if root.ready == MISSING and not root.branches:
         raise NotFoundError(f"{name} has no {key}, and nothing was made for it")
-    names = map(branch_name, (root, *root.branches))
+    names = [branch.name for branch in (root, *root.branches)]
     write_result(root, output, names=names, table=lambda: _write_table(root, datetime.now(UTC)))
 
 

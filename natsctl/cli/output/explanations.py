@@ -155,9 +155,4 @@ def _branches(branch: Branch, prefix: str = "", indent: str = "") -> Iterator[tu
 def _row(prefix: str, branch: Branch, now: datetime) -> list[str]:
     revision = NONE if branch.revision is None else str(branch.revision)
     created = age(branch.created, now)
-    return [prefix + branch_name(branch), branch.ready, branch.reason or NONE, revision, created]
-
-
-def branch_name(branch: Branch) -> str:
-    """Return the kind and the key of an object in a tree."""
-    return f"{branch.kind}/{branch.key}"
+    return [prefix + branch.name, branch.ready, branch.reason or NONE, revision, created]

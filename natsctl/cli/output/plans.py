@@ -89,4 +89,4 @@ def _write_garbage(plan: Plan) -> None:
         return
     for orphan in plan.garbage.orphans:
         reason = orphan.held or plan.garbage.refused or orphan.reason
-        write_notice(f"kept: {orphan.kind}/{orphan.key}: {reason}")
+        write_notice(f"kept: {orphan.name}: {reason}")

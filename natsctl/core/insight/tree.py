@@ -44,6 +44,11 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     branches: tuple["Branch", ...] = ()
     more: int = 0
 
+    @property
+    def name(self) -> str:
+        """The kind and the key, for people."""
+        return f"{self.kind}/{self.key}"
+
     def limited(self, count: int) -> "Branch":
         """Return the tree with its first *count* branches; `more` counts the others."""
         more = self.more + len(self.branches[count:])
