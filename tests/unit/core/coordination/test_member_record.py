@@ -6,8 +6,16 @@ import msgspec
 import pytest
 
 from natsctl import ConflictError, StoreError, kv
-from natsctl.core.coordination.member_record import MemberRecord, withdraw
+from natsctl.core.coordination.member_record import (
+    SENT_MAX,
+    MemberRecord,
+    members_of,
+    record_key,
+    records_of,
+    withdraw,
+)
 from natsctl.core.coordination.membership import Membership
+from natsctl.core.coordination.own_record import Workload
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore, MemoryStores
 
@@ -214,3 +222,115 @@ async def test_stores_of_one_bucket_share_its_records() -> None:
     member = MemberRecord(stores.store(KIND), KEY, holder="me", ttl_s=10, clock=lambda: 0.0)
     await member.take()
     assert stores.store(kv(bytes, bucket="leases", history=1)).keys() == [KEY]
+
+
+async def test_a_record_states_its_writer_and_its_work() -> None:
+    store, work = MemoryStore(KIND), Workload("App.apps", "one")
+    member = MemberRecord(store, KEY, holder="me", ttl_s=10, clock=lambda: 0.0, workload=work)
+    await member.take()
+    stored = await record(store)
+    assert (stored.holder, stored.ttl_s, stored.work, stored.left) == ("me", 10, work, False)
+
+
+async def test_every_write_differs_from_the_one_before(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    before = await record(store)
+    await member.write(())
+    after = await record(store)
+    assert (after.since, after.renewals) == (before.since, before.renewals + 1)
+
+
+async def test_a_member_without_a_record_writes_none(store: LostReplyStore) -> None:
+    member = MemberRecord(store, KEY, holder="me", ttl_s=10, clock=lambda: 0.0)
+    with pytest.raises(ConflictError):
+        await member.write(("me",))
+    assert store.keys() == []
+
+
+async def test_a_record_that_left_has_no_time_to_live(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    await member.leave()
+    assert (await record(store)).ttl_s == 0
+
+
+async def test_a_withdrawn_record_has_no_time_to_live(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    await withdraw(store, KEY, "me")
+    assert (await record(store)).ttl_s == 0
+
+
+class TestProof:
+    """A record states whether every member that may work has a record."""
+
+    async def test_a_record_has_no_proof_by_itself(
+        self, store: LostReplyStore, member: MemberRecord
+    ) -> None:
+        await member.write(("me",))
+        assert not (await record(store)).complete
+
+    async def test_a_record_keeps_its_proof(
+        self, store: LostReplyStore, member: MemberRecord
+    ) -> None:
+        await member.write(("me",), complete=True)
+        await member.write(("me",))
+        assert (await record(store)).complete
+
+    async def test_a_first_record_may_have_the_proof(
+        self, store: LostReplyStore, member: MemberRecord
+    ) -> None:
+        await member.take(complete=True)
+        assert (await record(store)).complete
+
+    @pytest.mark.parametrize(("holder", "complete"), [("me", True), ("you", False)])
+    async def test_only_an_earlier_record_of_this_process_is_a_proof(
+        self, store: LostReplyStore, member: MemberRecord, holder: str, *, complete: bool
+    ) -> None:
+        earlier = Membership(holder, "today", 10.0, complete=True)
+        newest = await store.get(KEY)
+        await store.update(KEY, msgspec.json.encode(earlier), revision=newest.revision)
+        await member.take()
+        assert (await record(store)).complete == complete
+
+    async def test_an_earlier_record_without_proof_is_none(
+        self, store: LostReplyStore, member: MemberRecord
+    ) -> None:
+        await member.take()
+        assert not (await record(store)).complete
+
+
+async def test_the_send_times_of_the_last_writes_are_known(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    first = await record(store)
+    for _ in range(SENT_MAX - 1):
+        await member.write(())
+    assert member.sent_at(first) == 0.0
+    await member.write(())
+    assert member.sent_at(first) is None
+
+
+def test_the_key_of_a_record_has_only_legal_characters() -> None:
+    assert record_key("apps", "host.a:1:ab-c") == "apps.shards.host_a_1_ab-c"
+
+
+class Leases:
+    """A store of member records that expire."""
+
+    def __init__(self, **values: bytes) -> None:
+        self._values = values
+
+    async def living(self, pattern: str) -> list[Stored]:
+        assert pattern == records_of("apps")
+        return [Stored(key, 1, value) for key, value in self._values.items()]
+
+
+async def test_the_members_of_a_group_are_those_with_a_valid_record_that_have_not_left() -> None:
+    living = Membership("one", "today", 10.0)
+    left = Membership("two", "today", 0.0, left=True)
+    leases = Leases(
+        one=msgspec.json.encode(living), two=msgspec.json.encode(left), three=b"?", four=b"{}"
+    )
+    assert await members_of(leases, "apps") == {"one": living}

@@ -69,3 +69,21 @@ def test_an_empty_set_gives_no_key() -> None:
 
 def test_without_members_a_key_has_no_owner() -> None:
     assert MemberSet().owner("a") is None
+
+
+def test_sets_of_other_members_differ() -> None:
+    assert MemberSet("ab") != MemberSet("abc")
+    assert MemberSet("ab") != ("a", "b")
+
+
+def test_equal_sets_have_the_same_hash() -> None:
+    assert len({MemberSet("ab"), MemberSet("ba")}) == 1
+
+
+def test_a_set_is_shown_with_its_members() -> None:
+    assert repr(MemberSet("ba")) == "MemberSet(a, b)"
+
+
+def test_a_single_member_is_given_every_key_and_others_none() -> None:
+    assert MemberSet("a").gives("k", "a")
+    assert not MemberSet("a").gives("k", "b")
