@@ -130,12 +130,9 @@ class Mutation:
 
     def _module(self, path: Path, tests_of: dict[int, list[str]]) -> Iterator[Result]:
         """Run all mutants of a module."""
-        source = self._sources[path]
-        count = len(list(mutants_of(ast.parse(source))))
+        tree = ast.parse(self._sources[path])  # only children change it
         killers: list[str] = []  # the last first
-        for index in range(count):
-            tree = ast.parse(source)
-            mutant = list(mutants_of(tree))[index]
+        for mutant in list(mutants_of(tree)):
             names = self._chosen(path, mutant, tests_of, killers)
             kept = self._within_limit(names)
             killer = self._killer(path, tree, mutant, kept) if kept else None
@@ -199,8 +196,9 @@ class Mutation:
 
     def _swap(self, path: Path, tree: ast.Module, mutant: Mutant) -> None:
         """Give the functions of the module the code of the mutant."""
+        part = ast.Module(list(around(tree.body, mutant.statement)), [])
         mutant.apply()
-        codes = dict(codes_in(compile(tree, str(path), "exec", dont_inherit=True)))
+        codes = dict(codes_in(compile(part, str(path), "exec", dont_inherit=True)))
         for function in self._functions:
             if function.__code__.co_filename == str(path):
                 code = codes.get(place_of(function.__code__))
@@ -264,6 +262,16 @@ def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> An
         written = pipe.read()
     os.waitpid(pid, 0)
     return pickle.loads(written) if written else {}  # noqa: S301 - from the child
+
+
+def around(body: Sequence[ast.stmt], inner: ast.AST) -> Iterator[ast.stmt]:
+    """Return the function that contains the *inner* node, within its classes."""
+    for node in body:
+        last = node.end_lineno if node.end_lineno is not None else node.lineno
+        if node.lineno <= inner.lineno <= last:
+            if isinstance(node, ast.ClassDef):
+                node.body = list(around(node.body, inner))
+            yield node
 
 
 def place_of(code: CodeType) -> tuple[str, int]:
