@@ -94,7 +94,7 @@ class TestLiving:
         assert view.group.living == MemberSet(["me"])
 
     @pytest.mark.parametrize(
-        "impossible", [record("one", ttl_s=0), record("one", ttl_s=1e9), record("", left=True)]
+        "impossible", [record("one", ttl_s=0), record("one", ttl_s=1e9), record("")]
     )
     def test_a_record_that_no_member_writes_is_ignored(
         self, view: View, impossible: Membership
@@ -164,6 +164,19 @@ class TestLost:
         view.write("one", b"?")
         assert view.owned("me") == set()
 
+    def test_a_member_whose_record_was_never_valid_is_named_by_its_key(self, view: View) -> None:
+        view.write("one", b"?")
+        assert view.group.lost == ("one",)
+
+    def test_a_deletion_after_an_invalid_record_does_not_restart_the_silence(
+        self, view: View
+    ) -> None:
+        view.write("one", b"?")
+        view.now = 5
+        view.delete("one")
+        view.prove(DEAD_S)
+        assert view.group.lost == ()
+
     def test_an_invalid_own_record_is_not_lost(self, view: View) -> None:
         view.write("me", b"?")
         assert view.group.lost == ()
@@ -176,6 +189,7 @@ class TestLost:
     def test_an_old_record_without_members_claims_no_key(self, view: View) -> None:
         view.put(record("one", left=None))
         view.delete("one")
+        assert view.group.lost == ()
         assert view.owned("me") == set(KEYS)
 
     def test_a_record_of_a_member_that_left_is_not_lost(self, view: View) -> None:
@@ -211,7 +225,7 @@ class TestLost:
         view.prove(DEAD_S)
         assert view.group.lost == ()
 
-    def test_another_invalid_record_begins_the_silence_anew(self, view: View) -> None:
+    def test_another_invalid_record_restarts_the_silence(self, view: View) -> None:
         view.put(record("one", "one", "me"))
         view.write("one", b"?")
         view.now = 5
@@ -322,9 +336,13 @@ class TestStrangers:
         view.put(stranger := record("one", work=OTHERS))
         assert view.group.stranger == stranger
 
-    def test_a_stranger_that_left_or_is_dead_is_not_named(self, view: View) -> None:
-        view.put(record("one", work=OTHERS), record("two", work=OTHERS, left=True, ttl_s=0))
+    def test_a_dead_stranger_is_not_named(self, view: View) -> None:
+        view.put(record("one", work=OTHERS))
         view.prove(DEAD_S)
+        assert view.group.stranger is None
+
+    def test_a_stranger_that_left_is_not_named(self, view: View) -> None:
+        view.put(record("one", work=OTHERS, left=True, ttl_s=0))
         assert view.group.stranger is None
 
     def test_a_stranger_that_works_comes_first_and_then_the_oldest(self, view: View) -> None:
@@ -370,6 +388,10 @@ class TestAssignment:
     ) -> None:
         view.put(record("one", "one"))
         assert view.owned("me", "one") == set()
+
+    def test_a_member_that_claims_no_key_takes_none(self, view: View) -> None:
+        view.put(record("one"))
+        assert view.owned("me") == set(KEYS)
 
     def test_a_claim_of_a_dead_member_counts_no_more(self, view: View) -> None:
         view.put(record("one", "one"))
@@ -469,6 +491,9 @@ class TestRebalance:
     @pytest.fixture
     def rebalance(self) -> Rebalance:
         return Rebalance("me", MemberSet(["me"]), MemberSet(["me", "one"]))
+
+    def test_it_is_not_drained_at_first(self, rebalance: Rebalance) -> None:
+        assert not rebalance.drained
 
     def test_keys_that_others_get_are_given_up(self, rebalance: Rebalance) -> None:
         gives_up = {key for key in KEYS if rebalance.gives_up(key)}

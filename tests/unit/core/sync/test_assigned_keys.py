@@ -1,0 +1,314 @@
+"""A sync loop syncs the keys that are assigned to its process, and keeps no other values."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.keeping import Keeping
+from natsctl.core.cache.state import is_read
+from natsctl.core.coordination.assignment import ALL, Assignment, OnlyKeys
+from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.sync.loop import KeyFilter, SyncLoop
+from natsctl.model.store import Change
+from natsctl.testing.memory import MemoryStore
+from tests.support.eventually import eventually
+from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value
+
+TERM_S = 1e6
+SYNC_S = 10.0
+KEYS = ("a", "b", "c")
+
+
+class Member:
+    """A process that syncs the keys of a bucket with others."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        clock = asyncio.get_running_loop().time
+        self.leadership = Leadership("things", clock)
+        self.store = store
+        self.began: list[str] = []
+        self.ended: list[str] = []
+        self.kept: list[str] = []  # keys that this process held when keys were lost
+        self.error: Exception | None = None  # raised by each sync
+        self.sync_s = 0.0
+        self.loop = SyncLoop(self.sync)
+        self.informer = Informer(store, THINGS, keeping=Keeping(self.loop.keeps))
+        self.loop.watch(self.informer, self.changed)
+
+    async def sync(self, key: str) -> None:
+        self.began.append(key)
+        if self.sync_s:
+            await asyncio.sleep(self.sync_s)
+        self.ended.append(key)
+        if self.error is not None:
+            raise self.error
+
+    def changed(self, change: Change[Thing]) -> None:
+        if self.loop.holdings.has(change.key):
+            self.loop.queue.add(change.key)
+
+    async def lost(self, holds: KeyFilter) -> None:
+        self.kept = [key for key in KEYS if holds(key)]
+
+    async def gained(self, gained: KeyFilter) -> None:
+        for key in self.informer.cache.keys():  # noqa: SIM118 - a cache is no dict
+            if gained(key):
+                self.loop.queue.add(key)
+
+    async def run(self) -> None:
+        current_leadership.set(self.leadership)
+        async with informed(self.informer):
+            await self.loop.run(_at_once, self, workers=2)
+
+    def begin(self, assignment: Assignment) -> None:
+        self.leadership.begin(1, TERM_S, assignment)
+
+    def values(self) -> set[str]:
+        """Return the keys whose values this process keeps."""
+        cache = self.informer.cache
+        return {key for key in KEYS if (stored := cache.get(key)) is not None and is_read(stored)}
+
+
+async def _at_once() -> None:
+    """Return at once."""
+
+
+@pytest.fixture
+async def member() -> AsyncIterator[Member]:
+    store = MemoryStore(THINGS)
+    for key in KEYS:
+        await store.create(key, value())
+    member = Member(store)
+    member.leadership.expected = OnlyKeys(())
+    async with _running(member):
+        yield member
+
+
+@asynccontextmanager
+async def _running(member: Member) -> AsyncIterator[None]:
+    task = asyncio.create_task(member.run())
+    await member.informer.cache.synced.wait()
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def idle(member: Member) -> None:
+    await asyncio.sleep(60)
+    await eventually(lambda: member.loop.queue.idle)
+
+
+async def test_no_key_is_synced_before_a_term(member: Member) -> None:
+    await idle(member)
+    assert member.began == []
+
+
+async def test_the_assigned_keys_are_synced(member: Member) -> None:
+    member.begin(OnlyKeys(["a", "b"]))
+    await idle(member)
+    assert sorted(member.began) == ["a", "b"]
+
+
+async def test_only_values_of_assigned_keys_are_kept(member: Member) -> None:
+    member.begin(OnlyKeys(["a"]))
+    await idle(member)
+    assert member.values() == {"a"}
+
+
+async def test_a_key_on_the_queue_that_is_not_assigned_is_dropped(member: Member) -> None:
+    member.begin(OnlyKeys(["a"]))
+    await idle(member)
+    member.loop.queue.add("b")
+    await idle(member)
+    assert member.began == ["a"]
+
+
+async def test_a_change_of_an_assigned_key_is_synced(member: Member) -> None:
+    member.begin(OnlyKeys(["a"]))
+    await idle(member)
+    for key in KEYS:
+        stored = await member.store.get(key)
+        await member.store.update(key, value("new"), revision=stored.revision)
+    await idle(member)
+    assert member.began == ["a", "a"]
+
+
+class TestMoves:
+    async def test_a_key_that_arrives_is_synced_and_the_others_are_not(
+        self, member: Member
+    ) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        await idle(member)
+        assert member.began == ["a", "b"]
+
+    async def test_a_key_that_leaves_is_synced_no_more(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a", "b"]))
+        await idle(member)
+        member.leadership.move(OnlyKeys(["b"]))
+        await idle(member)
+        stored = await member.store.get("a")
+        await member.store.update("a", value("new"), revision=stored.revision)
+        await idle(member)
+        assert sorted(member.began) == ["a", "b"]
+
+    async def test_the_value_of_a_key_that_leaves_is_forgotten(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a", "b"]))
+        await idle(member)
+        member.leadership.move(OnlyKeys(["b"]))
+        await idle(member)
+        assert member.values() == {"b"}
+
+    async def test_the_listener_is_notified_of_lost_keys(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a", "b"]))
+        await idle(member)
+        member.leadership.move(OnlyKeys(["b"]))
+        await idle(member)
+        assert member.kept == ["b"]
+
+    async def test_a_retry_of_a_key_that_leaves_is_dropped(self, member: Member) -> None:
+        member.error = OSError()
+        member.begin(OnlyKeys(["a"]))
+        await asyncio.sleep(1)
+        member.leadership.move(OnlyKeys(["b"]))
+        await asyncio.sleep(1)
+        syncs = member.began.count("a")
+        await asyncio.sleep(3600)
+        assert member.began.count("a") == syncs
+
+    async def test_a_key_is_synced_once_the_cache_has_the_newest_writes(
+        self, member: Member
+    ) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        stored = await member.store.get("b")
+        newest = await member.store.update("b", value("new"), revision=stored.revision)
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        await eventually(lambda: "b" in member.began)
+        assert member.informer.cache.get("b") == newest
+
+
+class TestKeyThatLeavesDuringItsSync:
+    @pytest.fixture
+    async def member(self, member: Member) -> Member:
+        """A member whose key `a` leaves while it is synced."""
+        member.sync_s = SYNC_S
+        member.begin(OnlyKeys(["a", "b"]))
+        await eventually(lambda: "a" in member.began)
+        member.leadership.move(OnlyKeys(["b"]))
+        await asyncio.sleep(SYNC_S / 2)
+        return member
+
+    async def test_its_sync_ends(self, member: Member) -> None:
+        await idle(member)
+        assert "a" in member.ended
+
+    async def test_its_value_is_kept_until_then(self, member: Member) -> None:
+        assert member.values() == {"a", "b"}
+
+    async def test_its_value_and_no_other_is_forgotten_then(self, member: Member) -> None:
+        await idle(member)
+        assert member.values() == {"b"}
+
+    async def test_it_is_not_synced_again(self, member: Member) -> None:
+        member.loop.queue.add("a")
+        await idle(member)
+        assert member.began.count("a") == 1
+
+    async def test_it_is_not_retried(self, member: Member) -> None:
+        member.error = OSError()
+        await asyncio.sleep(3600)
+        assert member.began.count("a") == 1
+
+    async def test_it_is_synced_again_if_it_returns(self, member: Member) -> None:
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        await idle(member)
+        assert member.began.count("a") == 2
+
+
+class TestEndOfTerm:
+    async def test_a_sync_under_way_is_cancelled(self, member: Member) -> None:
+        member.sync_s = SYNC_S
+        member.begin(OnlyKeys(["a"]))
+        await eventually(lambda: "a" in member.began)
+        member.leadership.step_down()
+        await asyncio.sleep(2 * SYNC_S)
+        assert member.ended == []
+
+    async def test_no_key_is_held_any_more(self, member: Member) -> None:
+        member.begin(ALL)
+        await idle(member)
+        member.leadership.step_down()
+        await idle(member)
+        assert (member.kept, member.loop.holdings.has("a")) == ([], False)
+
+    async def test_the_next_term_syncs_its_keys(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.leadership.step_down()
+        await idle(member)
+        member.begin(OnlyKeys(["b"]))
+        await idle(member)
+        assert member.began == ["a", "b"]
+
+
+class TestEveryValue:
+    async def test_every_value_is_read_once_somebody_wants_all(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.informer.cache.want_all()
+        await idle(member)
+        assert member.values() == set(KEYS)
+
+    async def test_the_assigned_keys_are_synced_again_then(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.informer.cache.want_all()
+        await idle(member)
+        assert member.began == ["a", "a"]
+
+
+class TestKeeps:
+    def loop(self) -> SyncLoop[str]:
+        return SyncLoop(Member.sync)  # type: ignore[arg-type]  # never called
+
+    async def test_a_process_that_shares_no_keys_needs_every_object(self) -> None:
+        assert self.loop().keeps("a")
+
+    async def test_a_process_that_may_lead_needs_every_object(self) -> None:
+        current_leadership.set(Leadership("things", asyncio.get_running_loop().time))
+        assert self.loop().keeps("a")
+
+
+async def test_a_leader_syncs_nothing_before_its_cache_has_the_newest_writes() -> None:
+    """Without a listener, a term has every key."""
+    store = MemoryStore(THINGS)
+    leadership = Leadership("things", asyncio.get_running_loop().time)
+    informer = Informer(store, THINGS)
+    seen: list[int] = []
+
+    async def sync(_key: str) -> None:
+        seen.append(informer.cache.revision)
+
+    loop = SyncLoop(sync)
+    loop.watch(informer, lambda change: loop.queue.add(change.key))
+
+    async def run() -> None:
+        current_leadership.set(leadership)
+        await loop.run(_at_once)
+
+    task = asyncio.create_task(run())
+    async with informed(informer):
+        await store.create("a", value())
+        await caught_up(informer, store)
+        newest = await store.create("b", value())
+        leadership.begin(1, TERM_S)
+        await eventually(lambda: len(seen) == 2)
+    assert seen == [newest.revision] * 2
+    task.cancel()
