@@ -67,6 +67,8 @@ async def test_subscribers_see_equal_objects_over_restarts_and_leave_no_consumer
 ) -> None:
     base = await consumers_and_tasks(nats_server)
     async with connect(nats_server.url, verify_s=1.0) as stores:
+        async with (await stores.open(THINGS)).watch():
+            pass  # the connection of the watches stays open
         before = await consumers_and_tasks(nats_server)
         async with Resource(THINGS, stores) as resource:
             assert await consumers_and_tasks(nats_server) == before
