@@ -115,6 +115,15 @@ class DependencyWatch(Generic[W]):
         selects = self.dependency.selects
         return [stored for stored in cached if stored is not None and selects(stored)]
 
+    def has_objects(self) -> bool:
+        """Return whether any of the objects exists; a single one may be invalid."""
+        cache, dependency = self._cache, self.dependency
+        if cache is None:
+            return False
+        if dependency.key is not None:
+            return dependency.key in cache
+        return any(map(dependency.selects, map(cache.get, cache.keys())))
+
     async def _run(self, open_store: OpenStore) -> None:
         try:
             store = await open_store(self.dependency.kind)
@@ -129,16 +138,20 @@ class DependencyWatch(Generic[W]):
         return not self.listed or isinstance(error, _PERMANENT)
 
     def _on_listed(self) -> None:
+        if self.listed:
+            return  # a relist reports its changes
         self.listed = True
         self._settled.set()
+        if self.has_objects():
+            self._enqueue_all(Cause.FOUND)
 
     def _changed(self, change: Change[Any]) -> None:
-        cause = Cause.CHANGED if self.listed else Cause.FOUND
-        if cause is Cause.FOUND and change.after is None:
-            return  # it was deleted before the listing
-        if self.dependency.concerns(change):
-            for dependent in tuple(self.dependents):
-                self._enqueue(dependent, cause)
+        if self.listed and self.dependency.concerns(change):
+            self._enqueue_all(Cause.CHANGED)
+
+    def _enqueue_all(self, cause: Cause) -> None:
+        for dependent in tuple(self.dependents):
+            self._enqueue(dependent, cause)
 
 
 class DependencyWatches(Generic[W]):
@@ -268,7 +281,7 @@ class DependencyWatches(Generic[W]):
     def _join(self, dependent: W, watch: DependencyWatch[W]) -> None:
         watch.dependents[dependent] = None
         self._dependencies.setdefault(dependent, set()).add(watch.dependency)
-        if watch.listed and _has_any(watch):
+        if watch.listed and watch.has_objects():
             self._enqueue(dependent, Cause.FOUND)
 
     async def _listing(self, dependent: W, watch: DependencyWatch[W]) -> None:
@@ -276,9 +289,10 @@ class DependencyWatches(Generic[W]):
             async with asyncio.timeout(self._list_s):
                 await watch.settled()
         except TimeoutError as late:
-            raise StoreTimeoutError(
-                f"{watch.dependency} was not listed within {self._list_s:g} s"
-            ) from late
+            if not watch.listed:  # it may have listed in the turn of the limit
+                raise StoreTimeoutError(
+                    f"{watch.dependency} was not listed within {self._list_s:g} s"
+                ) from late
         if dependent not in watch.dependents:
             raise WatchStoppingError(f"the watch of {watch.dependency} was stopped")
 
@@ -305,10 +319,3 @@ class DependencyWatches(Generic[W]):
         dependencies.discard(watch.dependency)
         if not dependencies:
             del self._dependencies[dependent]
-
-
-def _has_any(watch: DependencyWatch[W]) -> bool:
-    try:
-        return bool(watch.objects())
-    except InvalidObjectError:
-        return True

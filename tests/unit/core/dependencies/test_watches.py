@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from natsctl.core.dependencies.batches import Batches
-from natsctl.core.dependencies.dependency import one
+from natsctl.core.dependencies.dependency import one, those
 from natsctl.core.dependencies.watches import Cause, DependencyWatches
 from natsctl.errors import (
     PermissionDeniedError,
@@ -16,14 +16,18 @@ from natsctl.errors import (
     QueryBatchNotStartedError,
     StoppedError,
     StoreError,
+    StoreTimeoutError,
     WatchStoppingError,
 )
 from natsctl.model.kinds import Kind
-from natsctl.model.store import Store
-from natsctl.testing.memory import MemoryStores
+from natsctl.model.selectors import Selector
+from natsctl.model.store import Listed, Store, WatchEvent
+from natsctl.slices import ITEMS_MAX
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.stores.sample_objects import THINGS, value
 
 A, B = one(THINGS, "a"), one(THINGS, "b")
+ALL = those(THINGS, Selector())
 
 
 class Stage:
@@ -42,6 +46,21 @@ class Stage:
     async def open(self, kind: Kind[Any]) -> Store:
         await self.unblocked.wait()
         return await self.stores.open(kind)
+
+
+class Late(MemoryStore):
+    """A store whose listings end when the process has been suspended for a minute."""
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        async def late(events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+            async for event in events:
+                if isinstance(event, Listed):
+                    asyncio.get_running_loop().jump(60.0)  # type: ignore[attr-defined]  # virtual
+                yield event
+
+        async with super().watch() as events:
+            yield late(events)
 
 
 @pytest.fixture
@@ -69,6 +88,42 @@ async def test_a_dependent_is_notified_with_the_cause(stage: Stage) -> None:
         for name in ("x", "y")
     }
     assert causes == {name: [Cause.FOUND, Cause.CHANGED, Cause.LOST] for name in "xy"}
+
+
+class Suspended(Stage):
+    """A stage whose process is suspended during a listing of so many things."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    async def open(self, kind: Kind[Any]) -> Store:
+        store = Late(kind)
+        for number in range(self.count):
+            await store.create(f"k{number}", value())
+        return store
+
+
+async def test_a_listing_that_ends_in_the_turn_of_its_limit_counts() -> None:
+    async with opened(Suspended(1)) as stage:
+        watch = await stage.watches.depend("x", ALL)
+        assert stage.watches.find(ALL) is watch
+        assert stage.notified == [("x", Cause.FOUND)]
+
+
+async def test_a_watch_that_is_not_listed_in_time_notifies_nobody() -> None:
+    async with opened(Suspended(3 * ITEMS_MAX)) as stage:
+        with pytest.raises(StoreTimeoutError):
+            await stage.watches.depend("x", ALL)
+        assert stage.notified == []
+
+
+async def test_a_relist_notifies_dependents_of_changes_only(stage: Stage) -> None:
+    await stage.store.create("a", value())
+    await stage.watches.depend("x", A)
+    stage.store.break_watches()
+    await asyncio.sleep(10)
+    assert stage.notified == [("x", Cause.FOUND)]
 
 
 async def test_a_first_failure_is_raised_at_once(stage: Stage) -> None:
