@@ -276,11 +276,14 @@ class TestLost:
         view.put(record("one", "one", "me"))
         assert view.group.lost == ()
 
-    def test_members_that_a_lost_record_names_are_not_expected(self, view: View) -> None:
-        view.put(record("one", "one", "me"))
-        view.delete("one")
-        view.put(record("two", "two"))
-        assert view.group.lost == ("one",)
+    def test_a_dead_member_that_another_record_names_stays_dead(self, view: View) -> None:
+        view.put(record("two", "two"), record("one", "one", "two"))
+        view.delete("two")
+        view.now = 5
+        view.put(record("one", "one", "two", renewals=1))
+        view.prove(DEAD_S)
+        view.group.look()
+        assert view.group.lost == ()
 
 
 class TestComplete:
