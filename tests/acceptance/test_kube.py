@@ -12,6 +12,7 @@ from tests.support.cli.kube_namespace import KINDS, Namespace, unreachable
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
+from tests.support.servers.kube_proxy import through_proxy
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
 
@@ -144,26 +145,25 @@ async def test_an_object_without_our_owner_labels_is_not_changed(
 
 
 async def test_a_daemon_waits_for_its_cluster_at_the_start_and_after_an_outage(
-    folder: Path, nats_server: NatsServer, own_kube_server: KubeCluster
+    folder: Path, nats_server: NatsServer, kube_server: KubeCluster, namespace: Namespace
 ) -> None:
-    namespace = Namespace(own_kube_server, own_kube_server.new_namespace())
-    kubeconfig = own_kube_server.kubeconfig()
     natsctl = Natsctl(folder, nats_server.url)
-    await own_kube_server.stop()  # type: ignore[attr-defined]
-    words = ("run", "-c", WEBAPPS, "--kubeconfig", str(kubeconfig))
-    async with natsctl.running(*words) as running:
-        await running.logged("cannot reach Kubernetes yet")
-        await own_kube_server.start()  # type: ignore[attr-defined]
-        await running.logged(SYNCING)
-        await natsctl.done("put", "webapps", "shop", namespace.app())
-        await eventually(lambda: namespace.has("shop"))
+    async with through_proxy(kube_server) as (proxy, kubeconfig):
+        proxy.cut()
+        words = ("run", "-c", WEBAPPS, "--kubeconfig", str(kubeconfig))
+        async with natsctl.running(*words) as running:
+            await running.logged("cannot reach Kubernetes yet")
+            await proxy.heal()
+            await running.logged(SYNCING)
+            await natsctl.done("put", "webapps", "shop", namespace.app())
+            await eventually(lambda: namespace.has("shop"))
 
-        own_kube_server.kill()  # type: ignore[attr-defined]
-        await natsctl.done("put", "webapps", "pier", namespace.app())
-        await natsctl.done("delete", "webapps", "shop")
-        await own_kube_server.start()  # type: ignore[attr-defined]
-        await eventually(lambda: namespace.has("pier"))
-        assert await running.ends(signal.SIGTERM) == 0
+            proxy.cut()
+            await natsctl.done("put", "webapps", "pier", namespace.app())
+            await natsctl.done("delete", "webapps", "shop")
+            await proxy.heal()
+            await eventually(lambda: namespace.has("pier"))
+            assert await running.ends(signal.SIGTERM) == 0
 
 
 async def test_a_daemon_that_waits_for_a_cluster_ends_on_sigterm(

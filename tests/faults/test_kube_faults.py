@@ -1,28 +1,16 @@
 """A controller converges after faults of the kube-apiserver, its history and the network."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
 from tests.support.eventually import eventually
 from tests.support.faults.kube_test_bed import KubeTestBed, kube_test_bed, meddling
 from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.kube_proxy import through_proxy
 from tests.support.servers.nats_server import NatsServer
-from tests.support.servers.tcp_proxy import CutProxy
 
 KEYS = [f"k{number}" for number in range(40)]
-
-
-@asynccontextmanager
-async def through_proxy(cluster: KubeServer) -> AsyncIterator[tuple[CutProxy, Path]]:
-    """Yield a proxy to the cluster that can be cut, and a kubeconfig for it."""
-    async with CutProxy(cluster.url) as proxy:
-        kubeconfig = cluster.kubeconfig()
-        proxy_url = proxy.url.replace("nats://", "https://")
-        kubeconfig.write_text(kubeconfig.read_text().replace(cluster.url, proxy_url))
-        yield proxy, kubeconfig
 
 
 async def test_a_controller_converges_after_a_restart_of_the_apiserver_under_changes(
@@ -44,15 +32,18 @@ async def test_a_controller_converges_after_a_restart_of_the_apiserver_under_cha
 async def test_a_watch_relists_after_its_history_was_compacted(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_test_bed(nats_server.url, own_kube_server) as bed:
-        own_kube_server.kill()
+    async with (
+        through_proxy(own_kube_server) as (proxy, kubeconfig),
+        kube_test_bed(nats_server.url, own_kube_server, through=kubeconfig) as bed,
+    ):
+        proxy.cut()
         await eventually(lambda: bed.runtime.failure is not None)
-        await own_kube_server.start()
         await bed.remove(KEYS[0])
         await bed.edit(KEYS[1], {"data": {"text": "spoilt"}})
         own_kube_server.compact()
         own_kube_server.kill()
         await own_kube_server.start()
+        await proxy.heal()
         await bed.settled()
 
 

@@ -7,6 +7,7 @@ from tests.support.clients.nats_admin import FAILURES
 from tests.support.eventually import eventually
 from tests.support.faults.kube_test_bed import EAGER, SITES, Maps, kube_test_bed, running
 from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.kube_proxy import through_proxy
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
@@ -134,15 +135,18 @@ async def test_a_bucket_recreated_while_no_controller_ran_deletes_no_secondary(
 async def test_an_outage_of_the_apiserver_only_delays_the_deletion_of_secondaries(
     nats_server: NatsServer, own_kube_server: KubeServer
 ) -> None:
-    async with kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS)) as bed:
+    async with (
+        through_proxy(own_kube_server) as (proxy, kubeconfig),
+        kube_test_bed(nats_server.url, own_kube_server, keys=len(KEYS), through=kubeconfig) as bed,
+    ):
         before, mark = await bed.uids(), own_kube_server.mark()
         await bed.delete(*KEYS[::2])
         await eventually(lambda: bed.deleted(mark))
-        own_kube_server.kill()
+        proxy.cut()
         await bed.put(KEYS[0])
         await eventually(lambda: bed.runtime.failure is not None)
         await gc_cycles()
-        await own_kube_server.start()
+        await proxy.heal()
         await bed.settled()
         assert bed.deleted(mark) <= set(KEYS[::2])
         after = await bed.uids()

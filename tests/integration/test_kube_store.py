@@ -28,6 +28,7 @@ from natsctl.model.manifests import KubeKind, kube
 from natsctl.model.store import Stored
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
+from tests.support.servers.kube_proxy import through_proxy
 from tests.support.servers.ports import free_port
 from tests.support.stores.custom_resources import WatchedWire, cluster
 
@@ -363,19 +364,19 @@ class TestConnecting:
         assert "s3cret" not in str(raised.value)
 
     async def test_connect_waits_for_a_server_that_starts_later(
-        self, own_kube_server: KubeServer, caplog: pytest.LogCaptureFixture
+        self, kube_server: KubeServer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        own_kube_server.kill()
+        async with through_proxy(kube_server) as (proxy, kubeconfig), asyncio.TaskGroup() as group:
+            proxy.cut()
 
-        async def connected() -> None:
-            options = KubeOptions(kubeconfig=str(own_kube_server.kubeconfig()), timeout_s=0.5)
-            async with connect_kube(options, wait=True):
-                pass
+            async def connected() -> None:
+                options = KubeOptions(kubeconfig=str(kubeconfig), timeout_s=5.0)
+                async with connect_kube(options, wait=True):
+                    pass
 
-        async with asyncio.TaskGroup() as group:
             group.create_task(connected())
             await eventually(lambda: "cannot reach Kubernetes yet" in caplog.text)
-            await own_kube_server.start()
+            await proxy.heal()
 
 
 class TestServices:
