@@ -65,15 +65,6 @@ class Guest(Runnable, Protocol):
         ...
 
 
-@runtime_checkable
-class Shared(Guest, Protocol):
-    """A guest whose keys can be sharded, such as a `ManagedController`."""
-
-    def holds(self, key: str) -> bool:
-        """Return whether the key is assigned to this process."""
-        ...
-
-
 Participation = Election | Shard
 """The part of this process in a controller that other processes run too."""
 
@@ -199,7 +190,8 @@ class Operator:
             value = getattr(self._settings, name)
             if value is not None and hasattr(controller, name):
                 setattr(controller, name, value)
-        if self._sharded and not isinstance(controller, Controller | Shared):
+        guest = isinstance(controller, Hosted) and isinstance(controller, Guest)
+        if self._sharded and not (guest or isinstance(controller, Controller)):
             raise UsageError(
                 f"{controller.name} cannot be sharded: run it without --shard and --processes"
             )
