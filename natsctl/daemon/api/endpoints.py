@@ -63,8 +63,9 @@ class ControllerEndpoints:
     """The endpoints of one controller of this process.
 
     Args:
-        runnable: the controller. It answers `status`; a `Hosted` one answers `explain`, `tree`
-            and `resync` too, and one that makes secondaries also the verbs about garbage.
+        runnable: the controller. It answers `status`; a `Hosted` one answers `explain`, `tree`,
+            `resync` and the verbs about recordings too, and one that makes secondaries also the
+            verbs about garbage.
         daemon: this process.
         connection: the connection through which events and times are read.
         leads: whether this process acts for a controller.
@@ -88,7 +89,7 @@ class ControllerEndpoints:
         dry_run: bool = False,
         history: ProgramHistory | None = None,
     ) -> None:
-        self._history = history
+        self._keeper: Keeper | None = runnable if isinstance(runnable, Hosted) else history
         self._dry_run = dry_run
         self._runnable = runnable
         self._participation = participation
@@ -114,15 +115,14 @@ class ControllerEndpoints:
 
     def _handlers(self, runnable: Runnable, planner: Planner | None) -> dict[Verb, Handler]:
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
+        keeper = self._keeper
+        if keeper is not None:
+            handlers[Verb.EXPLAIN] = partial(self._explain, keeper)
         if isinstance(runnable, Hosted):
             handlers |= {
-                Verb.EXPLAIN: partial(self._explain, runnable),
                 Verb.TREE: partial(self._tree, runnable),
                 Verb.RESYNC: partial(self._resync, runnable),
             }
-        if self._history is not None:
-            handlers[Verb.EXPLAIN] = partial(self._explain_program, self._history)
-        keeper = runnable if isinstance(runnable, Hosted) else self._history
         if keeper is not None:
             handlers |= {
                 Verb.RECORD: partial(self._record, keeper),
@@ -160,11 +160,9 @@ class ControllerEndpoints:
 
     def status(self) -> ControllerStatus:
         """Return the status of the controller; some parts are empty before its caches exist."""
-        runnable, status = self._runnable, Status(controller=self._runnable.name)
-        if isinstance(runnable, Hosted) and runnable.prepared:
-            status = runnable.status()
-        elif self._history is not None:
-            status = self._history.status()
+        status = Status(controller=self._runnable.name)
+        if self._keeper is not None and _prepared(self._keeper):
+            status = self._keeper.status()
         if self._dry_run:  # a plan may have another id
             status = replace(status, installation="")
         return replace(
@@ -184,9 +182,7 @@ class ControllerEndpoints:
 
     @property
     def _sync_counts(self) -> tuple[int, int]:
-        if self._history is not None:
-            return self._history.sync_counts
-        return self._runnable.sync_counts if isinstance(self._runnable, Hosted) else (0, 0)
+        return (0, 0) if self._keeper is None else self._keeper.sync_counts
 
     async def _status(self, request: bytes) -> bytes:
         presence = self.peers.meet(request)
@@ -206,20 +202,17 @@ class ControllerEndpoints:
     def _stopping(self) -> bool:
         return isinstance(self._runnable, Hosted) and self._runnable.stopping
 
-    async def _explain(self, runtime: Hosted, request: bytes) -> bytes:
+    async def _explain(self, keeper: Keeper, request: bytes) -> bytes:
         key = _key(request)
-        self._check_started(runtime)
-        explanation = KeyExplanation.of(runtime.explain(key), self._daemon)
-        explanation = replace(explanation, planned=runtime.planned(key))
-        if self._shard is not None:
-            member = self._shard.whose(key) or ""
-            explanation = replace(explanation, member=member, here=runtime.holds(key))
+        self._check_started(keeper)
+        explanation = KeyExplanation.of(keeper.explain(key), self._daemon)
+        if isinstance(keeper, Hosted):
+            explanation = replace(explanation, planned=keeper.planned(key))
+            if self._shard is not None:
+                member = self._shard.whose(key) or ""
+                explanation = replace(explanation, member=member, here=keeper.holds(key))
         explanation = await self._with_events(explanation)
         return self._fitting(OWNED_MAX, explanation.limited)
-
-    async def _explain_program(self, history: ProgramHistory, request: bytes) -> bytes:
-        explanation = KeyExplanation.of(history.explain(_key(request)), self._daemon)
-        return self._fitting(OWNED_MAX, (await self._with_events(explanation)).limited)
 
     async def _with_events(self, explanation: KeyExplanation) -> KeyExplanation:
         try:
@@ -331,14 +324,19 @@ class ControllerEndpoints:
     def _fitting(self, count: int, limited: Callable[[int], msgspec.Struct]) -> bytes:
         return fitting(self._connection.payload_max, count, limited)
 
-    def _check_started(self, runtime: Keeper) -> None:
-        if isinstance(runtime, Hosted) and not runtime.prepared:
+    def _check_started(self, keeper: Keeper) -> None:
+        if not _prepared(keeper):
             raise NatsctlError(f"{self._runnable.name} is starting: try again")
 
     def _check_running(self, runtime: Hosted) -> None:
         if runtime.stopping:
             raise NatsctlError(f"{self._runnable.name} is stopping: try again")
         self._check_started(runtime)
+
+
+def _prepared(keeper: Keeper) -> bool:
+    """Return whether keys can be explained: a program knows its own ones from the start."""
+    return not isinstance(keeper, Hosted) or keeper.prepared
 
 
 def _with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRecord]:
