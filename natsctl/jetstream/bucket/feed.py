@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from nats.errors import Error as NatsError
+from nats.errors import FlushTimeoutError
 
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket.codec import LAST_CONSUMER, STALLED, Marker, marker, position
@@ -133,6 +134,17 @@ class Feed:
         items, self._items = self._items, []
         self._due, self._controls = self._controls, []
         return items
+
+    async def arrived(self) -> None:
+        """Wait until all messages have arrived that the server has sent before this call."""
+        while True:
+            try:
+                await self._link.flush()
+            except FlushTimeoutError:
+                continue  # a long backlog comes first
+            except NatsError:
+                return  # the connection is lost, which fails the feed
+            return
 
     async def _answer_due(self) -> None:
         due, self._due = self._due, []

@@ -118,12 +118,17 @@ class KvWatch:
         due = reported.revision
         count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
 
+        async def sent() -> int:
+            newest = await self._newest()
+            await feed.arrived()
+            return newest
+
         async def count() -> StreamState:
             reported.begin_count()
             return await self._same_stream(state)
 
         with (
-            closing(Periodic(self._newest, feed.wake, every_s=self._verify_s)) as newest,
+            closing(Periodic(sent, feed.wake, every_s=self._verify_s)) as newest,
             closing(Periodic(count, feed.wake, every_s=count_s)) as counts,
         ):
             while True:

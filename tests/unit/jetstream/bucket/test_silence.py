@@ -119,3 +119,14 @@ async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog() -> No
     with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
         await exhausted(feed)
     feed.close()
+
+
+async def test_the_backlog_of_a_feed_arrives_before_the_answer_to_a_flush() -> None:
+    connection = Connection()
+    feed = Feed("$KV.b.", connection)
+    arrival = asyncio.create_task(feed.arrived())
+    await receive_heartbeats(feed, 20)
+    assert not arrival.done()
+    connection.answer()
+    await arrival
+    feed.close()
