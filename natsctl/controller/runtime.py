@@ -102,10 +102,7 @@ class ControllerRuntime(Hosted):
         super().__init__(host)
 
     async def run(self) -> None:
-        """Sync until `stop`; returns when the syncs under way have ended and `clean` has run.
-
-        Raises the error that prevents the start, or that ends the controller for good.
-        """
+        """See `Hosted.run`; `clean` has run before it returns."""
         async with self._opener.recorders() as recorders, self._open(recorders) as opened:
             for slot in opened.slots.values():
                 self._loop.watch(slot.reader.informer, slot.on_change)
@@ -118,7 +115,7 @@ class ControllerRuntime(Hosted):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Open every slot and keep its cache equal to its store, without syncing anything."""
+        """See `Hosted.opened`."""
         async with self._open(()):
             yield
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -101,7 +100,7 @@ async def make_plan(
 
 def _runtime(
     controller: Controller | Guest, stores: Planned, owner_names: OwnerNames | None
-) -> ControllerRuntime | ManagedController[Any] | InformerController:
+) -> Hosted:
     """Return what runs the controller over the stores of the plan."""
     if isinstance(controller, ManagedController | InformerController):
         controller.use(nats=stores.nats, kube=stores.kube)
@@ -119,7 +118,7 @@ def _runtime(
 
 
 async def _planned(
-    runtime: ControllerRuntime | ManagedController[Any] | InformerController,
+    runtime: Hosted,
     stores: Planned,
     task: "asyncio.Task[None]",
     keys: Collection[str],

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from natsctl.core.cache.informer import Informer
@@ -29,6 +30,17 @@ class Hosted(ABC):
     def __init__(self, host: Host) -> None:
         self.synced = host.synced
         self._host = host
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Work until `stop`; returns when the syncs that have begun have ended.
+
+        Raises the error that prevents the start, or that ends the controller for good.
+        """
+
+    @abstractmethod
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """Open the stores and keep the caches equal to them, without syncing anything."""
 
     def stop(self) -> None:
         """Begin no more syncs; `run` returns when the syncs that have begun have ended."""

@@ -27,7 +27,7 @@ from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
 from natsctl.testing.replaying.world import World
 from natsctl.watchers.controller import InformerController
 
-C = TypeVar("C", bound="ControllerRuntime | ManagedController[Any] | InformerController")
+C = TypeVar("C", bound=Hosted)
 
 CLASSES: Mapping[str, type[Any]] = {
     "controller": Controller,
@@ -63,29 +63,27 @@ async def opened(
     nats, cluster = ReplayStores(world, stores), ReplayCluster(world, stores.kube)
     await _install(stores, recorded.settings)
     made = controller()
+    hosted: Hosted
     subject: _ControllerSubject | _ManagedSubject | _WatcherSubject
     match made:
         case Controller():
             names = msgspec.convert(recorded.settings.get("owner_names", {}), OwnerNames)
-            runtime = ControllerRuntime(made, nats=nats, kube=cluster, owner_names=names)
-            subject = _ControllerSubject(runtime, recorded, world)
-            run, complete = runtime.opened, runtime.complete
+            hosted = ControllerRuntime(made, nats=nats, kube=cluster, owner_names=names)
+            subject = _ControllerSubject(hosted, recorded, world)
         case ManagedController():
             made.use(nats=nats, kube=cluster)
-            subject = _ManagedSubject(made, recorded, world)
-            run, complete = made.opened, made.complete
+            hosted, subject = made, _ManagedSubject(made, recorded, world)
         case InformerController():
             made.use(nats=nats, kube=cluster)
-            subject = _WatcherSubject(made, recorded, world)
-            run, complete = made.opened, made.complete
+            hosted, subject = made, _WatcherSubject(made, recorded, world)
         case Guest():
             made.use(nats=NotedStores(nats), kube=NotedManifestStores(cluster))
             yield ProgramSubject(made, recorded, world)
             return
         case _:
             raise UsageError(_other_kind(controller, recorded, wanted))
-    async with run():
-        await complete()
+    async with hosted.opened():
+        await hosted.complete()
         subject.check()
         await made.start()
         try:

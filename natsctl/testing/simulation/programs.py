@@ -1,14 +1,10 @@
 """Runs a controller of any surface as the program of a process, and knows when it is idle."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.insight.hosted import Hosted
 from natsctl.daemon.operator import Guest
-from natsctl.managed.controller import ManagedController
 from natsctl.testing.simulation.world.process import life_of_task
-from natsctl.watchers.controller import InformerController
 
 QUIET_S = 20.0  # without a call or an event, after which broken watches are open again
 
@@ -16,10 +12,8 @@ QUIET_S = 20.0  # without a call or an event, after which broken watches are ope
 class HostedProgram:
     """A controller in a host, as the program of a process."""
 
-    def __init__(
-        self, hosted: ControllerRuntime | ManagedController[Any] | InformerController
-    ) -> None:
-        self.hosted: Hosted = hosted
+    def __init__(self, hosted: Hosted) -> None:
+        self.hosted = hosted
         self.run = hosted.run
         self.stop = hosted.stop
 

@@ -11,6 +11,7 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary, slots
 from natsctl.controller.slots.owned import Owned
+from natsctl.core.insight.hosted import Hosted
 from natsctl.daemon.loader import make
 from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
@@ -19,7 +20,6 @@ from natsctl.model.kinds import Kind
 from natsctl.testing.simulation.programs import GuestProgram, HostedProgram
 from natsctl.testing.simulation.world.process import MakeProgram
 from natsctl.testing.simulation.world.stores import SimulatedCluster, SimulatedStores
-from natsctl.watchers.controller import InformerController
 
 NEVER_S = 1e9  # the script decides when keys are synced again
 ORPHANS_MAX = 1_000_000
@@ -108,7 +108,7 @@ def _subject_of_guest(controller: type[Guest], guest: Guest) -> Subject:
         primaries=tuple(guest.kinds),
         kinds=tuple(guest.kinds),
         made=() if managed else None,
-        elects=isinstance(guest, ManagedController | InformerController),
+        elects=isinstance(guest, Hosted),
         module=sys.modules[controller.__module__],
     )
 
@@ -129,6 +129,4 @@ def _guest(
 ) -> HostedProgram | GuestProgram:
     guest = cls()
     guest.use(nats=nats, kube=kube)
-    if isinstance(guest, ManagedController | InformerController):
-        return HostedProgram(guest)
-    return GuestProgram(guest)
+    return HostedProgram(guest) if isinstance(guest, Hosted) else GuestProgram(guest)
