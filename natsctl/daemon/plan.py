@@ -89,7 +89,7 @@ async def make_plan(
             runtime.hold_only(keys)
         task = asyncio.create_task(runtime.run(), name=f"plan of {runtime.name}")
         try:
-            return await _planned(runtime, stores, task, keys, progress)
+            return await _Run(runtime, stores, task, progress).plan(keys)
         except asyncio.CancelledError:
             task.cancel()
             raise
@@ -117,37 +117,6 @@ def _runtime(
     )
 
 
-async def _planned(
-    runtime: Hosted,
-    stores: Planned,
-    task: "asyncio.Task[None]",
-    keys: Collection[str],
-    progress: Progress,
-) -> MadePlan:
-    run, record = _Run(runtime, stores, task, progress), stores.record
-    await run.started()
-    if isinstance(runtime, ControllerRuntime):
-        for key in keys:
-            runtime.resync(key)  # also a key that does not exist
-    await run.settled()
-    garbage = GarbagePlan(())
-    if isinstance(runtime, ControllerRuntime):
-        await runtime.controller.garbage_secondaries()
-        await run.settled()
-        garbage = await runtime.garbage_plan(at_once=True)
-    for key, reason in runtime.invalid().items():
-        if not keys or key in keys:
-            record.skipped(key, reason)
-    plans = record.keys()
-    made = Plan(
-        controller=runtime.name,
-        summary=record.summary(plans, runtime.existing),
-        keys=plans,
-        garbage=garbage if garbage.orphans else UNSET,
-    )
-    return MadePlan(made, tuple(record.changes()))
-
-
 class _Run:
     """A controller that runs over planning stores."""
 
@@ -159,7 +128,32 @@ class _Run:
         self._task = task
         self._progress = progress
 
-    async def started(self) -> None:
+    async def plan(self, keys: Collection[str]) -> MadePlan:
+        """Return the plan of these keys, or of all; the task has just begun."""
+        runtime, record = self._runtime, self._stores.record
+        await self._started()
+        if isinstance(runtime, ControllerRuntime):
+            for key in keys:
+                runtime.resync(key)  # also a key that does not exist
+        await self._settled()
+        garbage = GarbagePlan(())
+        if isinstance(runtime, ControllerRuntime):
+            await runtime.controller.garbage_secondaries()
+            await self._settled()
+            garbage = await runtime.garbage_plan(at_once=True)
+        for key, reason in runtime.invalid().items():
+            if not keys or key in keys:
+                record.skipped(key, reason)
+        plans = record.keys()
+        made = Plan(
+            controller=runtime.name,
+            summary=record.summary(plans, runtime.existing),
+            keys=plans,
+            garbage=garbage if garbage.orphans else UNSET,
+        )
+        return MadePlan(made, tuple(record.changes()))
+
+    async def _started(self) -> None:
         """Wait until the caches are synced; raises the error of a store that cannot be read."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + LIST_TIMEOUT_S
@@ -168,7 +162,7 @@ class _Run:
             if clock() >= deadline and self._runtime.failure is not None:
                 raise self._runtime.failure
 
-    async def settled(self) -> None:
+    async def _settled(self) -> None:
         """Wait until no key needs a sync, with failed keys synced again where that may help."""
         record = self._stores.record
         await self._idle()
