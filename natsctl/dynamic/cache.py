@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier
+from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier, identified
 from natsctl.dynamic.resources import ObjectCacheOptions, Resources, ScopedGVR
 from natsctl.errors import InvalidInputError, NoCacheEntryError
 from natsctl.model.discovery import Discovers
@@ -112,9 +112,7 @@ def named(gvk: GroupVersionKind, namespace: str, name: str) -> ObjectIdentifier:
     """Return the identifier of one object; raises `InvalidInputError` without a name."""
     if not name:
         raise InvalidInputError(f"the name of an object of {gvk} is missing")
-    return ObjectIdentifier(
-        group=gvk.group, version=gvk.version, kind=gvk.kind, namespace=namespace, name=name
-    )
+    return identified(gvk, namespace, name=name)
 
 
 def selected(gvk: GroupVersionKind, namespace: str, selector: Selector) -> ObjectIdentifier:
@@ -122,12 +120,4 @@ def selected(gvk: GroupVersionKind, namespace: str, selector: Selector) -> Objec
 
     An empty namespace means all namespaces, and an empty selector matches everything.
     """
-    text = str(selector)
-    return ObjectIdentifier(
-        group=gvk.group,
-        version=gvk.version,
-        kind=gvk.kind,
-        namespace=namespace,
-        selector=text,
-        everything=not text,
-    )
+    return identified(gvk, namespace, selector=str(selector))

@@ -100,3 +100,18 @@ class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
             Selector.parse(self.selector)
         except UsageError as error:
             raise InvalidInputError(f"{self}: {error}") from error
+
+
+def identified(
+    gvk: GroupVersionKind, namespace: str, *, name: str = "", selector: str = ""
+) -> ObjectIdentifier:
+    """Return the identifier of one object, of those that match, or else of all of the kind."""
+    return ObjectIdentifier(
+        group=gvk.group,
+        version=gvk.version,
+        kind=gvk.kind,
+        namespace=namespace,
+        name=name,
+        selector=selector,
+        everything=not (name or selector),
+    )

@@ -7,7 +7,7 @@ from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.core.dependencies.watches import DependencyWatch
 from natsctl.core.objects.backends import Backends
 from natsctl.dynamic.cache import Objects
-from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier, kv_kind
+from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier, identified, kv_kind
 from natsctl.dynamic.resources import Resources, ScopedGVR
 from natsctl.errors import InvalidInputError, InvalidKeyError, InvalidObjectError, UsageError
 from natsctl.model import documents
@@ -96,15 +96,7 @@ def identifier_of(dependency: Dependency[Any]) -> ObjectIdentifier:
         namespace, name, selector = kind.namespace or "", name.rpartition("/")[2], kind.selector
     elif isinstance(kind, KvKind) and key is None and kind.keys != ">":
         namespace = kind.keys.removesuffix(".>")
-    return ObjectIdentifier(
-        group=gvk.group,
-        version=gvk.version,
-        kind=gvk.kind,
-        namespace=namespace,
-        name=name,
-        selector=str(selector),
-        everything=not (name or str(selector)),
-    )
+    return identified(gvk, namespace, name=name, selector=str(selector))
 
 
 def kind_of(identifier: ObjectIdentifier) -> Kind[Any]:
