@@ -46,6 +46,7 @@ class Threads:
                 if job.prevent():
                     del self._jobs[future]
                     future.remove_done_callback(self._jobs.pop)
+                    future.cancel()
                     raise
                 cancelled = error
         if cancelled is not None:
