@@ -23,20 +23,23 @@ from natsctl import (
     kv,
     kv_kind,
     primary,
+    secondary,
 )
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.lease import Claim
 from natsctl.core.coordination.sharding import shards
 from natsctl.daemon.operator import Operator
 from natsctl.jetstream.bucket.leases import LEASES
-from natsctl.testing.memory import MemoryStores
+from natsctl.model import documents
+from natsctl.model.kinds import KvKind
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.simulation.objects import Desired, put, remove
 from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.faults import Faults, drawn_faults
 from natsctl.testing.simulation.world.network import Network
 from natsctl.testing.simulation.world.process import Process, current_life
 from natsctl.testing.simulation.world.stores import SimulatedCluster, SimulatedStores
-from tests.support.stores.sample_objects import THINGS, Thing
+from tests.support.stores.sample_objects import THINGS, Thing, thing
 
 KEYS = ("a", "b", "c")
 STEPS_MAX = 7
@@ -44,6 +47,7 @@ TTL_S = 10.0
 WAITS_S = (0.0, 0.001, 0.02, 0.5, 3.0)
 RETRY_S = 1.0
 LIMIT_S = 20_000.0  # virtual seconds until every promise about the end must hold
+SIGNS = kv(Thing, bucket="signs")
 CLAIMS = kv(Claim, bucket=LEASES.bucket, history=1)
 
 
@@ -90,8 +94,8 @@ class Idle:
         self.stop = stop
 
 
-def text_of(thing: Thing | None) -> str | None:
-    return None if thing is None else thing.spec.text
+def text_of(stored: Thing | None) -> str | None:
+    return None if stored is None else stored.spec.text
 
 
 class Things(Controller):
@@ -105,17 +109,29 @@ class Things(Controller):
         self.counts: dict[str, int] = {}
 
     async def sync_handler(self, key: str) -> None:
-        thing = self.things.get(key)
-        await self.ledger.handle(key, text_of(thing))
-        if thing is None:
+        stored = self.things.get(key)
+        await self.ledger.handle(key, text_of(stored))
+        if stored is None:
             self.counts.pop(key, None)
             return
-        count = int(str(thing.status.get("syncs", 0)))
-        incarnation = thing.metadata.uid
+        count = int(str(stored.status.get("syncs", 0)))
+        incarnation = stored.metadata.uid
         if count < self.counts.get(incarnation, 0):
             self.ledger.broken.append(f"{key} was synced on a state older than its own write")
         await self.things.update_status(key, {"syncs": count + 1})
         self.counts[incarnation] = count + 1
+
+
+class SignedThings(Things):
+    """Also hangs a sign with the text of each thing."""
+
+    signs = secondary(SIGNS)
+
+    async def sync_handler(self, key: str) -> None:
+        await super().sync_handler(key)
+        stored = self.things.get(key)
+        if stored is not None:
+            await self.signs.apply(key, thing(stored.spec.text))
 
 
 def controller(nats: SimulatedStores, ledger: Ledger) -> Any:
@@ -227,15 +243,16 @@ def elected(nats: SimulatedStores, ledger: Ledger) -> Any:
 def sharded(nats: SimulatedStores, ledger: Ledger) -> Any:
     loop = asyncio.get_running_loop()
     shard = shards(nats.store, LEASES.bucket, ttl_s=TTL_S, clock=loop.time)
-    operator = Operator([Things(ledger)], nats=nats, shard=shard)
+    operator = Operator([SignedThings(ledger)], nats=nats, shard=shard)
     return Idle(operator.run, operator.stop)
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Processes of one program."""
+    """Processes of one program, which may hang signs."""
 
     make: Make
     processes: int = 1
+    signs: bool = False
 
 
 GROUPS = {
@@ -245,7 +262,7 @@ GROUPS = {
     "dynamic": Group(dynamic),
     "resource": Group(resource),
     "election": Group(elected, processes=2),
-    "sharding": Group(sharded, processes=2),
+    "sharding": Group(sharded, processes=2, signs=True),
 }
 
 
@@ -261,9 +278,9 @@ async def check(group: Group, seed: int, faults: Faults | None = None) -> None:
     ]
     running = [asyncio.create_task(process.run()) for process in processes]
     try:
-        await _script(choices, stores)
+        await _script(choices, stores, signs=group.signs)
         drawn.over = True
-        await _promised(stores, ledger, network)
+        await _promised(stores, ledger, network, signs=group.signs)
     finally:
         drawn.over = True
         for process in processes:
@@ -278,7 +295,7 @@ def _made(make: Make, ledger: Ledger) -> Any:
     return program
 
 
-async def _script(choices: Choices, stores: MemoryStores) -> None:
+async def _script(choices: Choices, stores: MemoryStores, *, signs: bool) -> None:
     for number in range(3 + choices.below("steps", STEPS_MAX)):
         key = choices.pick(f"step/{number}/key", KEYS)
         if choices.share(f"step/{number}") < 0.25:
@@ -286,15 +303,33 @@ async def _script(choices: Choices, stores: MemoryStores) -> None:
         else:
             text = choices.pick(f"step/{number}/text", ("one", "two", f"text {number}"))
             await put(stores, Desired(THINGS, key, {"spec": {"text": text}}))
+        if signs:
+            await _tamper(choices, stores.store(SIGNS), f"step/{number}/sign")
         await asyncio.sleep(choices.pick(f"step/{number}/wait", WAITS_S))
 
 
-async def _promised(stores: MemoryStores, ledger: Ledger, network: Network) -> None:
+async def _tamper(choices: Choices, signs: MemoryStore, draw: str) -> None:
+    """Delete a sign, or change its text, as another client does."""
+    share, hung = choices.share(draw), signs.stored()
+    if not hung or share > 0.5:
+        return
+    sign = hung[choices.below(f"{draw}/key", len(hung))]
+    if share < 0.25:
+        await signs.delete(sign.key)
+    else:
+        changed = documents.merge_patch(documents.parse(sign.value), {"spec": {"text": "changed"}})
+        await signs.update(sign.key, documents.render(changed), revision=sign.revision)
+
+
+async def _promised(stores: MemoryStores, ledger: Ledger, network: Network, *, signs: bool) -> None:
     """Wait until the last state of every key was handled, and check the other promises."""
     clock = asyncio.get_running_loop().time
     begun = clock()
     crashed = any("crash" in fault.fault.value for fault in network.faults.happened)
-    while missing := _missing(stores, ledger, deletions=not crashed):
+    while missing := [
+        *_missing(stores, ledger, deletions=not crashed),
+        *(_wrong_signs(stores) if signs else ()),
+    ]:
         if ledger.broken or clock() - begun > LIMIT_S:
             break
         await asyncio.sleep(0.05 + (clock() - begun) / 4)
@@ -304,8 +339,7 @@ async def _promised(stores: MemoryStores, ledger: Ledger, network: Network) -> N
 
 
 def _missing(stores: MemoryStores, ledger: Ledger, *, deletions: bool) -> list[str]:
-    stored = {each.key: each.value for each in stores.store(THINGS).stored()}
-    wanted = {key: text_of(THINGS.decode(value)) for key, value in stored.items()}
+    wanted = _texts(stores, THINGS)
     lost = [
         f"{key}: {text!r} is stored, {ledger.handled.get(key)!r} was handled last"
         for key, text in wanted.items()
@@ -318,3 +352,18 @@ def _missing(stores: MemoryStores, ledger: Ledger, *, deletions: bool) -> list[s
             if text is not None and key not in wanted
         ]
     return lost
+
+
+def _wrong_signs(stores: MemoryStores) -> list[str]:
+    wanted, hung = _texts(stores, THINGS), _texts(stores, SIGNS)
+    return [
+        f"the sign of {key} has the text {hung.get(key)!r} instead of {wanted.get(key)!r}"
+        for key in sorted({*wanted, *hung})
+        if hung.get(key) != wanted.get(key)
+    ]
+
+
+def _texts(stores: MemoryStores, kind: KvKind[Thing]) -> dict[str, str | None]:
+    return {
+        stored.key: text_of(kind.decode(stored.value)) for stored in stores.store(kind).stored()
+    }
