@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from natsctl.controller.sync.resync import resync
+from natsctl.controller.sync.resync import STEP_S, keeps_up, resync
 from natsctl.testing.time import VirtualTimeLoop
 
 INTERVAL_S = 600.0
@@ -130,3 +130,39 @@ async def test_a_blocked_loop_catches_up_on_missed_keys(running_resync: Resync) 
         assert running_resync.between(0, INTERVAL_S) == Counter(running_resync.keys)
         await asyncio.sleep(INTERVAL_S)
     assert running_resync.between(INTERVAL_S, 2 * INTERVAL_S) == Counter(running_resync.keys)
+
+
+class Ready:
+    """Returns since when the oldest key is ready: for *key_s* seconds, until a time."""
+
+    def __init__(self, until: float, key_s: float = 10.0) -> None:
+        self._until = until
+        self._key_s = key_s
+
+    def __call__(self) -> float | None:
+        now = asyncio.get_running_loop().time()
+        return now - self._key_s if now < self._until else None
+
+
+class TestKeepsUp:
+    """A resync begins when the keys of the first list are synced."""
+
+    async def kept_up(self, oldest: Ready, within_s: float = 100.0) -> float:
+        """Return the time at which the queue keeps up."""
+        await keeps_up(oldest, within_s=within_s)
+        return asyncio.get_running_loop().time()
+
+    async def test_a_queue_without_keys_keeps_up_at_once(self) -> None:
+        assert await self.kept_up(Ready(until=0)) == 0
+
+    async def test_keys_that_are_ready_for_long_are_waited_for(self) -> None:
+        assert await self.kept_up(Ready(until=10)) == 10
+
+    async def test_keys_that_have_just_become_ready_are_not_waited_for(self) -> None:
+        assert await self.kept_up(Ready(until=50, key_s=STEP_S / 2)) == STEP_S
+
+    async def test_the_wait_has_a_limit(self) -> None:
+        assert await self.kept_up(Ready(until=1e6)) == 100
+
+    async def test_a_short_limit_is_kept(self) -> None:
+        assert await self.kept_up(Ready(until=1e6), within_s=STEP_S / 4) == STEP_S / 4
