@@ -57,8 +57,8 @@ class Exchange:
         return reply.body
 
     def decode(self, body: bytes) -> Stored:
-        """Decode the object in a response body."""
-        return self._decoder.stored(body)
+        """Decode the object in the response to a write."""
+        return self._decoder.sent(body)
 
     async def read_back(self, path: str, document: Document, unknown: StoreTimeoutError) -> Stored:
         """Return the object at *path* if it has the fields of *document*; else raise *unknown*."""

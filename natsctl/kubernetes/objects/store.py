@@ -53,9 +53,12 @@ class KubeStore:
         self.kind: KubeKind[Any] = kind
         self._wire = wire
         self._find = find
-        self._exchange = Exchange(wire, ObjectDecoder(kind))
+        decoder = ObjectDecoder(kind)
+        self._exchange = Exchange(wire, decoder)
         self._applier = Applier(self._exchange)
-        self._watch = KubeWatch(wire, kind, self._watch_path, incarnation, timeout_s=timeout_s)
+        self._watch = KubeWatch(
+            wire, kind, decoder, self._watch_path, incarnation, timeout_s=timeout_s
+        )
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`. The server keeps no trace of a deleted object."""

@@ -15,6 +15,9 @@ from natsctl.model.store import Stored
 # with "List" in its braces, the media type of a list
 PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 
+REMEMBERED_MAX = 64  # objects that are remembered until the server sends them again
+REMEMBERED_BYTES = 16 * 1024  # a larger object is not remembered
+
 _Fields = dict[str, msgspec.Raw]
 
 _fields = msgspec.json.Decoder(_Fields)
@@ -49,6 +52,7 @@ class ObjectDecoder:
         self._type = {"apiVersion": msgspec.Raw(version), "kind": msgspec.Raw(name)}
         self._start = b'{"apiVersion":%s,"kind":%s,' % (version, name)
         self._served_start = b'{"kind":%s,"apiVersion":%s,"metadata":' % (name, version)
+        self._first: dict[bytes, Stored] = {}
 
     @property
     def accept(self) -> str:
@@ -59,6 +63,23 @@ class ObjectDecoder:
     def accept_list(self) -> str:
         """The media type for listing objects of this kind."""
         return PARTIAL.format("List") if self._metadata_only else "application/json"
+
+    def sent(self, document: bytes) -> Stored:
+        """Return the object in a response or an event of a watch, as `stored` does.
+
+        The server sends the result of a write as both, with the same bytes, so the second one is
+        not decoded.
+        """
+        document = document.rstrip()
+        first = self._first.pop(document, None)
+        if first is not None:
+            return first
+        stored = self.stored(document)
+        if len(document) <= REMEMBERED_BYTES:
+            self._first[document] = stored
+            if len(self._first) > REMEMBERED_MAX:
+                del self._first[next(iter(self._first))]
+        return stored
 
     def stored(self, document: bytes | msgspec.Raw) -> Stored:
         """Return the object in *document*; raises `StoreError` if it is invalid."""

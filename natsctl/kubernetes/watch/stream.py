@@ -98,7 +98,7 @@ class Streams:
             status = read_status(0, bytes(line.object))
             # after any error, the watch may have missed changes
             raise ExpiredError(str(error_for(status, RequestInfo("continue the watch"))))
-        stored = self._decoder.stored(line.object)
+        stored = self._decoder.sent(bytes(line.object))
         if self.revision:
             self.revision = stored.revision
         if line.type == "DELETED":

@@ -60,6 +60,7 @@ class KubeWatch:
         self,
         wire: Wire,
         kind: KubeKind[Any],
+        decoder: ObjectDecoder,
         path: Callable[[], Awaitable[str]],
         incarnation: Incarnation,
         *,
@@ -69,7 +70,7 @@ class KubeWatch:
         self._wire = wire
         self._name = kind.name
         self._path = path
-        self._decoder = ObjectDecoder(kind)
+        self._decoder = decoder
         self._selection = _selection(kind)
         self._incarnation = incarnation
         self._timeout_s = timeout_s

@@ -7,7 +7,11 @@ import pytest
 
 from natsctl import kube
 from natsctl.errors import InvalidObjectError, StoreError
-from natsctl.kubernetes.resources.codec import ObjectDecoder
+from natsctl.kubernetes.resources.codec import (
+    REMEMBERED_BYTES,
+    REMEMBERED_MAX,
+    ObjectDecoder,
+)
 
 MANAGED: list[Any] = [{"manager": "x", "fieldsV1": {"f:data": {}}}]
 METADATA: dict[str, Any] = {"name": "web", "namespace": "shop", "resourceVersion": "17"}
@@ -93,3 +97,36 @@ def test_the_metadata_of_each_value_is_its_own() -> None:
     assert uids == ["1", "1", "2", "2", "1"]
     with pytest.raises(InvalidObjectError, match="invalid metadata"):
         kube("v1", "ConfigMap").metadata(b"")
+
+
+def served(revision: int, text: str = "") -> bytes:
+    metadata = {**METADATA, "resourceVersion": str(revision)}
+    return encode({**TYPE, "metadata": metadata, "data": {"text": text}})
+
+
+def test_the_response_and_the_event_of_a_write_are_decoded_once() -> None:
+    decoder = ObjectDecoder(KIND)
+    first = decoder.sent(served(17) + b"\n")
+    assert decoder.sent(served(18)).revision == 18
+    assert decoder.sent(served(17)) is first
+
+
+def test_an_object_that_is_sent_once_more_is_decoded_again() -> None:
+    decoder = ObjectDecoder(KIND)
+    first, second, third = (decoder.sent(served(17)) for _ in range(3))
+    assert second is first
+    assert third == first
+    assert third is not first
+
+
+def test_only_the_newest_objects_are_remembered() -> None:
+    decoder = ObjectDecoder(KIND)
+    first = [decoder.sent(served(revision)) for revision in range(REMEMBERED_MAX + 1)]
+    assert decoder.sent(served(REMEMBERED_MAX)) is first[-1]
+    assert decoder.sent(served(1)) is first[1]
+    assert decoder.sent(served(0)) is not first[0]
+
+
+def test_a_large_object_is_not_remembered() -> None:
+    decoder, large = ObjectDecoder(KIND), served(17, "x" * REMEMBERED_BYTES)
+    assert decoder.sent(large) is not decoder.sent(large)

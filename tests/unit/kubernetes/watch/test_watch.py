@@ -13,6 +13,7 @@ from natsctl.errors import (
     WatchBrokenError,
 )
 from natsctl.kubernetes.http.api_errors import ExpiredError
+from natsctl.kubernetes.resources.codec import ObjectDecoder
 from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.kubernetes.watch.watch import TRIES, KubeWatch
@@ -43,7 +44,7 @@ def watch_of(
     kind: KubeKind[object] = THINGS,  # type: ignore[assignment]
     incarnation: Incarnation | None = None,
 ) -> KubeWatch:
-    return KubeWatch(wire, kind, path, incarnation or Incarnation(SERVER))
+    return KubeWatch(wire, kind, ObjectDecoder(kind), path, incarnation or Incarnation(SERVER))
 
 
 async def take(events: AsyncIterator[WatchEvent], count: int) -> list[str]:
