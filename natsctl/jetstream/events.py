@@ -16,9 +16,10 @@ from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import BURST, GATHER_S, QUIET_S, EventType, Outbox, SyncNote, sending
+from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.outbox import BURST, GATHER_S, QUIET_S, Outbox, SendingPace, sending
 
 STREAM = "natsctl_events"
 PREFIX = "natsctl.events"
@@ -80,7 +81,11 @@ class StreamRecorder:
         self, connection: Connection, controller: str, guard: WriteGuard = UNGUARDED
     ) -> None:
         self.outbox = Outbox(
-            self.send, repeat_s=REPEAT_S, pause_s=PAUSE_S, gather_s=GATHER_S, quiet_s=QUIET_S
+            self.send,
+            repeat_s=REPEAT_S,
+            pace=SendingPace(PAUSE_S),
+            gather_s=GATHER_S,
+            quiet_s=QUIET_S,
         )
         self._connection = connection
         self._controller = controller
@@ -90,7 +95,11 @@ class StreamRecorder:
     @property
     def dropped(self) -> int:
         """The number of events that were not sent."""
-        return self.outbox.dropped
+        return self.outbox.counts.dropped
+
+    def counted(self) -> dict[tuple[str, str], int]:
+        """See `CountsEvents.counted`."""
+        return self.outbox.counts.of_system("nats")
 
     def event(
         self,

@@ -12,6 +12,7 @@ from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.connect import connecting
 from natsctl.kubernetes.http.transport import Transport
 from natsctl.kubernetes.objects.store import KubeStore
+from natsctl.kubernetes.recorder import PAUSE_S as EVENT_PAUSE_S
 from natsctl.kubernetes.recorder import KubeRecorder, recording
 from natsctl.kubernetes.resources.discovery import ApiResource, Discovery, KindWire
 from natsctl.kubernetes.watch.listing import Incarnation
@@ -20,6 +21,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.write_guard import Guarded
 from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.outbox import SendingPace
 
 log = get_logger(__name__)
 
@@ -35,6 +37,7 @@ class Kube(Guarded):
         self._uncached = Discovery(transport, ttl_s=0.0)  # for callers with a cache of their own
         self._watch_timeout_s = watch_timeout_s
         self._incarnations: dict[str, Incarnation] = {}
+        self._event_pace = SendingPace(EVENT_PAUSE_S)  # of all recorders together
 
     async def open(self, kind: Kind[Any]) -> KubeStore:
         """Return the kind's store without a request to the server.
@@ -68,7 +71,7 @@ class Kube(Guarded):
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[KubeRecorder]:
         """Yield a recorder that writes Events about the controller's objects in the cluster."""
-        async with recording(self.transport, controller, self.guard) as recorder:
+        async with recording(self.transport, controller, self.guard, self._event_pace) as recorder:
             yield recorder
 
 

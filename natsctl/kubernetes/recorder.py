@@ -1,7 +1,8 @@
 """Records events about cluster objects as events.k8s.io/v1 Events, which `kubectl describe` shows.
 
-Repeated events become one Event with a series. Recording never blocks a controller: events that
-cannot be sent are dropped and counted.
+Repeated events become one Event with a series. Warnings are sent before other events, and all
+controllers of a process share one rate. Recording never blocks a controller: events that cannot be
+sent are dropped and counted.
 """
 
 import re
@@ -18,11 +19,12 @@ from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
 from natsctl.kubernetes.http.api_errors import RBAC
 from natsctl.kubernetes.http.wire import MERGE_PATCH, Wire
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import GATHER_S, QUIET_S, EventType, Outbox, SyncNote, sending
+from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.outbox import GATHER_S, QUIET_S, Outbox, SendingPace, sending
 
-PAUSE_S = 0.05  # between two Events, because writes of objects are more important
+PAUSE_S = 0.05  # between two Events of a process, because writes of objects are more important
 SERIES_S = 360.0  # a repeat within this time belongs to the same series
 ACTION = "Sync"  # the `action` of every Event
 NOTE_MAX_BYTES = 1024  # this limit and the next ones are the API's
@@ -74,11 +76,21 @@ class _Occurrence(msgspec.Struct, frozen=True, gc=False):
 
 
 class KubeRecorder:
-    """Sends a controller's Events in the background; a `Recorder`. `recording` makes it."""
+    """Sends a controller's Events in the background; a `Recorder`. `recording` makes it.
 
-    def __init__(self, wire: Wire, controller: str, guard: WriteGuard = UNGUARDED) -> None:
+    The recorders of a process share a *pace*. By default, a recorder does not share its pace.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        controller: str,
+        guard: WriteGuard = UNGUARDED,
+        pace: SendingPace | None = None,
+    ) -> None:
+        pace = SendingPace(PAUSE_S) if pace is None else pace
         self.outbox = Outbox(
-            self._send, repeat_s=SERIES_S, pause_s=PAUSE_S, gather_s=GATHER_S, quiet_s=QUIET_S
+            self._send, repeat_s=SERIES_S, pace=pace, gather_s=GATHER_S, quiet_s=QUIET_S
         )
         self._wire = wire
         self._guard = guard
@@ -89,7 +101,11 @@ class KubeRecorder:
     @property
     def dropped(self) -> int:
         """The number of Events that were not sent."""
-        return self.outbox.dropped
+        return self.outbox.counts.dropped
+
+    def counted(self) -> dict[tuple[str, str], int]:
+        """See `CountsEvents.counted`."""
+        return self.outbox.counts.of_system("kubernetes")
 
     def event(
         self,
@@ -112,6 +128,7 @@ class KubeRecorder:
                 (about.kind, about.namespace, about.name, about.uid, type.value, reason, message),
                 first=happened.first,
                 again=happened.again,
+                urgent=type is EventType.WARNING,
             )
 
     async def _send(self, event: KubeEvent) -> KubeEvent:
@@ -190,9 +207,12 @@ def _shortened(message: str) -> str:
 
 @asynccontextmanager
 async def recording(
-    wire: Wire, controller: str, guard: WriteGuard = UNGUARDED
+    wire: Wire,
+    controller: str,
+    guard: WriteGuard = UNGUARDED,
+    pace: SendingPace | None = None,
 ) -> AsyncIterator[KubeRecorder]:
     """Yield a recorder; leaving the context sends the pending Events."""
-    recorder = KubeRecorder(wire, controller, guard)
+    recorder = KubeRecorder(wire, controller, guard, pace)
     async with sending(recorder.outbox):
         yield recorder

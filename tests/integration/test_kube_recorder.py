@@ -1,6 +1,7 @@
 """Events about objects of a cluster are aggregated, limited and valid for the API."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.recorder import NOTE_MAX_BYTES, KubeRecorder, recording
 from natsctl.model.manifests import Reference
-from natsctl.model.recorder import BURST, EventType
+from natsctl.model.recorder import EventType
+from natsctl.telemetry.outbox import BURST
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.stores.custom_resources import WatchedWire, cluster
@@ -137,6 +139,7 @@ class TestAggregating:
             for _ in range(100):
                 recorder.event("shop", WARNING, "SyncFailed", "no", [shop])
         [event] = await events()
+        assert recorder.counted()["kubernetes", "merged"] == 99
         assert event["series"]["count"] == 100
         assert event["series"]["lastObservedTime"] >= event["eventTime"]
 
@@ -216,6 +219,31 @@ class TestLimiting:
                 recorder.event("shop", NORMAL, "Synced", "hi", [about])
         assert wire.pending_max == 1
         assert len(wire.requests) == 30
+
+
+class TestUrgency:
+    async def test_warnings_are_sent_before_older_events(
+        self, stores: Kube, shop: Reference, kube_namespace: str
+    ) -> None:
+        sent: list[str] = []
+
+        class Types(WatchedWire):
+            async def call(self, method: str, path: str, **options: Any) -> Any:
+                sent.append(json.loads(options["body"])["type"])
+                return await super().call(method, path, **options)
+
+        wire = Types(stores.transport)
+        async with recording(wire, "apps") as recorder:
+            for number in range(3):
+                about = Reference("v1", "ConfigMap", f"c{number}", kube_namespace)
+                recorder.event("shop", NORMAL, "Synced", "hi", [about])
+                recorder.event("shop", WARNING, "SyncFailed", "no", [about])
+        assert sent == ["Warning"] * 3 + ["Normal"] * 3
+
+    async def test_the_controllers_of_a_process_share_the_rate(self, stores: Kube) -> None:
+        async with stores.recorder("one") as one, stores.recorder("other") as other:
+            paces = {id(recorder.outbox.pace) for recorder in (one, other)}
+        assert len(paces) == 1
 
 
 class TestPermissions:

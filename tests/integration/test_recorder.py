@@ -13,7 +13,8 @@ from natsctl.errors import NotFoundError, StoreMissingError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events import AGE_S, STREAM, KvEvent, StreamRecorder, events_of
 from natsctl.jetstream.stores import Nats
-from natsctl.model.recorder import BURST, REFILL_S, EventType
+from natsctl.model.recorder import EventType
+from natsctl.telemetry.outbox import BURST, REFILL_S
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy

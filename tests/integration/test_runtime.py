@@ -101,6 +101,14 @@ def app(words: str = "hi", *parts: str) -> dict[str, Any]:
     return {"spec": {"text": words, "parts": parts or ["main"]}}
 
 
+async def test_the_measures_count_the_events_by_outcome(nats_server: NatsServer) -> None:
+    sent = ("nats", "sent")
+    async with running(nats_server, Apps()) as runtime, plain(nats_server) as js:
+        await put(await js.key_value("apps"), "shop", {"spec": {}})
+        await eventually(lambda: runtime.measures().events[sent] == 1)
+    assert set(runtime.measures().events) == {sent, ("nats", "merged"), ("nats", "dropped")}
+
+
 async def test_a_route_is_restored_after_every_manual_change(
     nats_server: NatsServer,
 ) -> None:

@@ -12,6 +12,7 @@ from natsctl.core.recording.recordings import Recordings
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
 from natsctl.errors import StoreError
+from natsctl.model.recorder import CountsEvents
 from natsctl.model.store import Sequenced
 
 LAG_S = 1.0  # how long a store may take to return its newest revision
@@ -76,6 +77,7 @@ class Measures(msgspec.Struct, frozen=True):
     is None without secondaries. Before the stores are open there are no `caches`. `planned` counts
     the changes that a controller would have made that only plans, by action and kind. `paused` is
     whether the whole controller is paused. `recordings_bytes` is the memory of its recordings.
+    `events` are the counts of its events by system and outcome, see `CountsEvents`.
     """
 
     controller: str
@@ -89,6 +91,7 @@ class Measures(msgspec.Struct, frozen=True):
     quarantined_keys: int = 0
     paused: bool = False
     recordings_bytes: int = 0
+    events: Mapping[tuple[str, str], int] = {}
 
 
 def measures_of(
@@ -109,7 +112,16 @@ def measures_of(
         quarantined_keys=host.pausing.quarantined_count,
         paused=host.pausing.whole is not None,
         recordings_bytes=_recordings_bytes(host),
+        events=_events(host),
     )
+
+
+def _events(host: Host) -> dict[tuple[str, str], int]:
+    counts = dict[tuple[str, str], int]()
+    for recorder in host.history.recorders:
+        if isinstance(recorder, CountsEvents):
+            counts |= recorder.counted()
+    return counts
 
 
 def _recordings_bytes(host: Host) -> int:

@@ -56,6 +56,16 @@ PLANNED = MetricTable[int](
     },
 )
 
+EVENTS = MetricTable[int](
+    ("controller", "system", "outcome"),
+    counters={
+        "natsctl_events_total": (
+            "Events by system and outcome: sent, merged into another one as repeats, or dropped.",
+            float,
+        ),
+    },
+)
+
 SYNCS = MetricTable[Counts](
     ("controller",),
     counters={
@@ -341,6 +351,9 @@ def families(scrape: Scrape) -> list[Family]:
                 for name, m in controllers.items()
                 for change, n in m.planned.items()
             }
+        ),
+        *EVENTS.families(
+            {(name, *kind): n for name, m in controllers.items() for kind, n in m.events.items()}
         ),
         *QUEUES.families({(q.name, name): q for name, m in controllers.items() for q in m.queues}),
         *CACHES.families(

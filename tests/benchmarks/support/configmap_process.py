@@ -145,7 +145,7 @@ async def with_natsctl(arguments: Arguments) -> Result:
 
     options = KubeOptions(server=arguments.server, token=arguments.token, tls_insecure=True)
     # it stops at the last apply, and has no time to send thousands of events, which it would log
-    logging.getLogger("natsctl.model.recorder").setLevel(logging.ERROR)
+    logging.getLogger("natsctl.telemetry.outbox").setLevel(logging.ERROR)
     async with connect(arguments.nats) as nats, connect_kube(options) as cluster:
         if arguments.side == "caching":
             watch.start()

@@ -98,7 +98,7 @@ def test_an_expression_reads_known_metrics(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", [*drawn_expressions(), *rule_expressions()])
 def test_an_expression_selects_and_groups_by_known_labels(expression: str) -> None:
-    ours = {"controller", "result", "name", "slot", "kind", "code", "method"}
+    ours = {"controller", "result", "name", "slot", "kind", "code", "method", "system", "outcome"}
     assert labels_in(expression) - ours - TARGET_LABELS == set()
 
 

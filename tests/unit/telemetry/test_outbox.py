@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.model.recorder import (
+from natsctl.telemetry.outbox import (
     BURST,
     BUSY,
     CLOSE_S,
@@ -16,6 +16,7 @@ from natsctl.model.recorder import (
     REFILL_S,
     Budget,
     Outbox,
+    SendingPace,
     sending,
 )
 
@@ -52,12 +53,15 @@ async def outbox(sender: Sender) -> AsyncIterator[Outbox[Event]]:
         yield outbox
 
 
-def add(outbox: Outbox[Event], message: str, subject: str = "shop") -> None:
+def add(
+    outbox: Outbox[Event], message: str, subject: str = "shop", *, urgent: bool = False
+) -> None:
     outbox.add(
         subject,
         (subject, message),
         first=lambda: (message, 1),
         again=lambda sent: (message, sent[1] + 1),
+        urgent=urgent,
     )
 
 
@@ -121,7 +125,22 @@ class TestCounting:
         add(outbox, "no")
         await asyncio.sleep(2)
         assert sender.sent == [("no", 1)]
-        assert outbox.dropped == 1
+        assert outbox.counts.dropped == 1
+
+    async def test_events_are_counted_by_outcome(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for _ in range(3):
+            add(outbox, "yes")
+        await asyncio.sleep(1)
+        sender.error = StoreError("no")
+        add(outbox, "no")
+        await asyncio.sleep(2)
+        assert outbox.counts.of_system("here") == {
+            ("here", "sent"): 1,
+            ("here", "merged"): 2,
+            ("here", "dropped"): 1,
+        }
 
     async def test_events_are_sent_in_order(self, outbox: Outbox[Event], sender: Sender) -> None:
         for message in ("a", "b", "a", "c"):
@@ -210,7 +229,7 @@ class TestGathering:
         assert len(sender.sent) == 100 - BUSY / 2
 
     async def test_gathered_events_are_sent_before_the_outbox_closes(self, sender: Sender) -> None:
-        outbox = Outbox(sender, repeat_s=REPEAT_S, gather_s=GATHER_S, pause_s=1.0)
+        outbox = Outbox(sender, repeat_s=REPEAT_S, gather_s=GATHER_S, pace=SendingPace(1.0))
         clock = asyncio.get_running_loop().time
         async with sending(outbox):
             for number in range(100):
@@ -227,8 +246,83 @@ class TestGathering:
             add(outbox, "created", subject=str(number))
             add(outbox, "created", subject="0")
         await asyncio.sleep(GATHER_S + 0.1)
-        assert outbox.dropped == 3
+        assert outbox.counts.dropped == 3
         assert len(sender.sent) == PENDING_MAX
+
+
+class TestUrgency:
+    """Urgent events do not wait behind writes, and are sent first."""
+
+    @pytest.fixture
+    async def outbox(self, sender: Sender) -> AsyncIterator[Outbox[Event]]:
+        outbox = Outbox(sender, repeat_s=REPEAT_S, gather_s=GATHER_S, pace=SendingPace(0.01))
+        async with sending(outbox):
+            yield outbox
+
+    async def test_an_urgent_event_does_not_wait_until_few_new_events_come(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        add(outbox, "failed", urgent=True)
+        for number in range(100):
+            add(outbox, "created", subject=str(number))
+            await asyncio.sleep(0.05)
+        assert sender.sent == [("failed", 1)]
+
+    async def test_urgent_events_are_sent_before_older_ones(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for number in range(5):
+            add(outbox, "created", subject=str(number))
+            add(outbox, "failed", subject=str(number), urgent=True)
+        await asyncio.sleep(2 * GATHER_S)
+        assert [message for message, _ in sender.sent] == ["failed"] * 5 + ["created"] * 5
+
+    async def test_an_event_that_is_due_does_not_wait_for_an_urgent_one(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        add(outbox, "created")
+        await asyncio.sleep(GATHER_S * 0.9)
+        add(outbox, "failed", urgent=True)
+        await asyncio.sleep(GATHER_S * 0.2)
+        assert sender.sent == [("created", 1)]
+
+    async def test_urgent_events_are_the_first_ones_at_the_end(self, sender: Sender) -> None:
+        outbox = Outbox(sender, repeat_s=REPEAT_S, gather_s=GATHER_S)
+        async with sending(outbox):
+            add(outbox, "created")
+            await asyncio.sleep(GATHER_S / 2)
+            add(outbox, "failed", urgent=True)
+        assert sender.sent == [("failed", 1), ("created", 1)]
+
+    async def test_an_urgent_event_takes_the_place_of_the_oldest_other_one(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for number in range(PENDING_MAX):
+            add(outbox, "created", subject=str(number))
+        add(outbox, "failed", urgent=True)
+        assert outbox.pending == PENDING_MAX
+        assert outbox.counts.dropped == 1
+        await asyncio.sleep(LATE_S)
+        assert sender.sent[0] == ("failed", 1)
+
+    async def test_urgent_events_beyond_the_maximum_are_dropped(
+        self, outbox: Outbox[Event]
+    ) -> None:
+        for number in range(PENDING_MAX + 3):
+            add(outbox, "failed", subject=str(number), urgent=True)
+        add(outbox, "created")
+        assert outbox.pending == PENDING_MAX
+        assert outbox.counts.dropped == 4
+
+    async def test_repeats_of_an_urgent_event_stay_urgent(
+        self, outbox: Outbox[Event], sender: Sender
+    ) -> None:
+        for _ in range(3):
+            add(outbox, "failed", urgent=True)
+        add(outbox, "created")
+        await asyncio.sleep(GATHER_S * 2)
+        assert sender.sent == [("failed", 3), ("created", 1)]
+        assert outbox.counts.merged == 2
 
 
 class TestLimiting:
@@ -240,7 +334,7 @@ class TestLimiting:
         add(outbox, "quiet", subject="other")
         await asyncio.sleep(1)
         assert [message for message, _ in sender.sent] == [*map(str, range(BURST)), "quiet"]
-        assert outbox.dropped == 5
+        assert outbox.counts.dropped == 5
 
     async def test_repeats_beyond_the_burst_are_dropped(
         self, outbox: Outbox[Event], sender: Sender
@@ -252,7 +346,7 @@ class TestLimiting:
             add(outbox, "no")
             await asyncio.sleep(0.01)
         assert sender.sent[-1] == ("no", BURST)
-        assert outbox.dropped == 7
+        assert outbox.counts.dropped == 7
 
     async def test_the_budget_is_refilled_over_time(self) -> None:
         budget = Budget()
@@ -265,7 +359,7 @@ class TestLimiting:
     ) -> None:
         for number in range(PENDING_MAX + 3):
             add(outbox, "hi", subject=str(number))
-        assert outbox.dropped == 3
+        assert outbox.counts.dropped == 3
         await asyncio.sleep(1)
         assert len(sender.sent) == PENDING_MAX
 
@@ -291,7 +385,7 @@ class TestFailing:
             add(outbox, "no", subject=str(number))
         await asyncio.sleep(2)
         assert len([message for message in caplog.messages if "may not" in message]) == 1
-        assert outbox.dropped == 10
+        assert outbox.counts.dropped == 10
 
     async def test_events_are_sent_after_the_permission_was_granted(
         self, outbox: Outbox[Event], sender: Sender
@@ -331,21 +425,42 @@ class TestClosing:
         async with sending(outbox):
             for number in range(10):
                 add(outbox, str(number))
-        assert len(sender.sent) + outbox.dropped == 10
+        assert len(sender.sent) + outbox.counts.dropped == 10
         assert sender.sent
 
 
 class TestPauses:
     async def test_events_are_sent_with_a_pause_between_them(self, sender: Sender) -> None:
-        outbox = Outbox(sender, repeat_s=REPEAT_S, pause_s=1.0)
+        outbox = Outbox(sender, repeat_s=REPEAT_S, pace=SendingPace(1.0))
         async with sending(outbox):
             for number in range(10):
                 add(outbox, str(number))
             await asyncio.sleep(3.5)
             assert len(sender.sent) == 4
 
+    async def test_outboxes_that_share_a_pace_share_its_rate(self, sender: Sender) -> None:
+        pace = SendingPace(1.0)
+        one, other = (Outbox(sender, repeat_s=REPEAT_S, pace=pace) for _ in range(2))
+        async with sending(one), sending(other):
+            for number in range(10):
+                add(one, str(number))
+                add(other, str(number))
+            await asyncio.sleep(3.5)
+            assert len(sender.sent) == 4
+
+    async def test_an_outbox_that_closes_takes_no_turns_from_others(self, sender: Sender) -> None:
+        pace = SendingPace(1.0)
+        one, other = (Outbox(sender, repeat_s=REPEAT_S, pace=pace) for _ in range(2))
+        async with sending(other):
+            async with sending(one):
+                for number in range(10):
+                    add(one, str(number))
+            add(other, "hi")
+            await asyncio.sleep(1.5)
+            assert sender.sent[-1] == ("hi", 1)
+
     async def test_closing_skips_the_pauses(self, sender: Sender) -> None:
-        outbox = Outbox(sender, repeat_s=REPEAT_S, pause_s=1.0)
+        outbox = Outbox(sender, repeat_s=REPEAT_S, pace=SendingPace(1.0))
         clock = asyncio.get_running_loop().time
         async with sending(outbox):
             for number in range(10):

@@ -1,0 +1,328 @@
+"""Sends events in the background: in bounded number and rate, and behind writes of objects."""
+
+import asyncio
+import math
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from natsctl.errors import PermissionDeniedError, StoreError
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
+
+E = TypeVar("E")
+
+REMEMBERED_MAX = 10_000  # objects with a budget, and sent events that may repeat
+BURST = 25  # events about one object at once
+REFILL_S = 60.0  # seconds until an object may have one more event
+PENDING_MAX = 10_000  # events that wait to be sent
+PAUSE_S = 1.0  # pause after an event that could not be sent
+DENIALS_MAX = 100  # distinct denials that are logged only once
+CLOSE_S = 2.0  # timeout for sending the pending events at the end
+GATHER_S = 1.0  # before a new event is sent; recorders use it as `gather_s`
+BUSY = 10  # new events within `gather_s` that show that many objects are being written
+LATE_S = 30.0  # the longest time that events wait for a busy controller
+QUIET_S = 5.0  # between an event and its repeats; recorders use it as `quiet_s`
+
+
+class EventCounts(msgspec.Struct):
+    """Counts of events that were sent, were merged as repeats into another one, or were dropped."""
+
+    sent: int = 0
+    merged: int = 0
+    dropped: int = 0
+
+    def of_system(self, system: str) -> dict[tuple[str, str], int]:
+        """Return the counts by the name of the system and by outcome."""
+        return {(system, outcome): count for outcome, count in msgspec.structs.asdict(self).items()}
+
+
+class SendingPace:
+    """Gives turns with a pause between two; outboxes that share one share its rate."""
+
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self._pause_s = pause_s
+        self._free_at = 0.0
+        self._clock = asyncio.get_running_loop().time
+
+    def take(self) -> float:
+        """Take the next turn, and return the seconds until it begins."""
+        now = self._clock()
+        begins = max(now, self._free_at)
+        self._free_at = begins + self._pause_s
+        return begins - now
+
+
+class Budget:
+    """A token bucket per object, which limits the rate of its events."""
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, time
+        self._clock = asyncio.get_running_loop().time
+
+    def take(self, about: str) -> bool:
+        """Take a token of the object *about*; return False if it has none left."""
+        now = self._clock()
+        tokens, refilled = self._buckets.pop(about, (float(BURST), now))
+        tokens = min(float(BURST), tokens + (now - refilled) / REFILL_S)
+        allowed = tokens >= 1
+        self._buckets[about] = (tokens - allowed, now)
+        if len(self._buckets) > REMEMBERED_MAX:
+            self._buckets.popitem(last=False)
+        return allowed
+
+
+class _Pending(msgspec.Struct, Generic[E], frozen=True, gc=False):
+    """An event about the object `about` that waits to be sent since the time `since`.
+
+    `make` returns the event. It is made when it is sent, because writes of objects come first.
+    """
+
+    about: str
+    make: Callable[[], E]
+    since: float
+
+
+_Queue = OrderedDict[Hashable, _Pending[E]]
+
+
+class Outbox(Generic[E]):
+    """A bounded queue of events. Adding never blocks; events beyond a limit are dropped.
+
+    `sending` sends the events one at a time. Repeated events are counted and sent as one. Writes of
+    objects come first: many new events in a short time show that a controller writes many objects,
+    so events then wait until there are fewer new ones, but not longer than `LATE_S`. Urgent events
+    do not wait for that. They are sent before the others, and the oldest of the others makes room
+    for an urgent event if the queue is full.
+
+    Args:
+        send: sends an event, and returns it in the form from which its repeats are made.
+        repeat_s: seconds within which an equal event is a repeat.
+        pace: limits the rate of events, which limits the load on the server.
+        gather_s: seconds before a new event is sent, within which repeats are collected.
+        quiet_s: seconds after an event within which repeats are collected and sent as one.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[E], Awaitable[E]],
+        *,
+        repeat_s: float,
+        pace: SendingPace | None = None,
+        gather_s: float = 0.0,
+        quiet_s: float = 0.0,
+    ) -> None:
+        self.counts = EventCounts()
+        self._send = send
+        self._repeat_s = repeat_s
+        self.pace = SendingPace() if pace is None else pace
+        self._gather_s = gather_s
+        self._quiet_s = quiet_s
+        self._clock = asyncio.get_running_loop().time
+        self._added = deque[float](maxlen=BUSY)  # the times of the last new events
+        self._budget = Budget()
+        self._urgent: _Queue[E] = OrderedDict()
+        self._others: _Queue[E] = OrderedDict()
+        self._sent: OrderedDict[Hashable, tuple[E, float]] = OrderedDict()  # event, time
+        self._delayed: dict[Hashable, tuple[str, bool]] = {}  # repeats within the quiet time
+        self._denials: set[str] = set()
+        self._wake = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    @property
+    def pending(self) -> int:
+        """The number of events that wait to be sent."""
+        return len(self._urgent) + len(self._others)
+
+    def add(
+        self,
+        about: str,
+        identity: Hashable,
+        *,
+        first: Callable[[], E],
+        again: Callable[[E], E],
+        urgent: bool = False,
+    ) -> None:
+        """Queue an event about the object *about*.
+
+        The event is *first*, or *again* of the recent event with the same *identity*. The event is
+        dropped if the object has too many events or the queue is full; a repeat is counted anyway.
+        *first* is called when the event is sent or repeated.
+        """
+        pending = self._queue(urgent=urgent).get(identity)
+        if pending is not None:
+            repeated = again(pending.make())
+            pending = _Pending(about, lambda: repeated, pending.since)
+            self._queue(urgent=urgent)[identity] = pending
+            self.counts.merged += 1
+            return
+        recent = self._recent(identity)
+        if recent is not None and self._delay(about, identity, urgent=urgent):
+            self._sent[identity] = (again(recent), self._sent[identity][1])
+            self.counts.merged += 1
+            return
+        make = first if recent is None else partial(again, recent)
+        if self._has_room(urgent=urgent) and self._budget.take(about):
+            self._sent.pop(identity, None)
+            self._added.append(self._clock())
+            self._enqueue(about, identity, make, urgent=urgent)
+            return
+        self.counts.dropped += 1
+        if recent is not None:
+            self._sent[identity] = (make(), self._sent[identity][1])
+
+    def _queue(self, *, urgent: bool) -> _Queue[E]:
+        return self._urgent if urgent else self._others
+
+    def _has_room(self, *, urgent: bool) -> bool:
+        return self.pending < PENDING_MAX or (urgent and bool(self._others))
+
+    def _enqueue(
+        self, about: str, identity: Hashable, make: Callable[[], E], *, urgent: bool
+    ) -> None:
+        self._queue(urgent=urgent)[identity] = _Pending(about, make, self._clock())
+        if self.pending > PENDING_MAX and self._others:
+            self._others.popitem(last=False)
+            self.counts.dropped += 1
+        self._wake.set()
+
+    def _delay(self, about: str, identity: Hashable, *, urgent: bool) -> bool:
+        """Return whether a repeat is within the quiet time, and schedule it for its end."""
+        due = self._sent[identity][1] + self._quiet_s
+        if due <= self._clock() or self._closed.is_set():
+            return False
+        if identity not in self._delayed:
+            self._delayed[identity] = about, urgent
+            asyncio.get_running_loop().call_at(due, self._release, identity)
+        return True
+
+    def _release(self, identity: Hashable) -> None:
+        """Queue a delayed repeat, unless it was forgotten or its object has no token left."""
+        delayed = self._delayed.pop(identity, None)
+        if delayed is None or identity not in self._sent:
+            return
+        about, urgent = delayed
+        if not self._budget.take(about):
+            self.counts.dropped += 1
+        else:
+            event, _ = self._sent.pop(identity)
+            self._enqueue(about, identity, lambda: event, urgent=urgent)
+
+    async def run(self) -> None:
+        """Send events until the outbox is closed, and then the pending ones."""
+        closing = False
+        while not closing:
+            await self._wake.wait()
+            self._wake.clear()
+            closing = self._closed.is_set()
+            while self.pending:
+                await self._let_writes_pass()
+                if not self._closed.is_set():
+                    await self._rest(self.pace.take())
+                await self._send_next(self._next()[1])
+
+    def close(self) -> None:
+        """Make `run` return after it has sent the pending events."""
+        for identity in list(self._delayed):
+            self._release(identity)
+        self._closed.set()
+        self._wake.set()
+
+    def drop_pending(self) -> int:
+        """Drop the pending events, and return their number."""
+        pending = self.pending
+        self._urgent.clear()
+        self._others.clear()
+        self.counts.dropped += pending
+        return pending
+
+    async def _let_writes_pass(self) -> None:
+        """Wait until an event is due: gathered, and behind writes unless urgent; see `LATE_S`."""
+        while not self._closed.is_set():
+            due, _ = self._next()
+            if due <= self._clock():
+                return
+            await self._rest(due - self._clock())
+
+    def _next(self) -> tuple[float, _Queue[E]]:
+        """Return when the next event is due, and its queue: the urgent one if both are due."""
+        urgent, other = (
+            next(iter(queue.values())).since + self._gather_s if queue else math.inf
+            for queue in (self._urgent, self._others)
+        )
+        calm_at = self._added[0] + self._gather_s if len(self._added) == BUSY else 0.0
+        other = min(max(other, calm_at), other - self._gather_s + LATE_S)
+        if urgent <= max(other, self._clock()) or (self._urgent and self._closed.is_set()):
+            return urgent, self._urgent
+        return other, self._others
+
+    async def _rest(self, wait_s: float) -> None:
+        """Wait, but not longer than until the outbox is closed."""
+        if wait_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._closed.wait()
+
+    def _recent(self, identity: Hashable) -> E | None:
+        event, sent_at = self._sent.get(identity, (None, 0.0))
+        if event is None or self._clock() - sent_at > self._repeat_s:
+            self._sent.pop(identity, None)
+            return None
+        return event
+
+    async def _send_next(self, queue: _Queue[E]) -> None:
+        """Send the oldest event of the queue; drop it if that fails."""
+        identity, pending = queue.popitem(last=False)
+        about, event = pending.about, pending.make()
+        self._remember(identity, event)  # so that an event during the send is a repeat
+        try:
+            sent = await self._send(event)
+        except asyncio.CancelledError:
+            # its outcome is unknown
+            queue[identity] = _Pending(about, lambda: event, pending.since)
+            raise
+        except StoreError as error:
+            self.counts.dropped += 1
+            self._sent.pop(identity, None)
+            if isinstance(error, PermissionDeniedError):
+                self._log_denial_once(about, error)
+            else:
+                log.warning("cannot send event", object=about, error=error)
+                await asyncio.sleep(PAUSE_S)
+        else:
+            self.counts.sent += 1
+            if identity not in queue and identity not in self._delayed:
+                self._remember(identity, sent)
+
+    def _remember(self, identity: Hashable, event: E) -> None:
+        self._sent[identity] = (event, self._clock())
+        if len(self._sent) > REMEMBERED_MAX:
+            self._sent.popitem(last=False)
+
+    def _log_denial_once(self, about: str, denial: PermissionDeniedError) -> None:
+        if str(denial) in self._denials:
+            return
+        if len(self._denials) >= DENIALS_MAX:
+            self._denials.clear()
+        self._denials.add(str(denial))
+        log.warning("no permission to send events", object=about, error=denial)
+
+
+@asynccontextmanager
+async def sending(outbox: Outbox[Any]) -> AsyncIterator[None]:
+    """Send the outbox's events while the context is open, and the pending ones at its end."""
+    task = asyncio.create_task(outbox.run(), name="events")
+    try:
+        yield
+    finally:
+        outbox.close()
+        _, late = await asyncio.wait((task,), timeout=CLOSE_S)
+        if late:
+            task.cancel()
+            await asyncio.wait((task,))
+            log.warning("events were not sent in time", events=outbox.drop_pending())
