@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
-import nats
 import uvloop
 
 from natsctl import Controller, ControllerRuntime, connect, primary
@@ -66,6 +65,8 @@ async def natsctl(url: str, seen: Seen) -> None:
 
 async def naive(url: str, seen: Seen) -> None:
     """Decode each value and call an async handler, as a short program with nats-py does."""
+
+    import nats  # noqa: PLC0415 - natsctl's side imports only what natsctl imports
 
     async def handler(key: str, item: Item) -> None:
         seen(key, item)
