@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected_to_stores
-from natsctl.cli.framework.controller_options import controller_option
+from natsctl.cli.framework.controller_options import controller_option, port_option
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.output.terminal import write_line, write_notice
@@ -44,15 +44,7 @@ async def console(
             "Controller class that the page plans with, instead of a daemon; repeatable"
         ),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="Port of the page; 0 selects a free port [default: 8222 if it is free]",
-        ),
-    ] = None,
+    port: Annotated[int | None, port_option("Port of the page", default=8222)] = None,
     bind: Annotated[
         str,
         typer.Option(metavar="ADDRESS", help="Address or host name to serve the page on"),

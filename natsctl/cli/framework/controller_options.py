@@ -12,21 +12,19 @@ def controller_option(text: str) -> Any:
     return typer.Option("--controller", "-c", metavar="M:C", help=text)
 
 
+def port_option(text: str, *, default: int) -> Any:
+    """Return an option for a port to listen on, which falls back to any port."""
+    shown = f"{text}; 0 selects a free port [default: {default} if it is free]"
+    return typer.Option(min=0, max=65535, metavar="PORT", help=shown)
+
+
 ControllerOption = Annotated[str, controller_option(_HELP)]
 ControllersOption = Annotated[list[str], controller_option(f"{_HELP}; repeatable")]
 KindsOption = Annotated[
     str | None,
     controller_option("Controller class; the object must match its types for the bucket"),
 ]
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        max=65535,
-        metavar="PORT",
-        help="Port of the private nats-server; 0 selects a free port [default: 4222 if it is free]",
-    ),
-]
+PortOption = Annotated[int | None, port_option("Port of the private nats-server", default=4222)]
 WorkersOption = Annotated[
     int | None,
     typer.Option(min=1, help="Number of keys that are synced concurrently", metavar="NUMBER"),
