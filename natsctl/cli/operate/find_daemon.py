@@ -60,7 +60,7 @@ async def find_controller(
         if named is None and choose is not None and len(daemons.controllers) > 1:
             yield daemons, await choose(daemons)
         else:
-            yield daemons, daemons.controller(None if named is None else controller_name(named))
+            yield daemons, daemons.controller(controller_name(named))
 
 
 def choose_by_key(key: str) -> Choose:
@@ -92,6 +92,6 @@ async def choose_by_garbage(daemons: Daemons) -> str:
     return only(names, "several controllers have garbage", "--controller")
 
 
-def controller_name(named: str) -> str:
-    """Return the name of a controller that is given by its name or its class."""
-    return load_runnable_controller(named).name if ":" in named else named
+def controller_name(named: str | None) -> str | None:
+    """Return the name of a controller that is given by its name or its class, if it is given."""
+    return load_runnable_controller(named).name if named is not None and ":" in named else named

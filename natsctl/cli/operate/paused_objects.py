@@ -49,7 +49,7 @@ async def controller_of(connection: Connection, named: str | None) -> tuple[str,
 
     Without a name, the only controller of the daemons is meant.
     """
-    named = None if named is None else controller_name(named)
+    named = controller_name(named)
     try:
         daemons = await Daemons.find(connection)
     except NoDaemonError:

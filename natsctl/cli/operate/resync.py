@@ -86,7 +86,7 @@ async def _enqueue(stores: StoreOptions, controller: str | None, keys: Sequence[
     statuses: list[int] = []
     async with find_daemons(stores.nats, hint=LOCAL_HINT) as daemons:
         if controller is not None or not keys or len(daemons.controllers) == 1:
-            name = daemons.controller(None if controller is None else controller_name(controller))
+            name = daemons.controller(controller_name(controller))
             statuses.append(await _enqueue_in(daemons, name, keys))
         else:
             for name, own_keys in (await _by_controller(daemons, keys, statuses)).items():

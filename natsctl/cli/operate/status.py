@@ -50,7 +50,7 @@ async def status(
     ready the longest, and those that are due next.
     """
     async with find_daemons(options) as daemons:
-        name = None if controller is None else controller_name(controller)
+        name = controller_name(controller)
         names = daemons.controllers if name is None else [daemons.controller(name)]
         statuses = [status for name in names for status in await daemons.status(name)]
     wide = output is Output.WIDE
