@@ -8,6 +8,7 @@ import msgspec
 
 from natsctl.model import documents
 from natsctl.model.documents import Document
+from natsctl.testing.fields import leaves
 from natsctl.testing.simulation.objects import Desired, stored_form
 from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.stores import place_of
@@ -232,7 +233,7 @@ def final_state(script: Iterable[Step]) -> dict[Names, Desired]:
 def edited_fields(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], object]]:
     """Return every field whose value can be edited, with its new value."""
     fields: list[tuple[tuple[str, ...], object]] = []
-    for path, value in _leaves(document, ()):
+    for path, value in leaves(document):
         match value:
             case bool():
                 fields.append((path, not value))
@@ -267,14 +268,6 @@ def _edited(desired: Desired, choices: Choices, place: str) -> Put | None:
         if desired.kind.valid(stored_form(edited, None)):
             return Put(edited, f"{'.'.join(path)} edited")
     return None
-
-
-def _leaves(document: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(document, Mapping):
-        for name, value in document.items():
-            yield from _leaves(value, (*path, str(name)))
-    elif path:
-        yield path, document
 
 
 def _name(kind: Any, key: str) -> str:
