@@ -1,6 +1,7 @@
 """Makes errors and classes again from their recorded names."""
 
 import ast
+import asyncio
 import builtins
 import sys
 from contextlib import suppress
@@ -8,6 +9,16 @@ from typing import Any
 
 from natsctl.core.objects.tape import RecordedError
 from natsctl.errors import HandlerError
+
+
+async def elapsed(took_s: float, error: RecordedError | None) -> None:
+    """Let a recorded call take its time, and raise its error; a cancelled call never ends."""
+    await asyncio.sleep(took_s)
+    if error is None:
+        return
+    if error.type.endswith("CancelledError"):
+        await asyncio.get_running_loop().create_future()
+    raise error_of(error)
 
 
 def error_of(recorded: RecordedError) -> BaseException:

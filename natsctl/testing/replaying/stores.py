@@ -1,6 +1,5 @@
 """Stores that answer from a recording; writes that the recording does not have go to memory."""
 
-import asyncio
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Self, TypeVar, cast
@@ -20,7 +19,7 @@ from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.kinds import MemoryResource
 from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import Backup, MemoryStore, MemoryStores
-from natsctl.testing.replaying.errors import error_of
+from natsctl.testing.replaying.errors import elapsed
 from natsctl.testing.replaying.world import World
 
 T = TypeVar("T")
@@ -68,11 +67,7 @@ class ReplayStore(StoreProxy[B]):
         steps = world.calls.get((self._place, verb, key)) if world.began else None
         step = steps.popleft() if steps else None
         if step is not None:
-            await asyncio.sleep(step.took_s)
-            if step.error is not None:
-                if step.error.type.endswith("CancelledError"):
-                    await asyncio.get_running_loop().create_future()
-                raise error_of(step.error)
+            await elapsed(step.took_s, step.error)
             if not step.writes:
                 present = next((one for one in self._store.stored() if one.key == key), None)
                 if present is not None:

@@ -1,6 +1,5 @@
 """Checks each read of a replayed sync against the recording, and notes its calls."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -22,7 +21,7 @@ from natsctl.core.recording.document import OutsideStep
 from natsctl.core.recording.stores import place_of
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model.store import Applied, Deleted, Stored
-from natsctl.testing.replaying.errors import class_of, error_of
+from natsctl.testing.replaying.errors import class_of, elapsed
 from natsctl.testing.replaying.world import World
 
 
@@ -77,11 +76,7 @@ class ReplayTape:
         step = steps.popleft()
         if step.inner:
             return await call()
-        await asyncio.sleep(step.took_s)
-        if step.error is not None:
-            if step.error.type.endswith("CancelledError"):
-                await asyncio.get_running_loop().create_future()
-            raise error_of(step.error)
+        await elapsed(step.took_s, step.error)
         return self._result(step)
 
     def _result(self, step: OutsideStep) -> Any:
