@@ -125,7 +125,6 @@ class _Daemon:
             answers = answering(
                 nats.connection,
                 runtimes,
-                leads=operator.leads,
                 participations=participations,
                 histories=operator.histories,
                 daemon=process,

@@ -55,9 +55,6 @@ KEYS_MAX = 10_000  # in one request
 
 _PLANNED_VERBS = (Verb.STATUS, Verb.EXPLAIN)
 
-Leads = Callable[[str], bool]
-"""Returns whether this process acts for the controller of that name now."""
-
 
 class ControllerEndpoints:
     """The endpoints of one controller of this process.
@@ -68,7 +65,6 @@ class ControllerEndpoints:
             verbs about garbage.
         daemon: this process.
         connection: the connection through which events and times are read.
-        leads: whether this process acts for a controller.
         participation: the part of this process in an elected or sharded controller.
         planner: plans keys on request; None if this process does not.
         dry_run: whether the controller only plans. It then answers the verbs `status` and
@@ -82,7 +78,6 @@ class ControllerEndpoints:
         runnable: Runnable,
         daemon: Process,
         connection: Connection,
-        leads: Leads,
         *,
         participation: Participation | None = None,
         planner: Planner | None = None,
@@ -105,7 +100,6 @@ class ControllerEndpoints:
         )
         self._daemon = daemon
         self._connection = connection
-        self._leads = leads
         self._clock = asyncio.get_running_loop().time
         self._activity = ActivityLog(self._clock())
         self._endpoints = {
@@ -141,7 +135,7 @@ class ControllerEndpoints:
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Return the endpoints that this process serves now."""
-        leads = self._leads(self._runnable.name) and not self._stopping
+        leads = self._leads and not self._stopping
         for verb, endpoint in self._endpoints.items():
             if verb in _PLANNED_VERBS if self._dry_run else leads or not verb.acts:
                 yield endpoint
@@ -191,12 +185,17 @@ class ControllerEndpoints:
     def _state(self) -> str:
         if self._stopping:
             return "stopping"
-        if not self._leads(self._runnable.name):
+        if not self._leads:
             return "standby" if self._shard is None else "joining"
         if self._runnable.synced.is_set():
             return "syncing"
         prepared = isinstance(self._runnable, Hosted) and self._runnable.prepared
         return "listing" if prepared else "starting"
+
+    @property
+    def _leads(self) -> bool:
+        """True while no other process acts for the controller or for the keys of this one."""
+        return self._participation is None or self._participation.leadership.leads
 
     @property
     def _stopping(self) -> bool:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from natsctl.core.insight.program import ProgramHistory
 from natsctl.daemon.api.activity import INTERVAL_S
-from natsctl.daemon.api.endpoints import ControllerEndpoints, Leads
+from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import Process
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.verbs import NAME
@@ -58,7 +58,6 @@ async def answering(
     connection: Connection,
     runtimes: Sequence[Runnable],
     *,
-    leads: Leads = lambda _: True,
     participations: Mapping[str, Participation] = NO_PARTICIPATIONS,
     histories: Mapping[str, ProgramHistory] = NO_HISTORIES,
     daemon: Process | None = None,
@@ -72,7 +71,6 @@ async def answering(
     Args:
         connection: the connection to serve on.
         runtimes: the controllers.
-        leads: whether this process acts for a controller.
         participations: the part of this process in each elected or sharded controller, by name.
         histories: the history of each program, by the name of its class.
         daemon: this process; by default `this_process()`.
@@ -85,7 +83,6 @@ async def answering(
             runtime,
             daemon,
             connection,
-            leads,
             participation=participations.get(runtime.name),
             history=histories.get(runtime.name),
             planner=planner,

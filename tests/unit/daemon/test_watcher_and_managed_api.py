@@ -33,9 +33,7 @@ class Client:
     """Calls the endpoints of one runnable and decodes the responses."""
 
     def __init__(self, runnable: Any) -> None:
-        self.endpoints = ControllerEndpoints(
-            runnable, PROCESS, Connection(NatsOptions()), lambda _: True
-        )
+        self.endpoints = ControllerEndpoints(runnable, PROCESS, Connection(NatsOptions()))
 
     async def __call__(self, verb: Verb, request: str, response_type: type[Any]) -> Any:
         handlers = {

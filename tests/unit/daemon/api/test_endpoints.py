@@ -1,7 +1,7 @@
 """The API endpoints of a controller: status, explain, tree, resync and garbage collection."""
 
 import asyncio
-from collections.abc import Callable
+import math
 from typing import Any
 
 import msgspec
@@ -87,13 +87,12 @@ class Client:
     def __init__(
         self,
         runtime: Any,
-        leads: Callable[[str], bool] = lambda _: True,
         participation: Election | Shard | None = None,
         history: ProgramHistory | None = None,
     ) -> None:
         unconnected = Connection(NatsOptions())
         self.endpoints = ControllerEndpoints(
-            runtime, PROCESS, unconnected, leads, participation=participation, history=history
+            runtime, PROCESS, unconnected, participation=participation, history=history
         )
 
     async def __call__(self, verb: Verb, request: str | bytes, response_type: type[Any]) -> Any:
@@ -113,9 +112,11 @@ class Client:
 
 
 async def test_every_daemon_serves_status_and_only_the_leader_serves_changes() -> None:
-    led = {"apps"}
-    runtime = ControllerRuntime(Apps(), nats=MemoryStores())
-    controller_endpoints = Client(runtime, led.__contains__).endpoints
+    stores = MemoryStores()
+    election = elections(stores.store(kv(bytes, bucket=LEASES.bucket)), ttl_s=10)("apps", "")
+    election.leadership.begin(1, math.inf)
+    runtime = ControllerRuntime(Apps(), nats=stores)
+    controller_endpoints = Client(runtime, participation=election).endpoints
     assert {endpoint.subject: endpoint.group for endpoint in controller_endpoints.endpoints()} == {
         "natsctl.api.status.apps": "",
         "natsctl.api.explain.apps": "",
@@ -128,7 +129,7 @@ async def test_every_daemon_serves_status_and_only_the_leader_serves_changes() -
         "natsctl.api.gc.apply.apps": "natsctl",
         "natsctl.api.gc.accept.apps": "natsctl",
     }
-    led.clear()
+    election.leadership.lose()
     assert [endpoint.name for endpoint in controller_endpoints.endpoints()] == [
         "status",
         "explain",
@@ -457,7 +458,7 @@ async def test_each_shard_member_answers_for_its_own_keys() -> None:
         await stores.store(Apps.apps.kind).create(key, app())
     await asyncio.sleep(20)
     clients = [
-        Client(operator.runtimes[0], operator.leads, participation=operator.shards["apps"])
+        Client(operator.runtimes[0], participation=operator.shards["apps"])
         for operator in operators
     ]
 
@@ -512,7 +513,7 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     apps.break_watches()
     await asyncio.sleep(1)
     clients = [
-        Client(operator.runtimes[0], operator.leads, participation=operator.shards["apps"])
+        Client(operator.runtimes[0], participation=operator.shards["apps"])
         for operator in operators
     ]
     plan = await clients[0](Verb.GC_PLAN, "", ControllerPlan)
@@ -543,7 +544,7 @@ async def test_one_daemon_is_the_leader_and_the_other_is_standby() -> None:
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await asyncio.sleep(5)
     clients = [
-        Client(operator.runtimes[0], operator.leads, participation=operator.participations["apps"])
+        Client(operator.runtimes[0], participation=operator.participations["apps"])
         for operator in operators
     ]
     assert sorted([(await client.status()).mode for client in clients]) == ["leader", "standby"]

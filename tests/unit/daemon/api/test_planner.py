@@ -77,7 +77,6 @@ class Client:
             runnable,
             PROCESS,
             Connection(NatsOptions()),
-            lambda _: True,
             planner=Planner(nats=stores),
         ).endpoints()
         handlers = {endpoint.metadata["verb"]: endpoint.handler for endpoint in endpoints}

@@ -67,7 +67,7 @@ class Jobs(Controller):
 
 
 def endpoints(runnable: Runnable) -> ControllerEndpoints:
-    return ControllerEndpoints(runnable, PROCESS, Connection(NatsOptions()), lambda _: True)
+    return ControllerEndpoints(runnable, PROCESS, Connection(NatsOptions()))
 
 
 def status(runnable: Runnable) -> ControllerStatus:
