@@ -1,5 +1,5 @@
 """Objects kept in NATS JetStream KV."""
 
-from natsctl.jetstream.lazy_imports import import_nats
+from natsctl.jetstream.lazy_imports import without_web_sockets
 
-import_nats()
+without_web_sockets()

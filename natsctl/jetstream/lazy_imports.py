@@ -5,9 +5,13 @@ The import of aiohttp takes 11 MB of memory and a tenth of a second.
 
 import importlib
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
+_TRANSPORT = "nats.aio.transport"
 _FOR_WEB_SOCKETS = ("aiohttp", "multidict")
 
 
@@ -18,15 +22,34 @@ class _LazyModule(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def import_nats() -> None:
-    """Import nats-py, whose references to the packages for web sockets are lazy modules.
+class _TransportLoader(SourceFileLoader):
+    """Loads the transports of nats-py with lazy modules for the packages for web sockets."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        lazy = {name: _LazyModule(name) for name in _FOR_WEB_SOCKETS if name not in sys.modules}
+        sys.modules.update(lazy)
+        try:
+            super().exec_module(module)
+        finally:
+            for name in lazy:
+                del sys.modules[name]
+
+
+class _TransportFinder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _TRANSPORT:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _TransportLoader(fullname, spec.loader.path)
+        return spec
+
+
+def without_web_sockets() -> None:
+    """Let the first import of nats-py refer to the packages for web sockets by lazy modules.
 
     Does nothing if nats-py is imported already. Packages that are imported already stay.
     """
-    lazy = {name: _LazyModule(name) for name in _FOR_WEB_SOCKETS if name not in sys.modules}
-    sys.modules.update(lazy)
-    try:
-        importlib.import_module("nats.aio.transport")
-    finally:
-        for name in lazy:
-            del sys.modules[name]
+    sys.meta_path.insert(0, _TransportFinder())
