@@ -89,12 +89,16 @@ class HeldAssignments:
         """Hold exactly this assignment, which is settled."""
         self._set(assignment)
 
-    def moved(self, assignment: Assignment) -> None:
-        """Add a newer assignment: keys outside of it are dropped."""
+    def moved(self, assignment: Assignment) -> bool:
+        """Add a newer assignment: keys outside of it are dropped.
+
+        Returns False if older assignments were forgotten because there were too many.
+        """
         if len(self._assignments) < ASSIGNMENTS_MAX:
             self._set(*self._assignments, assignment)
-        else:  # hold no key until the newest one is settled
-            self._set(NONE, assignment)
+            return True
+        self._set(NONE, assignment)  # hold no key until the newest one is settled
+        return False
 
     def settle(self, assignment: Assignment) -> Callable[[Hashable], bool] | None:
         """Settle this assignment, and drop older ones.
@@ -126,3 +130,48 @@ class HeldAssignments:
 
     def _any_has(self, key: Hashable) -> bool:
         return any(assignment.has(key) for assignment in self._assignments)
+
+
+class KeptKeys:
+    """The keys whose values a process keeps, so that it seldom looks for missing and spare values.
+
+    A process keeps the values of all assignments that are not settled, and those of the *expected*
+    one until its first term. None means that the keys are not known, which only costs a search.
+    """
+
+    def __init__(self, expected: Assignment | None = None) -> None:
+        self._complete = expected  # no value of these keys is missing
+        self._kept = [] if expected is None else [expected]  # no other values are kept
+        self._known = expected is not None
+
+    def moved(self, assignment: Assignment, *, older_held: bool) -> None:
+        """Note the next assignment; without *older_held*, values of older ones may go."""
+        if assignment is not NONE:
+            self._kept.append(assignment)
+        if not older_held:
+            self._complete = None
+
+    def ended(self, expected: Assignment | None) -> None:
+        """Note the end of a term: only the values of the *expected* assignment are kept now."""
+        if self._complete is not expected:
+            self._complete = None
+
+    def lacks(self, assignment: Assignment) -> bool:
+        """Return whether values of the assignment may be missing."""
+        return self._complete is None or not _covers(self._complete, assignment)
+
+    def read(self, assignment: Assignment | None) -> None:
+        """Note that no value of the assignment is missing; None if there is a newer one."""
+        self._complete = assignment
+
+    def exceeds(self, assignment: Assignment) -> bool:
+        """Return whether values outside of the assignment may be kept."""
+        return not (self._known and all(_covers(assignment, kept) for kept in self._kept))
+
+    def released(self, assignment: Assignment) -> None:
+        """Note that only values of the assignment, which is the newest, are kept."""
+        self._kept, self._known = [assignment], True
+
+
+def _covers(wide: Assignment, narrow: Assignment) -> bool:
+    return wide is ALL or wide is narrow or narrow.within(wide)

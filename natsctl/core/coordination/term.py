@@ -80,6 +80,11 @@ class Leadership:
         """True in a term, in which no other process can be doing the work of this one."""
         return self._clock() < self._until
 
+    @property
+    def before_terms(self) -> Assignment | None:
+        """The expected keys, if no term has begun yet; None otherwise, and without sharding."""
+        return self.expected if self.assignment is NONE and not self.begun.is_set() else None
+
     def check(self) -> None:
         """Raise `NotLeadingError` if another process may be doing this process's work."""
         if not self.leads:

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from natsctl.core.cache.informer import Informer, catch_up
 from natsctl.core.cache.read_values import read_values, release_values
-from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments
+from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments, KeptKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.pausing.held_file import HeldSlot, held_file
 from natsctl.core.pausing.long_syncs import LongSyncs
@@ -85,9 +85,11 @@ class SyncLoop(Generic[K]):
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
         self._informers: list[Informer[Any]] = []
+        self._partial: list[Informer[Any]] = []  # those that do not keep every value
         self._leadership: Leadership | None = None
         self._listener: AssignmentListener | None = None
         self._moved = asyncio.Event()  # the assignment changed, or a key was lost while it was held
+        self._kept = KeptKeys()
         self._workers = 1
         self._long_syncs: LongSyncs | None = None  # records keys that are held for long
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
@@ -101,6 +103,8 @@ class SyncLoop(Generic[K]):
         """Call *on_change* for every change while the loop runs; it enqueues keys."""
         self._subscriptions.append(lambda: informer.subscribe(on_change))
         self._informers.append(informer)
+        if informer.cache.partial:
+            self._partial.append(informer)
 
     async def run(
         self,
@@ -124,12 +128,14 @@ class SyncLoop(Generic[K]):
                 self._retry = _never_retry
             if self._leadership is not None and listener is not None:
                 await self._hold_nothing()
+                self._kept = KeptKeys(self._leadership.before_terms)
             for subscription in self._subscriptions:
                 await stack.enter_async_context(subscription())
             for informer in self._informers:
                 await informer.cache.synced.wait()
             if self._leadership is None:
-                await self._run_workers(ready)
+                await ready()
+                await self._run_workers()
             else:
                 term = partial(self._term, self._leadership, ready)
                 await self._leadership.lead(term, self.queue.closed)
@@ -137,13 +143,15 @@ class SyncLoop(Generic[K]):
     async def _term(self, leadership: Leadership, ready: Callable[[], Awaitable[None]]) -> None:
         if self._listener is None:
             await catch_up(self._informers)
-            await self._run_workers(ready)
+            await ready()
+            await self._run_workers()
             return
         try:
             with leadership.moving(self._move):
                 await self._sync_assigned(ready, self._listener)
         finally:
             await self._hold_nothing()
+            self._kept.ended(leadership.expected)
 
     async def _sync_assigned(
         self, ready: Callable[[], Awaitable[None]], listener: AssignmentListener
@@ -152,14 +160,14 @@ class SyncLoop(Generic[K]):
         async with together() as group:
             reads = [
                 group.create_task(self._read_all(informer, listener), name="read of all values")
-                for informer in self._partial()
+                for informer in self._partial
             ]
             settled = asyncio.Event()
             follow = self._follow_assignment(listener, settled)
             following = group.create_task(follow, name="assignment")
             await settled.wait()
             await ready()
-            await self._run_workers(_at_once)
+            await self._run_workers()
             for task in (following, *reads):
                 task.cancel()
 
@@ -174,30 +182,37 @@ class SyncLoop(Generic[K]):
         while True:
             newest = self.holdings.newest
             await catch_up(self._informers)
-            for informer in self._partial():
-                await read_values(informer, self._kept_in(newest))
+            lacks = self._kept.lacks(newest)
+            for informer in self._partial:
+                if lacks:
+                    await read_values(informer, self._kept_in(newest))
                 if newest is self.holdings.newest and not informer.cache.wants_all.is_set():
                     informer.cache.settle_kept(settled=True)
+            self._kept.read(newest if newest is self.holdings.newest else None)
             gained = self.holdings.settle(newest)
             settled.set()
             if gained is not None:
                 self.paused.check_records()
                 await self._pausing.note_deaths(self.paused)
                 await listener.gained(gained)
-            for informer in self._partial():
-                await release_values(informer)
-            self.paused.forget_unread()
+            await self._release_values(newest)
             while self.holdings.settled:
                 await self._moved.wait()
                 self._moved.clear()
                 await self._forget_lost()
             await self._forget_lost()  # the assignment may have changed while keys were enqueued
 
+    async def _release_values(self, assignment: Assignment) -> None:
+        """Forget the values of keys that this process does not need any more."""
+        if self._kept.exceeds(assignment):
+            for informer in self._partial:
+                await release_values(informer)
+            if assignment is self.holdings.newest:
+                self._kept.released(assignment)
+            self.paused.forget_unread()
+
     def _kept_in(self, assignment: Assignment) -> KeyFilter:
         return lambda key: assignment.has(key) and self.keeps(key)
-
-    def _partial(self) -> list[Informer[Any]]:
-        return [informer for informer in self._informers if informer.cache.partial]
 
     async def _read_all(self, informer: Informer[Any], listener: AssignmentListener) -> None:
         """Read every value once somebody reads objects of other processes.
@@ -217,10 +232,11 @@ class SyncLoop(Generic[K]):
         leadership = self._leadership or current_leadership.get()
         if leadership is None or leadership.expected is None:
             return True
-        return self.holdings.may_have(key) or leadership.expects(key)
+        may_have = self._leadership is not None and self.holdings.may_have(key)
+        return may_have or leadership.expects(key)
 
     async def _hold_nothing(self) -> None:
-        for informer in self._partial():
+        for informer in self._partial:
             informer.cache.settle_kept(settled=False)
         self.holdings.reset(NONE)
         self.queue.feed_no_more()
@@ -241,13 +257,12 @@ class SyncLoop(Generic[K]):
         return self.holdings.has(key)
 
     def _move(self, assignment: Assignment) -> None:
-        for informer in self._partial():
+        for informer in self._partial:
             informer.cache.settle_kept(settled=False)
-        self.holdings.moved(assignment)
+        self._kept.moved(assignment, older_held=self.holdings.moved(assignment))
         self._moved.set()
 
-    async def _run_workers(self, ready: Callable[[], Awaitable[None]]) -> None:
-        await ready()
+    async def _run_workers(self) -> None:
         await self._pausing.listed.wait()
         self.paused.check_records()
         await self._pausing.note_deaths(self.paused)
@@ -367,7 +382,7 @@ class SyncLoop(Generic[K]):
         """Forget a key that was lost during its sync, and may have been enqueued since."""
         self.queue.drop(key)
         self._moved.set()
-        for informer in self._partial():
+        for informer in self._partial:
             await informer.release(tuple(informer.cache.of_primary(str(key))))
         self.paused.forget_unread()
 
@@ -383,7 +398,3 @@ def _record(plan: PlanRecord, key: Hashable, outcome: Outcome) -> None:
 def _never_retry(_error: Exception, _failures: int) -> Drop:
     """Drop the key: the plan itself decides when a failed key is synced again."""
     return Drop()
-
-
-async def _at_once() -> None:
-    """Return at once."""

@@ -112,10 +112,11 @@ class Supervisor:
                 started, folder=Path(folder), command=command, relay=self._relay, private=private
             )
             async with together() as group:
+                first = self._slots[0]
                 for slot in self._slots:
                     keep = self._keep(slot, start)
                     group.create_task(keep, name=f"process {slot.number}")
-                    await slot.loaded.wait()
+                    await first.loaded.wait()
 
     async def _keep(self, slot: "_Slot", start: Start) -> None:
         """Run one process, and restart it when it dies."""

@@ -10,6 +10,7 @@ from natsctl.core.coordination.assignment import (
     NONE,
     Assignment,
     HeldAssignments,
+    KeptKeys,
     OnlyKeys,
 )
 
@@ -173,3 +174,69 @@ def test_after_a_reset_exactly_the_assignment_is_held_and_settled() -> None:
     held.reset(OnlyKeys("c"))
     assert [held.has(key) for key in "abc"] == [False, False, True]
     assert held.settled
+
+
+A, AB, BC = OnlyKeys(["a"]), OnlyKeys(["a", "b"]), OnlyKeys(["b", "c"])
+
+
+def test_no_value_of_an_expected_key_is_missing() -> None:
+    kept = KeptKeys(AB)
+    kept.moved(A, older_held=True)
+    assert not kept.lacks(A)
+    assert kept.lacks(BC)
+
+
+def test_every_value_may_be_missing_if_the_kept_keys_are_not_known() -> None:
+    assert KeptKeys().lacks(A)
+    assert KeptKeys().exceeds(AB)
+
+
+def test_a_process_that_kept_every_value_lacks_none() -> None:
+    assert not KeptKeys(ALL).lacks(BC)
+    assert KeptKeys(ALL).exceeds(BC)
+
+
+def test_no_value_is_missing_after_the_values_were_read() -> None:
+    kept = KeptKeys(A)
+    kept.moved(BC, older_held=True)
+    assert kept.lacks(BC)
+    kept.read(BC)
+    assert not kept.lacks(BC)
+
+
+def test_values_may_be_missing_if_the_assignment_moved_while_they_were_read() -> None:
+    kept = KeptKeys(AB)
+    kept.moved(A, older_held=True)
+    kept.read(None)
+    assert kept.lacks(A)
+
+
+def test_values_may_be_missing_after_too_many_moves() -> None:
+    kept = KeptKeys(AB)
+    kept.moved(A, older_held=False)
+    assert kept.lacks(A)
+
+
+def test_only_the_values_of_the_expected_keys_are_kept_after_a_term() -> None:
+    kept = KeptKeys(AB)
+    kept.moved(A, older_held=True)
+    kept.read(A)
+    kept.ended(A)
+    assert not kept.lacks(A)
+    kept.ended(BC)
+    assert kept.lacks(A)
+
+
+def test_values_of_other_keys_are_kept_until_they_are_released() -> None:
+    kept = KeptKeys(AB)
+    kept.moved(A, older_held=True)
+    assert kept.exceeds(A)
+    kept.released(A)
+    assert not kept.exceeds(A)
+
+
+def test_no_values_are_spare_if_the_assignment_is_the_expected_one() -> None:
+    kept = KeptKeys(AB)
+    kept.moved(NONE, older_held=True)
+    kept.moved(AB, older_held=True)
+    assert not kept.exceeds(AB)
