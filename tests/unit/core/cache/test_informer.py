@@ -269,6 +269,37 @@ class TestOptionalKinds:
             await asyncio.sleep(60)
         assert actions == ["added", "deleted"]
 
+    async def test_the_cache_of_a_missing_kind_has_no_revision(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        await store.create("a", MONITOR)
+        async with informed(informer):
+            store.fail(StoreMissingError("no such kind"))
+            await asyncio.sleep(60)
+            assert informer.cache.revision == 0
+
+    async def test_a_missing_kind_is_logged_once(
+        self,
+        store: MemoryStore,
+        informer: Informer[natsctl.Manifest],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        store.fail(StoreMissingError("no such kind"))
+        async with informed(informer):
+            await asyncio.sleep(60)
+        assert len(caplog.messages) == 1
+
+    async def test_a_missing_kind_is_no_failure_after_another_failure(
+        self, store: MemoryStore, informer: Informer[natsctl.Manifest]
+    ) -> None:
+        async with informed(informer):
+            store.fail(PermissionDeniedError("not you"))
+            await asyncio.sleep(60)
+            store.fail(StoreMissingError("no such kind"))
+            await asyncio.sleep(60)
+            assert informer.failure is None
+
     async def test_waiting_for_a_missing_kind_counts_as_no_restart(
         self, store: MemoryStore, informer: Informer[natsctl.Manifest]
     ) -> None:
@@ -480,6 +511,13 @@ class TestInvalid:
         assert [invalid.stored.key for invalid in invalids] == ["a"]
         [message] = caplog.messages
         assert "skipped an invalid object kind=Thing.things key=a revision=1" in message
+
+    async def test_an_invalid_object_needs_no_listener(
+        self, store: MemoryStore, informer: Informer[Thing]
+    ) -> None:
+        await store.create("a", b"no JSON")
+        async with informed(informer):
+            assert list(informer.cache.invalid) == ["a"]
 
     async def test_an_illegal_key_is_not_reported(self) -> None:
         invalids: list[Invalid] = []
