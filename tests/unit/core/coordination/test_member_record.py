@@ -1,6 +1,7 @@
 """The member record of this process and the writes whose replies are lost."""
 
 import asyncio
+from datetime import datetime
 
 import msgspec
 import pytest
@@ -11,7 +12,6 @@ from natsctl.core.coordination.member_record import (
     MemberRecord,
     members_of,
     record_key,
-    records_of,
     withdraw,
 )
 from natsctl.core.coordination.membership import Membership
@@ -232,6 +232,12 @@ async def test_a_record_states_its_writer_and_its_work() -> None:
     assert (stored.holder, stored.ttl_s, stored.work, stored.left) == ("me", 10, work, False)
 
 
+async def test_a_record_states_since_when_its_member_takes_part(
+    store: LostReplyStore, member: MemberRecord
+) -> None:
+    assert datetime.fromisoformat((await record(store)).since).tzinfo is not None
+
+
 async def test_every_write_differs_from_the_one_before(
     store: LostReplyStore, member: MemberRecord
 ) -> None:
@@ -323,7 +329,7 @@ class Leases:
         self._values = values
 
     async def living(self, pattern: str) -> list[Stored]:
-        assert pattern == records_of("apps")
+        assert pattern == "apps.shards.*"
         return [Stored(key, 1, value) for key, value in self._values.items()]
 
 
@@ -331,6 +337,9 @@ async def test_the_members_of_a_group_are_those_with_a_valid_record_that_have_no
     living = Membership("one", "today", 10.0)
     left = Membership("two", "today", 0.0, left=True)
     leases = Leases(
-        one=msgspec.json.encode(living), two=msgspec.json.encode(left), three=b"?", four=b"{}"
+        one=msgspec.json.encode(living),
+        two=msgspec.json.encode(left),
+        three=b"?",
+        four=msgspec.json.encode(Membership("four", "today", 0.0)),  # no member writes this
     )
     assert await members_of(leases, "apps") == {"one": living}
