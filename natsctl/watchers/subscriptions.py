@@ -6,8 +6,8 @@ from typing import Any
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.workqueue import Priority
+from natsctl.core.sync.assigned_keys import KeyFilter
 from natsctl.core.sync.history import SyncHistory
-from natsctl.core.sync.loop import KeyFilter
 from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change

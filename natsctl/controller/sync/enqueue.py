@@ -13,8 +13,8 @@ from natsctl.controller.sync.sync_run import SyncRuns
 from natsctl.core.cache.state import Invalid, is_read
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
+from natsctl.core.sync.assigned_keys import KeyFilter
 from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener
-from natsctl.core.sync.loop import KeyFilter
 from natsctl.errors import UnreadError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change

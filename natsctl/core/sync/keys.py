@@ -10,7 +10,8 @@ from natsctl.core.cache.state import is_read, read_state
 from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.objects.primary import Primary
 from natsctl.core.queue.workqueue import Priority
-from natsctl.core.sync.loop import KeyFilter, SyncLoop
+from natsctl.core.sync.assigned_keys import KeyFilter
+from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import InvalidInputError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
@@ -127,8 +128,8 @@ class KeyQueue:
         self._loop.holdings.reset(OnlyKeys(keys))
 
     def keeps(self, key: str) -> bool:
-        """Return whether this process needs the object of the key, see `SyncLoop.keeps`."""
-        return self._loop.keeps(key)
+        """Return whether this process needs the object of the key, see `AssignedKeys.keeps`."""
+        return self._loop.assigned.keeps(key)
 
     def enqueue(
         self,

@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
-from natsctl.core.cache.informer import Informer, catch_up
-from natsctl.core.cache.read_values import read_values, release_values
-from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments, KeptKeys
+from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.pausing.held_file import HeldSlot, held_file
 from natsctl.core.pausing.long_syncs import LongSyncs
@@ -16,6 +14,7 @@ from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Held, Priority, Workqueue
+from natsctl.core.sync.assigned_keys import AssignedKeys, AssignmentListener
 from natsctl.core.sync.attempts import Attempts
 from natsctl.core.sync.calls import Unfinished
 from natsctl.core.sync.counters import SyncCounters
@@ -33,22 +32,6 @@ K = TypeVar("K", bound=Hashable)
 
 SyncHandler = Callable[[str], Awaitable[float | None]]
 """Makes the world match the key's object; returns seconds until the next sync, or None."""
-
-
-KeyFilter = Callable[[Hashable], bool]
-"""Selects keys: returns whether a key is selected."""
-
-
-class AssignmentListener(Protocol):
-    """Enqueues the keys that this process gains, and forgets the keys that it loses."""
-
-    async def lost(self, holds: KeyFilter) -> None:
-        """Forget all keys for which *holds* is false: another process may sync them."""
-        ...
-
-    async def gained(self, gained: KeyFilter) -> None:
-        """Enqueue every key for which *gained* is true, if it exists or left anything behind."""
-        ...
 
 
 class SyncLoop(Generic[K]):
@@ -77,19 +60,14 @@ class SyncLoop(Generic[K]):
     ) -> None:
         self.queue = Workqueue[K]() if queue is None else queue
         self.counters = SyncCounters[K]()
-        self.holdings = HeldAssignments()  # the keys that may be put on the queue now
         self._pausing = Pausing("") if pausing is None else pausing
-        self.paused = self._pausing.keys(self._holds)
+        self.assigned = AssignedKeys(self.queue, self.counters, self._pausing)
+        self.holdings, self.paused = self.assigned.holdings, self.assigned.paused
         self._handler = handler
         self._on_held_back = on_held_back
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
-        self._informers: list[Informer[Any]] = []
-        self._partial: list[Informer[Any]] = []  # those that do not keep every value
         self._leadership: Leadership | None = None
-        self._listener: AssignmentListener | None = None
-        self._moved = asyncio.Event()  # the assignment changed, or a key was lost while it was held
-        self._kept = KeptKeys()
         self._workers = 1
         self._long_syncs: LongSyncs | None = None  # records keys that are held for long
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
@@ -102,9 +80,7 @@ class SyncLoop(Generic[K]):
     def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], object]) -> None:
         """Call *on_change* for every change while the loop runs; it enqueues keys."""
         self._subscriptions.append(lambda: informer.subscribe(on_change))
-        self._informers.append(informer)
-        if informer.cache.partial:
-            self._partial.append(informer)
+        self.assigned.watch(informer)
 
     async def run(
         self,
@@ -121,146 +97,24 @@ class SyncLoop(Generic[K]):
         key in its terms.
         """
         async with AsyncExitStack() as stack:
-            self._leadership, self._listener = current_leadership.get(), listener
+            self._leadership = leadership = current_leadership.get()
             self._workers = workers
             self._plan = current_plan.get()
             if self._plan is not None and not self._plan.continuous:
                 self._retry = _never_retry
-            if self._leadership is not None and listener is not None:
-                await self._hold_nothing()
-                self._kept = KeptKeys(self._leadership.before_terms)
+            await self.assigned.begin(leadership, listener)
             for subscription in self._subscriptions:
                 await stack.enter_async_context(subscription())
-            for informer in self._informers:
-                await informer.cache.synced.wait()
-            if self._leadership is None:
+            await self.assigned.synced()
+
+            async def work() -> None:
                 await ready()
                 await self._run_workers()
+
+            if leadership is None:
+                await work()
             else:
-                term = partial(self._term, self._leadership, ready)
-                await self._leadership.lead(term, self.queue.closed)
-
-    async def _term(self, leadership: Leadership, ready: Callable[[], Awaitable[None]]) -> None:
-        if self._listener is None:
-            await catch_up(self._informers)
-            await ready()
-            await self._run_workers()
-            return
-        try:
-            with leadership.moving(self._move):
-                await self._sync_assigned(ready, self._listener)
-        finally:
-            await self._hold_nothing()
-            self._kept.ended(leadership.expected)
-
-    async def _sync_assigned(
-        self, ready: Callable[[], Awaitable[None]], listener: AssignmentListener
-    ) -> None:
-        """Sync the keys that this process holds, while the assignment changes."""
-        async with together() as group:
-            reads = [
-                group.create_task(self._read_all(informer, listener), name="read of all values")
-                for informer in self._partial
-            ]
-            settled = asyncio.Event()
-            follow = self._follow_assignment(listener, settled)
-            following = group.create_task(follow, name="assignment")
-            await settled.wait()
-            await ready()
-            await self._run_workers()
-            for task in (following, *reads):
-                task.cancel()
-
-    async def _follow_assignment(
-        self, listener: AssignmentListener, settled: asyncio.Event
-    ) -> None:
-        """Pass keys that are gained or lost to the listener; set *settled* when the first are held.
-
-        A key is held only after the caches show what other processes wrote for it. Changes before
-        that do not enqueue the key, so the listener enqueues all keys that are gained.
-        """
-        while True:
-            newest = self.holdings.newest
-            await catch_up(self._informers)
-            lacks = self._kept.lacks(newest)
-            for informer in self._partial:
-                if lacks:
-                    await read_values(informer, self._kept_in(newest))
-                if newest is self.holdings.newest and not informer.cache.wants_all.is_set():
-                    informer.cache.settle_kept(settled=True)
-            self._kept.read(newest if newest is self.holdings.newest else None)
-            gained = self.holdings.settle(newest)
-            settled.set()
-            if gained is not None:
-                self.paused.check_records()
-                await self._pausing.note_deaths(self.paused)
-                await listener.gained(gained)
-            await self._release_values(newest)
-            while self.holdings.settled:
-                await self._moved.wait()
-                self._moved.clear()
-                await self._forget_lost()
-            await self._forget_lost()  # the assignment may have changed while keys were enqueued
-
-    async def _release_values(self, assignment: Assignment) -> None:
-        """Forget the values of keys that this process does not need any more."""
-        if self._kept.exceeds(assignment):
-            for informer in self._partial:
-                await release_values(informer)
-            if assignment is self.holdings.newest:
-                self._kept.released(assignment)
-            self.paused.forget_unread()
-
-    def _kept_in(self, assignment: Assignment) -> KeyFilter:
-        return lambda key: assignment.has(key) and self.keeps(key)
-
-    async def _read_all(self, informer: Informer[Any], listener: AssignmentListener) -> None:
-        """Read every value once somebody reads objects of other processes.
-
-        A function that maps a change to keys may have failed until then, so all keys are enqueued.
-        """
-        await informer.cache.wants_all.wait()
-        log.info("keeping the values of all objects", kind=informer.cache.kind.name)
-        await read_values(informer, lambda _: True)
-        await listener.gained(self.holdings.has)
-
-    def keeps(self, key: Hashable) -> bool:
-        """Return whether this process needs the object of the key: it has the key, or may get it.
-
-        A process that shares its keys needs no other objects.
-        """
-        leadership = self._leadership or current_leadership.get()
-        if leadership is None or leadership.expected is None:
-            return True
-        may_have = self._leadership is not None and self.holdings.may_have(key)
-        return may_have or leadership.expects(key)
-
-    async def _hold_nothing(self) -> None:
-        for informer in self._partial:
-            informer.cache.settle_kept(settled=False)
-        self.holdings.reset(NONE)
-        self.queue.feed_no_more()
-        await self._forget_lost()
-
-    async def _forget_lost(self) -> None:
-        """Forget the keys that this process does not hold any more.
-
-        Other keys may be lost while this runs, so each key is compared with the present holdings.
-        """
-        await self.queue.keep(self._holds)
-        await self.counters.keep(self._holds)
-        await self.paused.keep(self._holds)
-        if self._listener is not None:
-            await self._listener.lost(self._holds)
-
-    def _holds(self, key: Hashable) -> bool:
-        return self.holdings.has(key)
-
-    def _move(self, assignment: Assignment) -> None:
-        for informer in self._partial:
-            informer.cache.settle_kept(settled=False)
-        self._kept.moved(assignment, older_held=self.holdings.moved(assignment))
-        self._moved.set()
+                await leadership.lead(partial(self.assigned.lead, work), self.queue.closed)
 
     async def _run_workers(self) -> None:
         await self._pausing.listed.wait()
@@ -288,14 +142,14 @@ class SyncLoop(Generic[K]):
         quarantined = self.paused.quarantine.quarantined
         clock = asyncio.get_running_loop().time
         slices = Slices()
-        assigned = self._leadership is not None and self._listener is not None
+        shared = self.assigned.shared
         worker = cast("asyncio.Task[None]", asyncio.current_task())
         context = log_context()
         while not worker.cancelling():
             key = queue.get_nowait()
             if key is None and (key := await self._next()) is None:
                 return
-            if assigned and not self.holdings.has(key):
+            if shared and not self.holdings.has(key):
                 queue.drop(key)
                 queue.done(key)
                 continue
@@ -313,8 +167,8 @@ class SyncLoop(Generic[K]):
             if self._plan is not None:
                 _record(self._plan, key, outcome)
             settle(queue, key, outcome, retry)
-            if assigned and not self.holdings.has(key):
-                await self._give_up(key)
+            if shared and not self.holdings.has(key):
+                await self.assigned.give_up(key)
             if slices.over or slices.waited:
                 await slices.pause()  # events of its writes arrive first
         raise asyncio.CancelledError  # the handler swallowed the cancellation
@@ -377,14 +231,6 @@ class SyncLoop(Generic[K]):
             if isinstance(outcome, Unfinished):
                 outcome = await outcome
             settle(self.queue, key, outcome, self._retry)
-
-    async def _give_up(self, key: K) -> None:
-        """Forget a key that was lost during its sync, and may have been enqueued since."""
-        self.queue.drop(key)
-        self._moved.set()
-        for informer in self._partial:
-            await informer.release(tuple(informer.cache.of_primary(str(key))))
-        self.paused.forget_unread()
 
 
 def _record(plan: PlanRecord, key: Hashable, outcome: Outcome) -> None:

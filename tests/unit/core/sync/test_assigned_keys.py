@@ -11,7 +11,8 @@ from natsctl.core.cache.keeping import Keeping
 from natsctl.core.cache.state import is_read
 from natsctl.core.coordination.assignment import ALL, Assignment, OnlyKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.sync.loop import KeyFilter, SyncLoop
+from natsctl.core.sync.assigned_keys import KeyFilter
+from natsctl.core.sync.loop import SyncLoop
 from natsctl.model.store import Change
 from natsctl.testing.memory import MemoryStore
 from tests.support.eventually import eventually
@@ -35,7 +36,7 @@ class Member:
         self.error: Exception | None = None  # raised by each sync
         self.sync_s = 0.0
         self.loop = SyncLoop(self.sync)
-        self.informer = Informer(store, THINGS, keeping=Keeping(self.loop.keeps))
+        self.informer = Informer(store, THINGS, keeping=Keeping(self.loop.assigned.keeps))
         self.loop.watch(self.informer, self.changed)
 
     async def sync(self, key: str) -> None:
@@ -279,11 +280,11 @@ class TestKeeps:
         return SyncLoop(Member.sync)  # type: ignore[arg-type]  # never called
 
     async def test_a_process_that_shares_no_keys_needs_every_object(self) -> None:
-        assert self.loop().keeps("a")
+        assert self.loop().assigned.keeps("a")
 
     async def test_a_process_that_may_lead_needs_every_object(self) -> None:
         current_leadership.set(Leadership("things", asyncio.get_running_loop().time))
-        assert self.loop().keeps("a")
+        assert self.loop().assigned.keeps("a")
 
 
 async def test_a_leader_syncs_nothing_before_its_cache_has_the_newest_writes() -> None:
