@@ -7,11 +7,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.pausing.pausing import PAUSES, Pausing, controller_record
+from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
+from natsctl.core.planning.record import PlanRecord, current_plan
+from natsctl.core.queue.ready_queue import Priority
 from natsctl.core.queue.retry import Drop, Retry, Stop
+from natsctl.core.queue.workqueue import Ready
 from natsctl.core.sync.loop import SyncLoop
+from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import TURN_S
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, informed, value
@@ -288,3 +294,151 @@ class TestStop:
             await asyncio.sleep(1)
         assert loop.queue.get_nowait() == "a"
         assert loop.queue.failures("a") == 1
+
+
+class TestPauses:
+    """A paused key is not synced until it is resumed."""
+
+    async def test_a_paused_key_is_held_back(self) -> None:
+        handler = Handler()
+        loop = SyncLoop(handler)
+        loop.paused.recover("a", Pause())
+        async with running(loop):
+            for key in ("a", "b"):
+                loop.queue.add(key)
+            await idle(loop)
+        assert (handler.calls, loop.paused.is_pending("a")) == (["b"], True)
+
+    async def test_a_resumed_key_is_synced(self) -> None:
+        handler = Handler()
+        loop = SyncLoop(handler)
+        loop.paused.recover("a", Pause())
+        async with running(loop):
+            loop.paused.recorded("a", None)
+            loop.queue.add("a")
+            await idle(loop)
+        assert handler.calls == ["a"]
+
+    async def test_a_quarantined_key_is_held_back(self) -> None:
+        handler = Handler()
+        loop = SyncLoop(handler)
+        deaths = Deaths(count=DEATHS_MAX, last="", state="")
+        loop.paused.quarantine.found("a", deaths, lambda _: "")
+        async with running(loop):
+            loop.queue.add("a")
+            await idle(loop)
+        assert handler.calls == []
+
+    @pytest.mark.parametrize("wait_s", [0.0, 1.0])
+    async def test_a_held_back_sync_is_reported_instead(self, wait_s: float) -> None:
+        async def report(_key: str) -> None:
+            await asyncio.sleep(wait_s)
+
+        handler, reported = Handler(), Handler(report)
+        loop = SyncLoop(handler, on_held_back=reported)
+        loop.paused.recover("a", Pause())
+        async with running(loop):
+            loop.queue.add("a")
+            await idle(loop)
+        assert (handler.calls, reported.calls) == ([], ["a"])
+
+    async def test_a_report_that_fails_is_retried(self) -> None:
+        async def fail(_key: str) -> None:
+            if len(reported.calls) < 3:
+                raise OSError
+
+        reported = Handler(fail)
+        loop = SyncLoop(Handler(), on_held_back=reported)
+        loop.paused.recover("a", Pause())
+        async with running(loop):
+            loop.queue.add("a")
+            await idle(loop)
+        assert reported.calls == ["a", "a", "a"]
+
+
+class TestPausedController:
+    """While the whole controller is paused, no worker takes a key."""
+
+    @pytest.fixture
+    async def pausing(self) -> AsyncIterator[Pausing]:
+        """The pauses of a controller that is paused."""
+        pausing, stores = Pausing("apps"), MemoryStores()
+        self.records = stores.store(PAUSES)
+        await self.records.create(controller_record("apps"), b"true")
+        async with pausing.watching(stores):
+            await pausing.listed.wait()
+            yield pausing
+
+    async def test_it_is_stopped(self, pausing: Pausing) -> None:
+        assert SyncLoop(Handler(), pausing=pausing).stopped
+        assert not SyncLoop(Handler()).stopped
+
+    async def test_keys_stay_on_the_queue(self, pausing: Pausing) -> None:
+        handler = Handler()
+        loop = SyncLoop(handler, pausing=pausing)
+        async with running(loop, workers=2):
+            for key in ("a", "b"):
+                loop.queue.add(key)
+            await asyncio.sleep(3600)
+            assert handler.calls == []
+            assert [type(loop.queue.place(key)) for key in ("a", "b")] == [Ready, Ready]
+
+    async def test_a_key_keeps_its_priority(self, pausing: Pausing) -> None:
+        loop = SyncLoop(Handler(), pausing=pausing)
+        async with running(loop):
+            loop.queue.add("a", priority=Priority.SECONDARY)
+            await asyncio.sleep(60)
+            place = loop.queue.place("a")
+            assert isinstance(place, Ready)
+            assert place.priority is Priority.SECONDARY
+
+    async def test_keys_are_synced_once_it_is_resumed(self, pausing: Pausing) -> None:
+        handler = Handler()
+        loop = SyncLoop(handler, pausing=pausing)
+        async with running(loop):
+            loop.queue.add("a")
+            await asyncio.sleep(60)
+            await self.records.delete(controller_record("apps"))
+            await idle(loop)
+        assert handler.calls == ["a"]
+
+    async def test_it_can_be_shut_down(self, pausing: Pausing) -> None:
+        loop = SyncLoop(Handler(), pausing=pausing)
+        async with running(loop) as task:
+            loop.queue.add("a")
+            await asyncio.sleep(60)
+            loop.queue.shut_down(drain=False)
+            await task
+
+
+class TestPlans:
+    @pytest.mark.parametrize(("continuous", "retried"), [(False, False), (True, True)])
+    async def test_only_a_continuous_plan_retries_a_failed_key(
+        self, *, continuous: bool, retried: bool
+    ) -> None:
+        async def fail(_key: str) -> None:
+            raise OSError
+
+        handler = Handler(fail)
+        loop = SyncLoop(handler)
+        token = current_plan.set(PlanRecord(lambda: "", continuous=continuous))
+        async with running(loop):
+            current_plan.reset(token)
+            loop.queue.add("a")
+            await asyncio.sleep(60)
+        assert (len(handler.calls) > 1) == retried
+
+    async def test_a_plan_counts_the_syncs(self) -> None:
+        async def fail(key: str) -> None:
+            if key == "bad":
+                raise OSError
+
+        plan = PlanRecord(lambda: "")
+        loop = SyncLoop(Handler(fail))
+        token = current_plan.set(plan)
+        async with running(loop):
+            current_plan.reset(token)
+            for key in ("bad", "good"):
+                loop.queue.add(key)
+            await idle(loop)
+        assert plan.syncs == 2
