@@ -84,10 +84,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def matches(self, situation: Situation) -> bool:
         """Return whether the row matches *situation*."""
-        return all(
-            getattr(self, name) in {None, getattr(situation, name)}
-            for name in situation.__struct_fields__
-        )
+        for name in situation.__struct_fields__:
+            wanted = getattr(self, name)
+            if wanted is not None and wanted != getattr(situation, name):
+                return False
+        return True
 
 
 TABLE = (
