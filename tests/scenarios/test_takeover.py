@@ -30,7 +30,7 @@ from tests.support.controllers.recording_watcher import SITES, RecordingWatcher,
 from tests.support.controllers.sharding_group import TTL_S, Way, WayStore
 from tests.support.eventually import eventually
 
-MANY = 10_000
+MANY = 1_000
 
 
 class Process:

@@ -41,7 +41,7 @@ def test_a_response_that_never_fits_has_empty_lists() -> None:
 
 
 async def test_many_failing_keys_are_counted_and_some_are_named() -> None:
-    history, many = SyncHistory("apps"), 20 * SHOWN_MAX
+    history, many = SyncHistory("apps"), 2 * SHOWN_MAX
     for number in range(many):
         run = history.begin(f"k{number:06}", "put", None)
         history.failed(run, ValueError("x" * 10_000), 0.0, failures=1)
