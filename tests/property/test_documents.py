@@ -15,7 +15,7 @@ from natsctl.model.objects import Metadata, Object
 from natsctl.model.store import Stored
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=3)
-VALUES = SCALARS | st.floats(allow_nan=False, allow_infinity=False)
+VALUES: st.SearchStrategy[Any] = SCALARS | st.floats(allow_nan=False, allow_infinity=False)
 for _ in range(2):  # levels of nesting, which are drawn much faster than with `st.recursive`
     VALUES |= st.lists(VALUES, max_size=3) | st.dictionaries(
         st.text(max_size=3), VALUES, max_size=3

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 PAUSE_MAX_S = 0.25
+PAUSE_FACTOR = 5  # a wait takes at most a sixth of a processor
 
 
 @overload
@@ -40,5 +41,5 @@ async def eventually(
             if result:
                 return result
         took_s = clock() - began
-        await asyncio.sleep(max(every_s, min(2 * took_s, PAUSE_MAX_S)))
+        await asyncio.sleep(max(every_s, min(PAUSE_FACTOR * took_s, PAUSE_MAX_S)))
     raise failure or AssertionError(f"not within {within_s:g} s: {inspect.getsource(condition)}")
