@@ -1,4 +1,4 @@
-"""Cold start, live updates and memory of `natsctl run --processes`, compared with a naive loop."""
+"""The speed and the memory of `natsctl run --processes`."""
 
 import asyncio
 import os
@@ -10,7 +10,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.benchmarks.support.counting_controller import COUNTS, PERIOD_S, Progress, progress_of
+from natsctl import Controller
+from tests.benchmarks.support.counting_controller import (
+    BUSY_S,
+    COUNTS,
+    PERIOD_S,
+    BusyCounting,
+    Counting,
+    Progress,
+    progress_of,
+)
 from tests.benchmarks.support.measured_server import ROOT, Sizes, filled, observing, write
 from tests.benchmarks.support.results import PEER, Row, compared, limited, shown
 from tests.support.eventually import eventually
@@ -21,7 +30,7 @@ WITHIN_S = 600.0
 MB = 1_000_000
 SHM = Path("/dev/shm")
 IN_MEMORY = SHM if SHM.is_dir() else None  # for files that are replaced often
-COLD, LIVE, SHARE = 2.2, 1.8, 0.6  # the targets at two processes
+COLD, LIVE, BUSY, SHARE = 2.2, 1.8, 1.6, 0.6  # the targets at two processes
 
 
 async def run(sizes: Sizes) -> list[Row]:
@@ -45,6 +54,7 @@ async def run(sizes: Sizes) -> list[Row]:
     return [
         *_rows(f"cold start, {sizes.keys:,} keys handled", cold, COLD),
         *_rows(f"live updates, {count:,} over {keys:,} keys handled", live, LIVE),
+        *await _busy(sizes),
         *await _memory(sizes),
     ]
 
@@ -60,6 +70,30 @@ def _rows(what: str, rates: dict[int | str, list[float]], target: float) -> list
             enough=(lambda ratio: ratio >= target) if size == 2 else None,
         )
         for size in PROCESSES
+    ]
+
+
+async def _busy(sizes: Sizes) -> list[Row]:
+    """Return the rates of a handler that uses the processor, compared with one process."""
+    keys = sizes.live_keys
+    rates: dict[int, list[float]] = {size: [] for size in PROCESSES}
+    async with filled(keys) as server:
+        for _ in range(sizes.rounds):
+            for size in PROCESSES:
+                async with _processes(size, server, BusyCounting) as group:
+                    rates[size].append(keys / await group.handled(keys))
+    what = f"{BUSY_S * 1000:g} ms of processor time per sync, {keys:,} keys"
+    return [
+        compared(
+            f"{what}: --processes {size}",
+            "/s",
+            rates[size],
+            rates[1],
+            peer="--processes 1",
+            target=f">= {BUSY:g}x" if size == 2 else "",
+            enough=(lambda ratio: ratio >= BUSY) if size == 2 else None,
+        )
+        for size in PROCESSES[1:]
     ]
 
 
@@ -136,12 +170,14 @@ class _Group:
 
 
 @asynccontextmanager
-async def _processes(size: int, server: NatsServer) -> AsyncIterator[_Group]:
+async def _processes(
+    size: int, server: NatsServer, controller: type[Controller] = Counting
+) -> AsyncIterator[_Group]:
     with tempfile.TemporaryDirectory(prefix="natsctl-bench-", dir=IN_MEMORY) as folder:
         with (Path(folder) / "log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "natsctl", "run", "--processes", str(size)),
-                *("-c", "tests.benchmarks.support.counting_controller:Counting"),
+                *("-c", f"{controller.__module__}:{controller.__name__}"),
                 *("--server", server.url, "--log-level", "warning"),
                 cwd=ROOT,
                 env={**os.environ, COUNTS: folder},

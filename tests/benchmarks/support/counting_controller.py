@@ -13,6 +13,7 @@ from tests.benchmarks.support.dataset import ITEMS
 COUNTS = "COUNTING_FOLDER"
 """The variable with the folder of the files."""
 
+BUSY_S = 0.0005  # of processor time for a sync of `BusyCounting`
 PERIOD_S = 0.05  # between two writes of the file
 STARTED = time.monotonic()  # when the process had imported natsctl
 
@@ -79,6 +80,18 @@ class Counting(Controller):
                 partial.write_bytes(msgspec.json.encode(progress))
                 partial.rename(file)
             await asyncio.sleep(PERIOD_S)
+
+
+class BusyCounting(Counting):
+    """Counts its syncs, each of which uses the processor for `BUSY_S` seconds."""
+
+    name = "busy"
+
+    async def sync_handler(self, key: str) -> float | None:
+        until = time.thread_time() + BUSY_S
+        while time.thread_time() < until:
+            pass
+        return await super().sync_handler(key)
 
 
 def progress_of(file: Path) -> Progress | None:
