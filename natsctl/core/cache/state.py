@@ -216,13 +216,14 @@ class NextState(Generic[T]):
     def put(self, stored: Stored) -> None:
         """Add an object of the listing."""
         key, old = stored.key, self.before.objects.get(stored.key)
-        self.deleted.pop(key, None)
-        if self.before.has(stored):
+        if self.deleted:
+            self.deleted.pop(key, None)
+        if old is not None and self.before.has(stored):
             self._keep(key)
             return
         try:
             self.after.put(stored)
-            if not (self._first or self.before.shows(stored)):
+            if not self._first and not self.before.shows(stored):
                 self._changed[key] = None
         except InvalidObjectError as error:
             self._keep(key)

@@ -112,6 +112,8 @@ class HeldAssignments:
         self._set(*self._assignments[matching[-1] :])
         if all(assignment.within(older) for older in before):
             return None
+        if NONE in before:
+            return assignment.has
 
         def arrived(key: Hashable) -> bool:
             return assignment.has(key) and not all(older.has(key) for older in before)
