@@ -285,11 +285,9 @@ class Steps(Generic[T]):
         if self._links is not None and managed.link:
             await self._links.write(managed.key, managed.link)
 
-    async def _store_object(
-        self, managed: Managed[T], *, spec: Document | None = None, status: Document | None = None
-    ) -> None:
-        """Store all changes of metadata, *spec* and *status* upon exactly the read revision."""
-        value = managed.document(finalizer=self._finalizer, spec=spec, status=status)
+    async def _store_object(self, managed: Managed[T], *, spec: Document | None = None) -> None:
+        """Store all changes of metadata and *spec* upon exactly the read revision."""
+        value = managed.document(finalizer=self._finalizer, spec=spec)
         revision = managed.stored.revision
         managed.advance(await self._store.update(managed.key, value, revision=revision))
 

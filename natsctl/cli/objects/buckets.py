@@ -52,12 +52,10 @@ _PATTERN = re.compile(r"(\*|[-/_=a-zA-Z0-9]+)(\.(\*|[-/_=a-zA-Z0-9]+))*(\.>)?|>"
 
 
 @asynccontextmanager
-async def open_bucket(
-    options: NatsOptions, name: str, *, create: bool = False
-) -> AsyncIterator[Bucket]:
+async def open_bucket(options: NatsOptions, name: str) -> AsyncIterator[Bucket]:
     """Connect to NATS and open a bucket; raises as `existing_bucket` does."""
     async with connect(options) as connection:
-        yield await existing_bucket(connection, name, create=create)
+        yield await existing_bucket(connection, name)
 
 
 async def existing_bucket(connection: Connection, name: str, *, create: bool = False) -> Bucket:

@@ -124,25 +124,22 @@ class SyncHistory:
     """The history of one controller's syncs.
 
     `recorders` record the events, and `recorder` keeps recordings; both are set once the
-    controller runs.
+    controller runs. A controller that reports its syncs to people by other events sets `reported`:
+    the events of this history are then recorded only where they can be read again.
 
     Args:
         controller: the name of the controller.
         failed: the log line of a failed sync.
-        reported: whether the controller reports its syncs to people by other events. The events of
-            this history are then recorded only where they can be read again.
     """
 
-    def __init__(
-        self, controller: str, *, failed: str = "sync failed", reported: bool = False
-    ) -> None:
+    def __init__(self, controller: str, *, failed: str = "sync failed") -> None:
         self.controller = controller
         self.journal = Journal()
         self.recorders: Sequence[Recorder] = ()
         self.recorder: SyncRecorder | None = None
         self.regarding: Callable[[str], Sequence[Reference]] = lambda _: ()
         self.around: Around = lambda _key, _notes: ()
-        self.reported = reported
+        self.reported = False
         self._failed = failed
         self._failures = HandlerFailures(log)
         self._recalled: set[tuple[str, str]] = set()  # whose earlier failures are known
