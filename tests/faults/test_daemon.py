@@ -3,14 +3,13 @@
 import asyncio
 import random
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support.cli.forked_process import ForkedProcess, forked
 from tests.support.clients.nats_admin import FAILURES, Admin
 from tests.support.controllers.copy_controller import COPIES
 from tests.support.eventually import eventually
@@ -19,13 +18,12 @@ from tests.support.faults.nats_test_bed import no_consumers
 from tests.support.faults.random_writer import User
 from tests.support.servers.nats_server import NatsServer
 
-ROOT = Path(__file__).parents[2]
-
 
 class Daemon:
-    """`natsctl run` as a child process that is killed at the end of the test."""
+    """`natsctl run` as a process that is killed at the end of the test."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, log: Path) -> None:
+        self._log = log
         self._command = (
             "run",
             "--controller",
@@ -33,16 +31,11 @@ class Daemon:
             "--server",
             url,
         )
-        self._process: Process | None = None
+        self._process: ForkedProcess | None = None
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "natsctl"),
-            *self._command,
-            cwd=ROOT,
-            stdout=DEVNULL,
-            stderr=DEVNULL,
-        )
+        with self._log.open("ab") as log:
+            self._process = await forked(*self._command, log=log)
 
     async def end(self, signal_number: signal.Signals) -> int:
         """Send the signal if the process runs, and return its exit code."""
@@ -53,8 +46,8 @@ class Daemon:
 
 
 @pytest.fixture
-async def daemon(nats_server: NatsServer) -> AsyncIterator[Daemon]:
-    daemon = Daemon(nats_server.url)
+async def daemon(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Daemon]:
+    daemon = Daemon(nats_server.url, tmp_path / "log")
     await daemon.start()
     yield daemon
     await daemon.end(signal.SIGKILL)

@@ -216,14 +216,7 @@ class Natsctl:
         """Run a command on a terminal, type an answer, and return the status."""
         own_end, other_end = pty.openpty()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._program(*words),
-                cwd=self.folder,
-                env=self.environ,
-                stdin=other_end,
-                stdout=other_end,
-                stderr=other_end,
-            )
+            process = await self._fork(*words, stdin=other_end, files=[other_end, other_end])
             os.write(own_end, f"{answer}\n".encode())
             async with asyncio.timeout(LIMIT_S):
                 return await process.wait()

@@ -25,7 +25,7 @@ SHARED = {  # a fixture of the group's tests, and the name of the group
     "report": "report of a plain pytest",
 }
 KUBE = "kube"  # the parameter of a contract test that requests `kube_server` while it runs
-FILES_TOGETHER = "unit"  # the tests of a file in this folder share what the first one imports
+FILES_TOGETHER = "tests/unit/"  # the tests of a file share what the first one imports
 FILE = "groups_file"
 WRITER = "gw0"
 
@@ -82,8 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     shared = {item.nodeid: group for item in items if (group := _group(item))}
     items.sort(key=lambda item: item.nodeid not in shared)
     if worker["workerid"] == WRITER:
-        tests = config.rootpath / "tests" / FILES_TOGETHER
-        files = {i.nodeid: str(i.path) for i in items if i.path.is_relative_to(tests)}
+        together = [item.nodeid for item in items if item.nodeid.startswith(FILES_TOGETHER)]
+        files = {nodeid: nodeid.partition("::")[0] for nodeid in together}
         Path(worker[FILE]).write_text(json.dumps(files | shared))
 
 
