@@ -129,7 +129,7 @@ class Outbox(Generic[E]):
         self._urgent: _Queue[E] = OrderedDict()
         self._others: _Queue[E] = OrderedDict()
         self._sent: OrderedDict[Hashable, tuple[E, float]] = OrderedDict()  # event, time
-        self._delayed: dict[Hashable, tuple[str, bool]] = {}  # repeats within the quiet time
+        self._delayed: dict[Hashable, tuple[str, _Queue[E]]] = {}  # repeats in the quiet time
         self._denials: set[str] = set()
         self._wake = asyncio.Event()
         self._closed = asyncio.Event()
@@ -154,50 +154,44 @@ class Outbox(Generic[E]):
         dropped if the object has too many events or the queue is full; a repeat is counted anyway.
         *first* is called when the event is sent or repeated.
         """
-        pending = self._queue(urgent=urgent).get(identity)
+        queue = self._urgent if urgent else self._others
+        pending = queue.get(identity)
         if pending is not None:
             repeated = again(pending.make())
-            pending = _Pending(about, lambda: repeated, pending.since)
-            self._queue(urgent=urgent)[identity] = pending
+            queue[identity] = _Pending(about, lambda: repeated, pending.since)
             self.counts.merged += 1
             return
         recent = self._recent(identity)
-        if recent is not None and self._delay(about, identity, urgent=urgent):
+        if recent is not None and self._delay(about, identity, queue):
             self._sent[identity] = (again(recent), self._sent[identity][1])
             self.counts.merged += 1
             return
         make = first if recent is None else partial(again, recent)
-        if self._has_room(urgent=urgent) and self._budget.take(about):
+        has_room = self.pending < PENDING_MAX or (urgent and bool(self._others))
+        if has_room and self._budget.take(about):
             self._sent.pop(identity, None)
-            self._added.append(self._clock())
-            self._enqueue(about, identity, make, urgent=urgent)
+            now = self._clock()
+            self._added.append(now)
+            self._enqueue(queue, identity, _Pending(about, make, now))
             return
         self.counts.dropped += 1
         if recent is not None:
             self._sent[identity] = (make(), self._sent[identity][1])
 
-    def _queue(self, *, urgent: bool) -> _Queue[E]:
-        return self._urgent if urgent else self._others
-
-    def _has_room(self, *, urgent: bool) -> bool:
-        return self.pending < PENDING_MAX or (urgent and bool(self._others))
-
-    def _enqueue(
-        self, about: str, identity: Hashable, make: Callable[[], E], *, urgent: bool
-    ) -> None:
-        self._queue(urgent=urgent)[identity] = _Pending(about, make, self._clock())
+    def _enqueue(self, queue: _Queue[E], identity: Hashable, pending: _Pending[E]) -> None:
+        queue[identity] = pending
         if self.pending > PENDING_MAX and self._others:
             self._others.popitem(last=False)
             self.counts.dropped += 1
         self._wake.set()
 
-    def _delay(self, about: str, identity: Hashable, *, urgent: bool) -> bool:
+    def _delay(self, about: str, identity: Hashable, queue: _Queue[E]) -> bool:
         """Return whether a repeat is within the quiet time, and schedule it for its end."""
         due = self._sent[identity][1] + self._quiet_s
         if due <= self._clock() or self._closed.is_set():
             return False
         if identity not in self._delayed:
-            self._delayed[identity] = about, urgent
+            self._delayed[identity] = about, queue
             asyncio.get_running_loop().call_at(due, self._release, identity)
         return True
 
@@ -206,12 +200,12 @@ class Outbox(Generic[E]):
         delayed = self._delayed.pop(identity, None)
         if delayed is None or identity not in self._sent:
             return
-        about, urgent = delayed
+        about, queue = delayed
         if not self._budget.take(about):
             self.counts.dropped += 1
         else:
             event, _ = self._sent.pop(identity)
-            self._enqueue(about, identity, lambda: event, urgent=urgent)
+            self._enqueue(queue, identity, _Pending(about, lambda: event, self._clock()))
 
     async def run(self) -> None:
         """Send events until the outbox is closed, and then the pending ones."""
