@@ -71,6 +71,10 @@ class Contests:
         self._clock = clock
         self._last: OrderedDict[str, Contest] = OrderedDict()
 
+    def __contains__(self, key: str) -> bool:
+        """Return whether an apply to the object is remembered."""
+        return key in self._last
+
     def wait_s(self, key: str, digest: str) -> float:
         """Return the seconds until the manifest with this digest may be applied to the object."""
         last = self._last.get(key)

@@ -133,7 +133,7 @@ class KubeSecondary(Owned[T]):
                 return seen.revision
             if self._waits(sealed, key):
                 return 0 if seen is None else seen.revision
-            lost = await self._lost_fields(sealed, seen)
+            lost = None if seen is None else await self._lost_fields(sealed, seen)
             if seen is not None and lost == []:
                 self._last.applied(sealed, seen)
                 return seen.revision
@@ -183,6 +183,8 @@ class KubeSecondary(Owned[T]):
     def unmarked(self, key: str) -> list[Stored]:
         """See `Owned.unmarked`; natsctl 0.1 made such objects."""
         cached = self.informer.cache.by_index(UNMARKED_INDEX, key)
+        if not cached:
+            return []
         newest = (self._barrier.read(self.informer, stored.key) for stored in cached)
         return [
             stored
@@ -235,18 +237,20 @@ class KubeSecondary(Owned[T]):
         A sync that a person requests does not wait.
         """
         sync = current_sync.get()
+        if key not in self.contests or sync is None or sync.manual:
+            return False
         wait_s = self.contests.wait_s(key, self._last.digest(sealed))
-        if sync is None or sync.manual or not wait_s:
+        if not wait_s:
             return False
         self._sync_later(sync.key, wait_s)
         return True
 
-    async def _lost_fields(self, sealed: Document, seen: Stored | None) -> list[LostField] | None:
+    async def _lost_fields(self, sealed: Document, seen: Stored) -> list[LostField] | None:
         """Return the applied fields that others changed since.
 
         Returns None if another manifest was applied last, or if the cached state is out of date.
         """
-        if seen is None or not self._last.carries(sealed, seen):
+        if not self._last.carries(sealed, seen):
             return None
         try:
             managed = await self._manifests.managed(seen.key)
