@@ -32,6 +32,7 @@ log = get_logger(__name__)
 NANOSECONDS = 1_000_000_000
 MARKER_TTL_S = 30 * 24 * 3600  # the time to live of the server's delete markers
 ANSWER_S = 2.0  # the deadline of a read; a stream without a leader does not answer
+KEY_S = 1e-5  # of `busy_s`: several processes may create consumers at the same time
 ELECTION_S = 20.0  # the deadline of a stream's leader election
 OVERLAP = 1000  # keys that two pages of 100,000 names have in common
 READS = 32  # concurrent reads of messages
@@ -81,6 +82,7 @@ class Bucket:
     def __init__(self, connection: Connection, name: str, *, bulk: bool = True) -> None:
         self.connection = connection
         self._bulk = bulk
+        self._subjects = 0  # the number of keys at the last look, with delete markers
         self.name = name
         self.stream = stream_of(name)
         self.layout = Layout(prefix_of(name))
@@ -94,6 +96,15 @@ class Bucket:
     def watched_over(self) -> Connection:
         """The connection on which the watches of the bucket receive their messages."""
         return self.connection.watches if self._bulk else self.connection
+
+    @property
+    def busy_s(self) -> float:
+        """The time for which the server may not answer, because it creates consumers.
+
+        It looks at every key for each consumer, which takes a second with a million keys. Until
+        then, it answers no request about the bucket.
+        """
+        return KEY_S * self._subjects
 
     async def ensure(self, kind: KvKind[Any]) -> None:
         """Create the bucket as *kind* declares, if it does not exist.
@@ -131,9 +142,10 @@ class Bucket:
 
         Raises `StoreDiffersError` if the bucket's keys cannot all be read.
         """
-        return await self._with_layout(await self._info(timeout_s=ANSWER_S))
+        return await self._with_layout(await self._info(timeout_s=ANSWER_S + self.busy_s))
 
     async def _with_layout(self, info: dict[str, Any]) -> dict[str, Any]:
+        self._subjects = info["state"].get("num_subjects", 0)
         layout = layout_of(self.name, info["config"])
         if not layout.settled and info["state"].get("messages"):
             layout = await self._with_prefix(layout)
@@ -226,7 +238,7 @@ class Bucket:
     async def _message(self, query: dict[str, object], key: str) -> Message:
         try:
             reply = await self.connection.api(
-                f"STREAM.MSG.GET.{self.stream}", query, timeout_s=ANSWER_S
+                f"STREAM.MSG.GET.{self.stream}", query, timeout_s=ANSWER_S + self.busy_s
             )
         except StoreMissingError as error:
             raise self._missing() from error

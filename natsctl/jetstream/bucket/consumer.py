@@ -4,6 +4,9 @@ In a cluster, NATS may place a consumer on a server that has just failed. Then t
 creates the consumer has no answer. So the watch requests another consumer while it waits for the
 first, and uses the one that exists first. Each consumer has its own delivery subject, so the
 messages of the others do not interfere.
+
+To create a consumer, the server looks at every key of the bucket, see `Bucket.busy_s`. More
+requests would only delay the first one, so the watch waits longer if the bucket has many keys.
 """
 
 import asyncio
@@ -19,7 +22,7 @@ from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
 from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed, Link
 from natsctl.jetstream.bucket.hedge import hedged
 
-HEDGE_S = 0.4  # the wait for a consumer before the next request
+HEDGE_S = 0.4  # the wait for a consumer before the next request, for an empty bucket
 ABANDONED_S = 10.0  # the server deletes a consumer without a subscriber after this time
 ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 
@@ -104,7 +107,7 @@ class Consumers:
             await self._create(consumer)
             return consumer
 
-        chosen = await hedged(request, every_s=HEDGE_S)
+        chosen = await hedged(request, every_s=HEDGE_S + self._bucket.busy_s)
         chosen.feed.begin()
         await self._delete_abandoned()
         self._abandoned.clear()  # the server creates consumers, so it also deletes them
@@ -134,7 +137,9 @@ class Consumers:
         body: dict[str, object] = {"stream_name": self._bucket.stream, "config": config}
         body["action"] = "create"
         endpoint = f"{self._bucket.stream}.{consumer.name}.{config['filter_subject']}"
-        await self._bucket.watched_over.api(f"CONSUMER.CREATE.{endpoint}", body)
+        connection = self._bucket.watched_over
+        timeout_s = connection.request_timeout_s + self._bucket.busy_s
+        await connection.api(f"CONSUMER.CREATE.{endpoint}", body, timeout_s=timeout_s)
 
     async def _end(self, consumers: Iterable[_Consumer]) -> None:
         """Unsubscribe, and delete the consumers that are not abandoned."""

@@ -187,6 +187,11 @@ class Connection:
         return self._options.marker_ttl_s
 
     @property
+    def request_timeout_s(self) -> float:
+        """The time in seconds that a request waits for its answer by default."""
+        return self._options.request_timeout_s
+
+    @property
     def payload_max(self) -> int:
         """The maximum size of a message in bytes; the default of servers if not connected."""
         return PAYLOAD_MAX if self._link is None else self._link.client.max_payload

@@ -2,8 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -39,9 +39,12 @@ class Cluster:
         self.replicas: list[object] = []  # replicas of each request to create the bucket
         self.api_prefix = "$JS.API"
         self.publish_prefix = ""
+        self.request_timeout_s = 5.0
+        self.keys = 0
         self.max_payload = 1024 * 1024
         self.client = self.watches = self
         self.dropped: list[str] = []  # prefixes of requests that get no response, one each
+        self.slow_reads_s = 0.0  # duration of a read
         self.slow_s = 0.0  # duration of a request to create a consumer
         self.subscriptions = 0
         self._has_bucket = has_bucket
@@ -69,13 +72,17 @@ class Cluster:
         self.requests.append(endpoint)
         if endpoint.startswith("CONSUMER.CREATE"):
             await asyncio.sleep(self.slow_s)
+        if endpoint.startswith("STREAM") and self.slow_reads_s:
+            async with _deadline(timeout_s or 5, endpoint):
+                await asyncio.sleep(self.slow_reads_s)
         if endpoint.startswith("STREAM.MSG.GET"):
             raise NotFoundError(endpoint)
         if endpoint.startswith("STREAM.INFO") and not self._has_bucket:
             self.elect(self._resigns_s)
             self._resigns_s = 0.0
             raise StoreMissingError(endpoint)
-        return {"created": "then", "config": config, "state": {"last_seq": 0}}
+        state = {"last_seq": 0, "num_subjects": self.keys}
+        return {"created": "then", "config": config, "state": state}
 
     def _is_dropped(self, endpoint: str) -> bool:
         """Return True, once for each prefix in `dropped` that matches the request."""
@@ -118,6 +125,15 @@ class Cluster:
     def elect(self, electing_s: float) -> None:
         """Have no leader for `electing_s` from now."""
         self._leader_at_s = asyncio.get_running_loop().time() + electing_s
+
+
+@asynccontextmanager
+async def _deadline(limit_s: float, endpoint: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise StoreTimeoutError(endpoint) from None
 
 
 def bucket(cluster: Cluster) -> Bucket:
@@ -200,6 +216,23 @@ async def test_a_second_consumer_is_requested_if_the_first_request_has_no_respon
     started = clock()
     await open_and_close(KvWatch(bucket(cluster)))
     assert clock() - started == pytest.approx(HEDGE_S)
+
+
+async def test_one_consumer_is_requested_while_the_server_looks_at_a_million_keys() -> None:
+    cluster = Cluster()
+    cluster.keys, cluster.slow_s = 1_000_000, 8.0
+    await open_and_close(KvWatch(bucket(cluster)))
+    created = [request for request in cluster.requests if request.startswith("CONSUMER.CREATE")]
+    assert len(created) == 1
+
+
+async def test_a_read_of_a_bucket_with_a_million_keys_waits_for_a_server_that_is_busy() -> None:
+    cluster = Cluster()
+    cluster.keys = 1_000_000
+    large = bucket(cluster)
+    await large.state()
+    cluster.slow_reads_s = 8.0
+    assert (await large.state()).subjects == 1_000_000
 
 
 async def test_a_watch_starts_within_a_second_after_two_requests_without_a_response() -> None:
