@@ -19,7 +19,7 @@ from tests.support.stores.backends import (
     text,
 )
 
-MANY = 1000
+MANY, CHANGES = 1000, 400
 
 
 async def follow_one(store: Store, events: AsyncIterator[WatchEvent]) -> None:
@@ -114,11 +114,11 @@ class TestChanges:
         assert deleted.revision >= deleted_at
         assert after == Applied(recreated)
 
-    async def test_a_thousand_changes_are_a_thousand_events_in_order(self, store: Store) -> None:
+    async def test_each_of_many_changes_is_an_event_in_order(self, store: Store) -> None:
         async with store.watch() as events:
             await listing(events)
-            written = [await put(store, f"k{number % 7}", str(number)) for number in range(MANY)]
-            assert await take(events, MANY) == [Applied(stored) for stored in written]
+            written = [await put(store, f"k{number % 7}", str(number)) for number in range(CHANGES)]
+            assert await take(events, CHANGES) == [Applied(stored) for stored in written]
 
     async def test_no_event_is_lost_between_the_listing_and_the_changes(self, store: Store) -> None:
         keys = [f"k{number}" for number in range(200)]
