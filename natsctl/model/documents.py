@@ -5,6 +5,7 @@ return new documents and do not change their arguments.
 """
 
 import uuid
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,8 +18,13 @@ from natsctl.model.objects import PAUSED, STORED_VERSION
 
 Document = dict[str, object]
 
-_VOLATILE = ("generation", "resourceVersion", "managedFields")
 _UNDESIRED = frozenset((PAUSED, STORED_VERSION))
+VOLATILE = ("generation", "resourceVersion", "managedFields")
+"""Fields of the metadata that a write in a cluster changes."""
+
+SERVERS_OWN = ("uid", "creationTimestamp", *VOLATILE)
+"""Fields of the metadata that only a kube-apiserver sets."""
+
 BOOKKEEPING = ("generation", "finalizers", "uid", "deletionTimestamp")
 """Fields of the metadata that natsctl maintains."""
 
@@ -48,6 +54,12 @@ def metadata_of(document: Document) -> Document:
     """Return the document's metadata; it is empty if the document has none."""
     metadata = document.get("metadata")
     return metadata if isinstance(metadata, dict) else {}
+
+
+def without_metadata(document: Document, names: Collection[str]) -> Document:
+    """Return the document without these fields of its metadata."""
+    kept = {name: value for name, value in metadata_of(document).items() if name not in names}
+    return {**document, "metadata": kept}
 
 
 def annotations_of(document: Document) -> Document:
@@ -295,7 +307,7 @@ def _same_booleans(one: object, other: object) -> bool:
 
 def _significant(document: Document) -> Document:
     metadata = dict(metadata_of(document))
-    for name in _VOLATILE:
+    for name in VOLATILE:
         metadata.pop(name, None)
     if not metadata.get("deletionTimestamp"):
         metadata.pop("finalizers", None)

@@ -8,14 +8,13 @@ from msgspec import UnsetType
 from natsctl.core.planning.merge_keys import merge_keys_of
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
-from natsctl.model.documents import Document
+from natsctl.model.documents import SERVERS_OWN, Document
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.plans.differences import Difference, differences
 from natsctl.model.plans.plan import Action
 from natsctl.telemetry.hiding import MASK, hidden
 
-_SERVERS_OWN = ("uid", "generation", "resourceVersion", "creationTimestamp", "managedFields")
 _OWN_NAMES = ("owner-kind", "owner-key", "applied", "installation")
 _SECRET_FIELDS = ("data", "stringData")
 
@@ -107,7 +106,7 @@ def _without_servers_fields(document: Document) -> Document:
     metadata = document.get("metadata")
     if not isinstance(metadata, dict):
         return document
-    kept = {name: value for name, value in metadata.items() if name not in _SERVERS_OWN}
+    kept = {name: value for name, value in metadata.items() if name not in SERVERS_OWN}
     rest = {name: value for name, value in document.items() if name != "metadata"}
     return {**rest, "metadata": kept} if kept else rest
 

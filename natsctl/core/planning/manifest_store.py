@@ -10,14 +10,14 @@ from natsctl.core.planning.record import PlanRecord
 from natsctl.core.planning.store import PlanningStore
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model import documents
-from natsctl.model.documents import Document
+from natsctl.model.documents import VOLATILE, Document
 from natsctl.model.managed_fields import ManagedFields
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Applied, Deleted, ManifestStore, Stored, WatchEvent
+from natsctl.model.times import time_text
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
-_VOLATILE = ("resourceVersion", "managedFields", "generation")
 _IDENTITY = ("uid", "creationTimestamp")
 
 
@@ -200,7 +200,7 @@ def _recreated(current: Stored | None, document: Document) -> Document:
     before = {} if current is None else documents.parse(current.value)
     created = {
         "uid": str(uuid4()),
-        "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "creationTimestamp": time_text(datetime.now(UTC)),
     }
     merged = documents.merge_patch(before, document)
     return {**merged, "metadata": {**created, **documents.metadata_of(merged)}}
@@ -208,10 +208,5 @@ def _recreated(current: Stored | None, document: Document) -> Document:
 
 def _same(one: Document, other: Document) -> bool:
     """Return whether two states differ at most in fields that every write changes."""
-    return documents.same(_lasting(one), _lasting(other))
-
-
-def _lasting(document: Document) -> Document:
-    metadata = documents.metadata_of(document)
-    kept = {name: value for name, value in metadata.items() if name not in _VOLATILE}
-    return {**document, "metadata": kept}
+    before, after = (documents.without_metadata(state, VOLATILE) for state in (one, other))
+    return documents.same(before, after)

@@ -7,8 +7,6 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored
 
-_SERVER_FIELDS = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields")
-
 
 class Exchange:
     """Sends documents of one kind and decodes the responses."""
@@ -75,11 +73,6 @@ def with_metadata(document: Document, **metadata: str) -> Document:
 
 def took_effect(stored: Document, document: Document) -> bool:
     """Return whether *stored* has every field of *document*, apart from the status."""
-    metadata = {
-        name: value
-        for name, value in documents.metadata_of(document).items()
-        if name not in _SERVER_FIELDS
-    }
-    written = {name: value for name, value in document.items() if name != "status"}
-    written["metadata"] = metadata
+    desired = {name: value for name, value in document.items() if name != "status"}
+    written = documents.without_metadata(desired, documents.SERVERS_OWN)
     return bool(documents.view(written, stored) == written)
