@@ -1,0 +1,263 @@
+"""The history of syncs: what the journal keeps, which events are recorded, which failures count."""
+
+import asyncio
+import math
+
+import pytest
+
+from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.sync.history import (
+    PAST_S,
+    REASON_EXISTS,
+    REASON_FAILED,
+    REASON_SYNCED,
+    SyncHistory,
+    SyncRun,
+)
+from natsctl.errors import ExistsError, NatsctlError, RetryAfter, StoreError, StoreTimeoutError
+from natsctl.model.manifests import Reference
+from natsctl.model.recorder import EventType, SyncNote
+from natsctl.model.store import Stored
+from natsctl.testing.recorder import MemoryRecorder
+
+SHOP = Reference("v1", "ConfigMap", "shop", "default")
+STORED = Stored("shop", 7, b"{}")
+
+
+@pytest.fixture
+def recorder() -> MemoryRecorder:
+    return MemoryRecorder()
+
+
+@pytest.fixture
+def history(recorder: MemoryRecorder) -> SyncHistory:
+    history = SyncHistory("apps")
+    history.recorders = (recorder,)
+    return history
+
+
+def begin(history: SyncHistory, **writes: int) -> SyncRun:
+    """Begin a sync that has made these writes."""
+    run = history.begin("shop", "put", STORED)
+    for name, count in writes.items():
+        setattr(run, name, count)
+    return run
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class TestSuccesses:
+    async def test_the_journal_has_the_sync(self, history: SyncHistory) -> None:
+        run = begin(history, created=1, updated=2, deleted=3)
+        await asyncio.sleep(5)
+        history.succeeded(run, now(), failed=False)
+        [sync] = history.journal.last_syncs("shop")
+        assert (sync.operation, sync.revision, sync.error) == ("put", 7, "")
+        assert (sync.created, sync.updated, sync.deleted) == (1, 2, 3)
+        assert sync.duration_s == 5
+
+    async def test_a_sync_that_wrote_nothing_is_no_event(
+        self, history: SyncHistory, recorder: MemoryRecorder
+    ) -> None:
+        history.succeeded(begin(history), now(), failed=False)
+        assert recorder.events == []
+
+    @pytest.mark.parametrize(
+        ("writes", "text"),
+        [
+            ({"created": 1, "updated": 1}, "(created)"),
+            ({"updated": 1, "deleted": 1}, "(updated)"),
+            ({"deleted": 1}, "(deleted)"),
+        ],
+    )
+    async def test_a_sync_that_wrote_is_an_event(
+        self, history: SyncHistory, recorder: MemoryRecorder, writes: dict[str, int], text: str
+    ) -> None:
+        history.succeeded(begin(history, **writes), now(), failed=False)
+        [event] = recorder.events
+        assert (event.key, event.type, event.reason) == ("shop", EventType.NORMAL, REASON_SYNCED)
+        assert event.message.endswith(text)
+
+    async def test_a_success_after_a_failure_is_an_event(
+        self, history: SyncHistory, recorder: MemoryRecorder
+    ) -> None:
+        history.succeeded(begin(history), now(), failed=True)
+        assert recorder.events[0].message.endswith("(after failures)")
+
+    async def test_an_event_regards_the_objects_that_the_sync_wrote(
+        self, history: SyncHistory, recorder: MemoryRecorder
+    ) -> None:
+        run = begin(history, created=1)
+        run.touched.append(SHOP)
+        history.succeeded(run, now(), failed=False)
+        assert recorder.events[0].regarding == (SHOP,)
+
+    async def test_an_event_has_the_sync(
+        self, history: SyncHistory, recorder: MemoryRecorder
+    ) -> None:
+        run = begin(history, created=1)
+        await asyncio.sleep(5)
+        history.succeeded(run, now(), failed=False)
+        note = recorder.events[0].sync
+        assert note is not None
+        assert (note.operation, note.revision, note.created, note.failures) == ("put", 7, 1, 0)
+        assert (note.duration_s, note.started) == (5, run.started)
+
+
+class TestFailures:
+    async def fail(
+        self, history: SyncHistory, error: BaseException, failures: int = 1, *, logs: bool = True
+    ) -> None:
+        history.failed(begin(history), error, now(), failures=failures, log_failure=logs)
+
+    async def test_the_journal_has_the_error(self, history: SyncHistory) -> None:
+        await self.fail(history, NatsctlError("no"))
+        assert history.journal.failing() == {"shop": "NatsctlError: no"}
+
+    async def test_a_failure_is_an_event_with_its_number(
+        self, history: SyncHistory, recorder: MemoryRecorder
+    ) -> None:
+        history.regarding = lambda _key: (SHOP,)
+        await self.fail(history, NatsctlError("no"), 3)
+        [event] = recorder.events
+        assert (event.type, event.reason) == (EventType.WARNING, REASON_FAILED)
+        assert (event.message, event.regarding) == ("NatsctlError: no", (SHOP,))
+        assert event.sync is not None
+        assert event.sync.failures == 3
+
+    async def test_an_object_of_another_owner_has_its_own_reason(
+        self, history: SyncHistory, recorder: MemoryRecorder
+    ) -> None:
+        await self.fail(history, ExistsError("shop exists"))
+        assert recorder.events[0].reason == REASON_EXISTS
+
+    async def test_a_delay_is_neither_an_event_nor_an_error(
+        self, history: SyncHistory, recorder: MemoryRecorder, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await self.fail(history, RetryAfter(5))
+        assert (recorder.events, history.journal.failing(), caplog.messages) == ([], {}, [])
+        assert len(history.journal.last_syncs("shop")) == 1
+
+    async def test_a_cancelled_sync_is_kept_and_is_no_event(
+        self, history: SyncHistory, recorder: MemoryRecorder, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await self.fail(history, asyncio.CancelledError())
+        assert (recorder.events, caplog.messages) == ([], [])
+        assert len(history.journal.last_syncs("shop")) == 1
+
+    @pytest.mark.parametrize("logs", [True, False])
+    async def test_a_failure_is_logged_unless_the_caller_does(
+        self, history: SyncHistory, caplog: pytest.LogCaptureFixture, *, logs: bool
+    ) -> None:
+        await self.fail(history, NatsctlError("no"), logs=logs)
+        assert len(caplog.messages) == logs
+
+    async def test_a_text_names_the_handler(self, history: SyncHistory) -> None:
+        run = history.begin("shop", "put", None, handler="on_change")
+        history.failed(run, NatsctlError("no"), now(), failures=1)
+        assert history.journal.failing() == {"shop": "on_change: NatsctlError: no"}
+
+
+class Forgetful:
+    """A recorder whose events cannot be read again."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def event(self, key: str, type: EventType, reason: str, *_: object, **__: object) -> None:  # noqa: A002 - the field's word
+        self.reasons.append(reason)
+
+
+async def test_syncs_that_are_reported_otherwise_are_recorded_where_they_can_be_read(
+    recorder: MemoryRecorder,
+) -> None:
+    history, forgetful = SyncHistory("apps", reported=True), Forgetful()
+    history.recorders = (forgetful, recorder)
+    history.succeeded(begin(history, created=1), now(), failed=False)
+    assert (forgetful.reasons, len(recorder.events)) == ([], 1)
+
+
+async def test_other_events_are_recorded_everywhere(recorder: MemoryRecorder) -> None:
+    history, forgetful = SyncHistory("apps", reported=True), Forgetful()
+    history.recorders = (forgetful, recorder)
+    history.event("shop", EventType.NORMAL, "Paused", "paused")
+    assert (forgetful.reasons, len(recorder.events)) == (["Paused"], 1)
+
+
+class Past(MemoryRecorder):
+    """A recorder that knows four failures in a row, and answers after a while."""
+
+    def __init__(self, answer_s: float = 0.0, error: Exception | None = None) -> None:
+        super().__init__()
+        self.questions = 0
+        self._answer_s = answer_s
+        self._error = error
+
+    async def past_failures(self, key: str, handler: str = "") -> int:
+        self.questions += 1
+        await asyncio.sleep(self._answer_s)
+        if self._error is not None:
+            raise self._error
+        return 4
+
+
+class TestEarlierFailures:
+    """The count of failures continues that of an earlier process."""
+
+    async def recalled(self, past: Past, error: BaseException | None = None) -> int:
+        """Return the failures of the key after a failed sync."""
+        history, queue = SyncHistory("apps"), Workqueue[str]()
+        history.recorders = (past,)
+        queue.add("shop")
+        queue.get_nowait()
+        await history.recall("shop", error or NatsctlError("no"), queue, "shop")
+        return queue.failures("shop")
+
+    async def test_recorded_failures_count(self) -> None:
+        assert await self.recalled(Past()) == 4
+
+    @pytest.mark.parametrize("error", [RetryAfter(5), asyncio.CancelledError()])
+    async def test_a_sync_that_has_not_failed_recalls_nothing(self, error: BaseException) -> None:
+        assert await self.recalled(Past(), error) == 0
+
+    async def test_events_that_cannot_be_read_now_are_not_read(self) -> None:
+        assert await self.recalled(past := Past(), StoreTimeoutError("no answer")) == 0
+        assert past.questions == 0
+
+    async def test_events_that_cannot_be_read_count_as_none(self) -> None:
+        assert await self.recalled(Past(error=StoreError("denied"))) == 0
+
+    async def test_a_sync_waits_for_the_events_only_shortly(self) -> None:
+        assert await self.recalled(Past(answer_s=math.inf)) == 0
+        assert now() == PAST_S
+
+    async def test_a_key_that_has_failed_here_recalls_nothing(self) -> None:
+        history, queue = SyncHistory("apps"), Workqueue[str]()
+        history.recorders = (past := Past(),)
+        queue.retry("shop")
+        await history.recall("shop", NatsctlError("no"), queue, "shop")
+        assert past.questions == 0
+
+    async def test_each_key_and_handler_is_recalled_once(self) -> None:
+        history = SyncHistory("apps")
+        history.recorders = (Past(),)
+        names = [("shop", ""), ("shop", ""), ("shop", "other"), ("bank", "")]
+        counts = [await history.past_failures(key, OSError(), name) for key, name in names]
+        assert counts == [4, 0, 4, 4]
+
+    async def test_a_key_that_left_is_recalled_again(self) -> None:
+        history = SyncHistory("apps")
+        history.recorders = (Past(),)
+        for key in ("shop", "bank"):
+            await history.past_failures(key, OSError())
+        await history.keep_only("bank".__eq__)
+        counts = [await history.past_failures(key, OSError()) for key in ("shop", "bank")]
+        assert counts == [4, 0]
+
+
+def test_a_note_of_a_sync_without_an_object_has_no_revision() -> None:
+    run = SyncRun("shop", operation="delete", started_s=0.0, begun=0.0)
+    assert isinstance(note := run.note(5.0), SyncNote)
+    assert note.revision is None
