@@ -1,0 +1,244 @@
+"""A feed returns every message of its consumer in order, and fails if one is missing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from nats.errors import ConnectionClosedError, FlushTimeoutError
+
+from natsctl.errors import WatchBrokenError
+from natsctl.jetstream.bucket.codec import LAST_CONSUMER, STALLED
+from natsctl.jetstream.bucket.feed import Feed
+from natsctl.jetstream.connection.client import RawMessage
+from natsctl.model.store import Deleted, IllegalKey, Stored
+
+INBOX = b"_INBOX.x"
+
+
+class Connection:
+    """A connection that records what is published, and fails if it is closed."""
+
+    def __init__(self) -> None:
+        self.traffic = 0
+        self.published: list[str] = []
+        self.closed = False
+        self.late_flushes = 0  # flushes that take too long before one is answered
+
+    async def publish(self, subject: str) -> None:
+        if self.closed:
+            raise ConnectionClosedError
+        self.published.append(subject)
+
+    async def flush(self) -> None:
+        if self.closed:
+            raise ConnectionClosedError
+        if self.late_flushes:
+            self.late_flushes -= 1
+            raise FlushTimeoutError
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
+@pytest.fixture
+async def feed(connection: Connection) -> AsyncIterator[Feed]:
+    feed = Feed("$KV.b.", connection)
+    yield feed
+    feed.close()
+
+
+def message(number: int, key: bytes = b"shop", data: bytes = b"{}", **headers: str) -> RawMessage:
+    """Return the message with this number of the consumer, at a revision that is ten higher."""
+    return (
+        b"$KV.b." + key,
+        b"",
+        data,
+        block(**headers) if headers else None,
+        (10 + number, number),
+    )
+
+
+def block(status: str = "", **headers: str) -> bytes:
+    lines = [f"NATS/1.0 {status}".rstrip()]
+    lines += [f"{name.replace('_', '-')}: {text}" for name, text in headers.items()]
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+def control(status: str, reply: bytes = b"") -> RawMessage:
+    """Return a message of the server about the consumer."""
+    return (INBOX, reply, b"", block(status), None)
+
+
+def heartbeat(number: int, **headers: str) -> RawMessage:
+    """Return a heartbeat after the server has sent so many messages."""
+    status = block("100 Idle Heartbeat", **{LAST_CONSUMER: str(number), **headers})
+    return (INBOX, b"", b"", status, None)
+
+
+async def failure(feed: Feed) -> str:
+    """Return why the feed fails."""
+    with pytest.raises(WatchBrokenError) as raised:
+        await exhausted(feed)
+    return str(raised.value)
+
+
+async def exhausted(feed: Feed) -> None:
+    while await feed.take():
+        pass
+
+
+class TestMessages:
+    async def test_a_value_is_an_object_at_its_revision(self, feed: Feed) -> None:
+        feed.receive([message(1, b"shop", b"one")])
+        assert await feed.take() == [Stored("shop", 11, b"one")]
+
+    async def test_messages_keep_their_order(self, feed: Feed) -> None:
+        feed.receive([message(1, b"a"), message(2, b"b")])
+        feed.receive([message(3, b"c")])
+        assert [item.key for item in await feed.take()] == ["a", "b", "c"]
+
+    async def test_each_message_is_taken_once(self, feed: Feed) -> None:
+        feed.receive([message(1, b"a")])
+        await feed.take()
+        feed.receive([message(2, b"b")])
+        assert [item.key for item in await feed.take()] == ["b"]
+
+    async def test_a_take_waits_for_a_message(self, feed: Feed) -> None:
+        taking = asyncio.create_task(feed.take())
+        await asyncio.sleep(0)
+        feed.receive([message(1)])
+        assert len(await taking) == 1
+
+    async def test_a_position_may_be_in_the_reply_subject(self, feed: Feed) -> None:
+        reply = b"$JS.ACK.KV_b.consumer.1.42.1.1700000000000000000.0"
+        feed.receive([(b"$KV.b.shop", reply, b"{}", None, None)])
+        assert await feed.take() == [Stored("shop", 42, b"{}")]
+
+    async def test_a_value_may_have_headers(self, feed: Feed) -> None:
+        feed.receive([message(1, b"shop", b"{}", X="y")])
+        assert await feed.take() == [Stored("shop", 11, b"{}")]
+
+    @pytest.mark.parametrize(("operation", "purged"), [("DEL", False), ("PURGE", True)])
+    async def test_a_delete_marker_is_a_deletion(
+        self, feed: Feed, operation: str, *, purged: bool
+    ) -> None:
+        feed.receive([message(1, b"shop", b"", KV_Operation=operation)])
+        assert await feed.take() == [Deleted("shop", 11, purged)]
+
+    async def test_an_illegal_key_is_reported_with_its_existence(self, feed: Feed) -> None:
+        feed.receive([message(1, b"\xff"), message(2, b"\xff", b"", KV_Operation="DEL")])
+        illegal = await feed.take()
+        assert [type(item) for item in illegal] == [IllegalKey, IllegalKey]
+        assert [item.exists for item in illegal if isinstance(item, IllegalKey)] == [True, False]
+
+    async def test_a_feed_can_be_woken_without_a_message(self, feed: Feed) -> None:
+        taking = asyncio.create_task(feed.take())
+        await asyncio.sleep(0)
+        feed.wake()
+        assert await taking == []
+
+    async def test_a_closed_feed_has_no_messages(self, feed: Feed) -> None:
+        feed.receive([message(1)])
+        feed.close()
+        feed.wake()
+        taking = asyncio.create_task(feed.take())
+        await asyncio.sleep(0)
+        feed.wake()
+        assert await taking == []
+
+
+class TestGaps:
+    async def test_a_missing_message_fails_the_feed(self, feed: Feed) -> None:
+        feed.receive([message(1), message(4)])
+        assert await failure(feed) == "messages 2 to 3 were lost"
+
+    async def test_a_missing_first_message_fails_the_feed(self, feed: Feed) -> None:
+        feed.receive([message(2)])
+        assert await failure(feed) == "messages 1 to 1 were lost"
+
+    async def test_a_repeated_message_fails_the_feed(self, feed: Feed) -> None:
+        feed.receive([message(1), message(1)])
+        assert "were lost" in await failure(feed)
+
+    async def test_a_heartbeat_after_the_last_message_is_no_gap(self, feed: Feed) -> None:
+        feed.receive([message(1), heartbeat(1)])
+        assert len(await feed.take()) == 1
+
+    @pytest.mark.parametrize("sent", [0, 2])
+    async def test_a_heartbeat_after_another_message_fails_the_feed(
+        self, feed: Feed, sent: int
+    ) -> None:
+        feed.receive([message(1), heartbeat(sent)])
+        assert await failure(feed) == f"the server has sent {sent} messages, 1 arrived"
+
+    async def test_a_malformed_message_fails_the_feed(self, feed: Feed) -> None:
+        feed.receive([(b"$KV.b.shop", b"no position", b"{}", None, None)])
+        assert "is malformed" in await failure(feed)
+
+    async def test_the_end_of_the_consumer_fails_the_feed(self, feed: Feed) -> None:
+        feed.receive([control("409 Consumer Deleted")])
+        assert await failure(feed) == "the server ended the consumer: 409 Consumer Deleted"
+
+    async def test_the_first_failure_is_raised_at_every_take(self, feed: Feed) -> None:
+        feed.fail("one")
+        feed.fail("two")
+        assert [await failure(feed), await failure(feed)] == ["one", "one"]
+
+    async def test_a_failure_ends_a_take_that_waits(self, feed: Feed) -> None:
+        taking = asyncio.create_task(feed.take())
+        await asyncio.sleep(0)
+        feed.fail("one")
+        with pytest.raises(WatchBrokenError, match="one"):
+            await taking
+
+
+class TestFlowControl:
+    """The server sends more once the messages before its request are processed."""
+
+    async def test_a_request_is_answered_by_the_take_after_its_messages(
+        self, feed: Feed, connection: Connection
+    ) -> None:
+        feed.receive([message(1), control("100 FlowControl Request", b"answer")])
+        await feed.take()
+        assert connection.published == []
+        feed.wake()
+        feed.receive([message(2)])
+        await feed.take()
+        assert connection.published == ["answer"]
+
+    async def test_a_heartbeat_may_have_a_request(self, feed: Feed, connection: Connection) -> None:
+        feed.receive([message(1), heartbeat(1, **{STALLED: "answer"})])
+        await feed.take()
+        feed.receive([message(2)])
+        await feed.take()
+        assert connection.published == ["answer"]
+
+    async def test_a_request_is_answered_once(self, feed: Feed, connection: Connection) -> None:
+        feed.receive([message(1), control("100 FlowControl Request", b"answer")])
+        for number in (2, 3, 4):
+            await feed.take()
+            feed.receive([message(number)])
+        assert connection.published == ["answer"]
+
+    async def test_an_answer_that_cannot_be_sent_fails_the_feed(
+        self, feed: Feed, connection: Connection
+    ) -> None:
+        feed.receive([message(1), control("100 FlowControl Request", b"answer")])
+        await feed.take()
+        connection.closed = True
+        assert (await failure(feed)).startswith("cannot answer flow control")
+
+
+class TestArrival:
+    async def test_a_long_backlog_is_waited_for(self, feed: Feed, connection: Connection) -> None:
+        connection.late_flushes = 3
+        await feed.arrived()
+        assert connection.late_flushes == 0
+
+    async def test_a_lost_connection_ends_the_wait(
+        self, feed: Feed, connection: Connection
+    ) -> None:
+        connection.closed = True
+        await feed.arrived()
