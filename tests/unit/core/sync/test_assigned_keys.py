@@ -9,18 +9,37 @@ import pytest
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.keeping import Keeping
 from natsctl.core.cache.state import is_read
-from natsctl.core.coordination.assignment import ALL, Assignment, OnlyKeys
+from natsctl.core.coordination.assignment import ALL, NONE, Assignment, OnlyKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.sync.assigned_keys import KeyFilter
 from natsctl.core.sync.loop import SyncLoop
-from natsctl.model.store import Change
+from natsctl.model.pause import Pause
+from natsctl.model.store import Change, Listed, WatchEvent
 from natsctl.testing.memory import MemoryStore
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value
 
 TERM_S = 1e6
 SYNC_S = 10.0
+LATE_S = 1.0
 KEYS = ("a", "b", "c")
+
+
+class LateStore(MemoryStore):
+    """A store whose watches show each change late."""
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        async with super().watch() as events:
+            yield self._late(events)
+
+    async def _late(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
+        is_listed = False
+        async for event in events:
+            if is_listed:
+                await asyncio.sleep(LATE_S)
+            is_listed = is_listed or isinstance(event, Listed)
+            yield event
 
 
 class Member:
@@ -32,11 +51,13 @@ class Member:
         self.store = store
         self.began: list[str] = []
         self.ended: list[str] = []
-        self.kept: list[str] = []  # keys that this process held when keys were lost
+        self.kept: list[str] = [*KEYS]  # keys that this process held when keys were lost
+        self.ready_with: list[set[str]] = []  # the values when a term was ready
         self.error: Exception | None = None  # raised by each sync
         self.sync_s = 0.0
         self.loop = SyncLoop(self.sync)
-        self.informer = Informer(store, THINGS, keeping=Keeping(self.loop.assigned.keeps))
+        self.keeping = Keeping(self.loop.assigned.keeps)
+        self.informer = Informer(store, THINGS, keeping=self.keeping)
         self.loop.watch(self.informer, self.changed)
 
     async def sync(self, key: str) -> None:
@@ -59,10 +80,16 @@ class Member:
             if gained(key):
                 self.loop.queue.add(key)
 
+    async def ready(self) -> None:
+        self.ready_with.append(self.values())
+
     async def run(self) -> None:
         current_leadership.set(self.leadership)
-        async with informed(self.informer):
-            await self.loop.run(_at_once, self, workers=2)
+        watching = asyncio.create_task(self.informer.run())
+        try:
+            await self.loop.run(self.ready, self, workers=2)
+        finally:
+            watching.cancel()
 
     def begin(self, assignment: Assignment) -> None:
         self.leadership.begin(1, TERM_S, assignment)
@@ -79,7 +106,7 @@ async def _at_once() -> None:
 
 @pytest.fixture
 async def member() -> AsyncIterator[Member]:
-    store = MemoryStore(THINGS)
+    store = LateStore(THINGS)
     for key in KEYS:
         await store.create(key, value())
     member = Member(store)
@@ -104,6 +131,10 @@ async def idle(member: Member) -> None:
     await eventually(lambda: member.loop.queue.idle)
 
 
+async def test_a_process_without_a_term_keeps_no_value(member: Member) -> None:
+    assert member.values() == set()
+
+
 async def test_no_key_is_synced_before_a_term(member: Member) -> None:
     await idle(member)
     assert member.began == []
@@ -121,12 +152,18 @@ async def test_only_values_of_assigned_keys_are_kept(member: Member) -> None:
     assert member.values() == {"a"}
 
 
+async def test_a_term_is_ready_once_the_values_of_its_keys_are_read(member: Member) -> None:
+    member.begin(OnlyKeys(["a"]))
+    await idle(member)
+    assert member.ready_with == [{"a"}]
+
+
 async def test_a_key_on_the_queue_that_is_not_assigned_is_dropped(member: Member) -> None:
     member.begin(OnlyKeys(["a"]))
     await idle(member)
     member.loop.queue.add("b")
     await idle(member)
-    assert member.began == ["a"]
+    assert (member.began, member.loop.queue.place("b")) == (["a"], None)
 
 
 async def test_a_change_of_an_assigned_key_is_synced(member: Member) -> None:
@@ -165,6 +202,31 @@ class TestMoves:
         member.leadership.move(OnlyKeys(["b"]))
         await idle(member)
         assert member.values() == {"b"}
+
+    async def test_the_queue_has_no_key_that_left(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a", "b"]))
+        await idle(member)
+        for key in ("a", "b"):
+            member.loop.queue.add(key, after=1e5)
+        member.leadership.move(OnlyKeys(["b"]))
+        await asyncio.sleep(60)
+        places = [member.loop.queue.place(key) for key in ("a", "b")]
+        assert [place is None for place in places] == [True, False]
+
+    async def test_changes_and_held_back_syncs_of_keys_that_left_are_forgotten(
+        self, member: Member
+    ) -> None:
+        member.begin(OnlyKeys(["a", "b"]))
+        await idle(member)
+        clock = asyncio.get_running_loop().time
+        for key in ("a", "b"):
+            member.loop.paused.recover(key, Pause())
+            member.loop.paused.holds_back(key)
+            member.loop.counters.changed(key, clock())
+        member.leadership.move(OnlyKeys(["b"]))
+        await asyncio.sleep(60)
+        assert [member.loop.paused.is_pending(key) for key in ("a", "b")] == [False, True]
+        assert member.loop.counters.read(clock()).unanswered == 1
 
     async def test_the_listener_is_notified_of_lost_keys(self, member: Member) -> None:
         member.begin(OnlyKeys(["a", "b"]))
@@ -249,6 +311,16 @@ class TestEndOfTerm:
         await idle(member)
         assert (member.kept, member.loop.holdings.has("a")) == ([], False)
 
+    async def test_the_queue_is_empty(self, member: Member) -> None:
+        member.begin(ALL)
+        await idle(member)
+        member.loop.queue.add("a", after=1e5)
+        member.loop.queue.feed([f"k{number}" for number in range(10_000)], member.loop.queue.add)
+        member.leadership.step_down()
+        await asyncio.sleep(60)
+        assert member.loop.queue.place("a") is None
+        assert (member.loop.queue.idle, member.loop.queue.get_nowait()) == (True, None)
+
     async def test_the_next_term_syncs_its_keys(self, member: Member) -> None:
         member.begin(OnlyKeys(["a"]))
         await idle(member)
@@ -275,7 +347,53 @@ class TestEveryValue:
         assert member.began == ["a", "a"]
 
 
+class TestSettled:
+    """A cache asks for no primary again once all values of the assigned keys are read."""
+
+    async def test_the_values_are_read_in_a_term(self, member: Member) -> None:
+        assert not member.keeping.settled
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        assert member.keeping.settled
+
+    async def test_new_keys_are_not_read_yet(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        assert not member.keeping.settled
+        await idle(member)
+        assert member.keeping.settled
+
+    async def test_nothing_is_read_after_a_term(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.leadership.step_down()
+        await asyncio.sleep(1)
+        assert not member.keeping.settled
+
+    async def test_a_process_that_wants_every_value_asks_again(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.informer.cache.want_all()
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        await idle(member)
+        assert not member.keeping.settled
+
+
 class TestKeeps:
+    async def test_a_process_that_shares_keys_needs_those_of_its_next_term(self) -> None:
+        leadership = Leadership("things", asyncio.get_running_loop().time)
+        leadership.expected = OnlyKeys(["a"])
+        current_leadership.set(leadership)
+        loop = self.loop()
+        loop.holdings.reset(NONE)
+        assert [loop.assigned.keeps(key) for key in ("a", "b")] == [True, False]
+
+    async def test_other_tasks_may_ask_for_the_needs_of_a_loop(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        assert [member.loop.assigned.keeps(key) for key in ("a", "b")] == [True, False]
+
     def loop(self) -> SyncLoop[str]:
         return SyncLoop(Member.sync)  # type: ignore[arg-type]  # never called
 
@@ -289,7 +407,7 @@ class TestKeeps:
 
 async def test_a_leader_syncs_nothing_before_its_cache_has_the_newest_writes() -> None:
     """Without a listener, a term has every key."""
-    store = MemoryStore(THINGS)
+    store = LateStore(THINGS)
     leadership = Leadership("things", asyncio.get_running_loop().time)
     informer = Informer(store, THINGS)
     seen: list[int] = []
@@ -308,7 +426,7 @@ async def test_a_leader_syncs_nothing_before_its_cache_has_the_newest_writes() -
     async with informed(informer):
         await store.create("a", value())
         await caught_up(informer, store)
-        newest = await store.create("b", value())
+        newest = await store.create("b", value())  # shown late
         leadership.begin(1, TERM_S)
         await eventually(lambda: len(seen) == 2)
     assert seen == [newest.revision] * 2

@@ -411,6 +411,20 @@ class TestPausedController:
             await task
 
 
+class TestUnknownPauses:
+    async def test_nothing_is_handled_before_the_pauses_are_listed(self) -> None:
+        handler, pausing = Handler(), Pausing("apps")
+        pausing.listed.clear()
+        loop = SyncLoop(handler, pausing=pausing)
+        async with running(loop):
+            loop.queue.add("a")
+            await asyncio.sleep(60)
+            assert handler.calls == []
+            pausing.listed.set()
+            await idle(loop)
+        assert handler.calls == ["a"]
+
+
 class TestPlans:
     @pytest.mark.parametrize(("continuous", "retried"), [(False, False), (True, True)])
     async def test_only_a_continuous_plan_retries_a_failed_key(

@@ -16,7 +16,7 @@ INBOX = b"_INBOX.x"
 
 
 class Connection:
-    """A connection that records what is published, and fails if it is closed."""
+    """A connection that records the published subjects, and fails if it is closed."""
 
     def __init__(self) -> None:
         self.traffic = 0
