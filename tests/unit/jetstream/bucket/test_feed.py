@@ -110,6 +110,12 @@ class TestMessages:
         await asyncio.sleep(0)
         feed.receive([message(1)])
         assert len(await taking) == 1
+        assert asyncio.get_running_loop().time() == 0
+
+    async def test_a_take_does_not_wait_if_there_is_a_message(self, feed: Feed) -> None:
+        feed.receive([message(1)])
+        await feed.take()
+        assert asyncio.get_running_loop().time() == 0
 
     async def test_a_position_may_be_in_the_reply_subject(self, feed: Feed) -> None:
         reply = b"$JS.ACK.KV_b.consumer.1.42.1.1700000000000000000.0"

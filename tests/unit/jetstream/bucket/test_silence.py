@@ -75,6 +75,15 @@ async def test_a_feed_waits_longer_for_the_first_heartbeat() -> None:
     feed.close()
 
 
+async def test_a_feed_expects_heartbeats_once_its_consumer_exists() -> None:
+    feed = Feed("$KV.b.", Connection())
+    await asyncio.sleep(HEARTBEAT_S * (BEGIN - 1))
+    feed.begin()
+    with pytest.raises(WatchBrokenError, match=f"nothing for {SILENCE * HEARTBEAT_S:g} s"):
+        await exhausted(feed)
+    feed.close()
+
+
 async def test_a_blocked_event_loop_is_not_silence() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
