@@ -112,6 +112,14 @@ class TestMessages:
         assert len(await taking) == 1
         assert asyncio.get_running_loop().time() == 0
 
+    async def test_a_message_after_a_cancelled_take_is_taken_by_the_next(self, feed: Feed) -> None:
+        taking = asyncio.create_task(feed.take())
+        await asyncio.sleep(0)
+        taking.cancel()
+        feed.receive([message(1)])
+        await asyncio.wait((taking,))
+        assert len(await feed.take()) == 1
+
     async def test_a_take_does_not_wait_if_there_is_a_message(self, feed: Feed) -> None:
         feed.receive([message(1)])
         await feed.take()
