@@ -173,14 +173,16 @@ class Forgetful:
 async def test_syncs_that_are_reported_otherwise_are_recorded_where_they_can_be_read(
     recorder: MemoryRecorder,
 ) -> None:
-    history, forgetful = SyncHistory("apps", reported=True), Forgetful()
+    history, forgetful = SyncHistory("apps"), Forgetful()
+    history.reported = True
     history.recorders = (forgetful, recorder)
     history.succeeded(begin(history, created=1), now(), failed=False)
     assert (forgetful.reasons, len(recorder.events)) == ([], 1)
 
 
 async def test_other_events_are_recorded_everywhere(recorder: MemoryRecorder) -> None:
-    history, forgetful = SyncHistory("apps", reported=True), Forgetful()
+    history, forgetful = SyncHistory("apps"), Forgetful()
+    history.reported = True
     history.recorders = (forgetful, recorder)
     history.event("shop", EventType.NORMAL, "Paused", "paused")
     assert (forgetful.reasons, len(recorder.events)) == (["Paused"], 1)
