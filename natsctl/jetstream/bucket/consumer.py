@@ -23,6 +23,7 @@ from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed, Link
 from natsctl.jetstream.bucket.hedge import hedged
 
 HEDGE_S = 0.4  # the wait for a consumer before the next request, for an empty bucket
+BUSY_MAX = 8  # how much longer than `Bucket.busy_s` an answer may take after several timeouts
 ABANDONED_S = 10.0  # the server deletes a consumer without a subscriber after this time
 ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 
@@ -32,12 +33,13 @@ FeedMaker = Callable[[str, Link], Feed]
 class _Consumer:
     """A push consumer: its delivery subject and the feed of its messages."""
 
-    def __init__(self, bucket: Bucket, feed: FeedMaker) -> None:
+    def __init__(self, bucket: Bucket, feed: FeedMaker, busy_s: float) -> None:
         connection = bucket.watched_over
         self._client = connection.client
         self.inbox = self._client.new_inbox()
         self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
         self.feed = feed(bucket.prefix, self._client)
+        self.feed.allow_silence(busy_s)
         self._subscription: Subscription | None = None
         self._on_lost = ExitStack()
         self._on_lost.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))
@@ -65,6 +67,7 @@ class Consumers:
         self._bucket = bucket
         self._pattern = pattern
         self._feed = feed
+        self._busy = 1  # times `Bucket.busy_s`; doubles when the server does not answer in time
         self._abandoned: deque[str] = deque(maxlen=ABANDONED_MAX)
 
     @asynccontextmanager
@@ -99,15 +102,18 @@ class Consumers:
         Adds each consumer to *requested* before its request, so that *requested* has every consumer
         that may exist.
         """
+        busy_s = self._busy * self._bucket.busy_s
 
         async def request() -> _Consumer:
-            consumer = _Consumer(self._bucket, self._feed)
+            consumer = _Consumer(self._bucket, self._feed, busy_s)
             requested.append(consumer)
             await consumer.subscribe()
-            await self._create(consumer)
+            await self._create(consumer, busy_s)
             return consumer
 
-        chosen = await hedged(request, every_s=HEDGE_S + self._bucket.busy_s)
+        self._busy = min(2 * self._busy, BUSY_MAX)  # unless a request succeeds
+        chosen = await hedged(request, every_s=HEDGE_S + busy_s)
+        self._busy = 1
         chosen.feed.begin()
         await self._delete_abandoned()
         self._abandoned.clear()  # the server creates consumers, so it also deletes them
@@ -119,7 +125,7 @@ class Consumers:
         await self._delete_abandoned()
         return chosen.feed
 
-    async def _create(self, consumer: _Consumer) -> None:
+    async def _create(self, consumer: _Consumer, busy_s: float) -> None:
         config = {
             "name": consumer.name,
             "description": "a natsctl watch",
@@ -138,7 +144,7 @@ class Consumers:
         body["action"] = "create"
         endpoint = f"{self._bucket.stream}.{consumer.name}.{config['filter_subject']}"
         connection = self._bucket.watched_over
-        timeout_s = connection.request_timeout_s + self._bucket.busy_s
+        timeout_s = connection.request_timeout_s + busy_s
         await connection.api(f"CONSUMER.CREATE.{endpoint}", body, timeout_s=timeout_s)
 
     async def _end(self, consumers: Iterable[_Consumer]) -> None:

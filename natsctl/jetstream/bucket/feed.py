@@ -63,18 +63,24 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._silent = 0  # missing heartbeats in a row
+        self._allowed = SILENCE
         self._silent_max = BEGIN
         self._traffic = link.traffic
         self._flush: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
+    def allow_silence(self, busy_s: float) -> None:
+        """Fail only after *busy_s* more seconds of silence, for a server that may be busy."""
+        beats = int(busy_s / HEARTBEAT_S)
+        self._allowed, self._silent_max = SILENCE + beats, BEGIN + beats
+
     def begin(self) -> None:
         """Expect heartbeats from now on, because the consumer exists."""
-        self._silent, self._silent_max = 0, SILENCE
+        self._silent, self._silent_max = 0, self._allowed
 
     def receive(self, messages: Sequence[RawMessage]) -> None:
         """Buffer raw messages; a gap or a malformed message fails the feed."""
-        self._silent, self._silent_max = 0, SILENCE
+        self._silent, self._silent_max = 0, self._allowed
         for message in messages:
             try:
                 self._receive(message)

@@ -71,7 +71,8 @@ class Cluster:
             raise StoreTimeoutError(endpoint)
         self.requests.append(endpoint)
         if endpoint.startswith("CONSUMER.CREATE"):
-            await asyncio.sleep(self.slow_s)
+            async with _deadline(timeout_s or 5, endpoint):
+                await asyncio.sleep(self.slow_s)
         if endpoint.startswith("STREAM") and self.slow_reads_s:
             async with _deadline(timeout_s or 5, endpoint):
                 await asyncio.sleep(self.slow_reads_s)
@@ -224,6 +225,16 @@ async def test_one_consumer_is_requested_while_the_server_looks_at_a_million_key
     await open_and_close(KvWatch(bucket(cluster)))
     created = [request for request in cluster.requests if request.startswith("CONSUMER.CREATE")]
     assert len(created) == 1
+
+
+async def test_a_watch_waits_longer_for_a_server_that_did_not_create_its_consumer_in_time() -> None:
+    cluster = Cluster()
+    cluster.keys, cluster.slow_s = 1_000_000, 40.0
+    watch = KvWatch(bucket(cluster))
+    for _ in range(2):
+        with pytest.raises(StoreTimeoutError):
+            await open_and_close(watch)
+    await open_and_close(watch)
 
 
 async def test_a_read_of_a_bucket_with_a_million_keys_waits_for_a_server_that_is_busy() -> None:

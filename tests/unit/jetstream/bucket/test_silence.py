@@ -130,6 +130,18 @@ async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog() -> No
     feed.close()
 
 
+async def test_a_feed_of_a_large_bucket_waits_for_a_server_that_is_busy() -> None:
+    feed = Feed("$KV.b.", Connection())
+    feed.allow_silence(10.0)
+    await receive_heartbeats(feed, 3)
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
+        await exhausted(feed)
+    silent_s = asyncio.get_running_loop().time() - started
+    assert (SILENCE - 1) * HEARTBEAT_S <= silent_s - 10.0 <= SILENCE * HEARTBEAT_S
+    feed.close()
+
+
 async def test_the_backlog_of_a_feed_arrives_before_the_answer_to_a_flush() -> None:
     connection = Connection()
     feed = Feed("$KV.b.", connection)
