@@ -159,7 +159,7 @@ async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> N
     assert (await natsctl.done("resync")).startswith("2 keys of greetings queued in ")
     result = await natsctl("resync", "shop", "nobody")
     assert result.out.startswith("1 key of greetings queued in ")
-    expected = (3, "natsctl: error: nobody: it does not exist\n")
+    expected = (3, "natsctl: error: nobody does not exist\n")
     assert (result.status, result.err) == expected
     result = await natsctl("resync", "nobody")
     assert (result.status, result.err, result.out) == (*expected, "")

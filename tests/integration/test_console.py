@@ -144,7 +144,7 @@ class TestActions:
     ) -> None:
         reply = await client.act("resync", controller="greetings", keys=["shop", "no"])
         assert reply.body["message"].startswith("1 key of greetings queued in ")
-        assert reply.body["warnings"] == ["no: it does not exist"]
+        assert reply.body["warnings"] == ["no does not exist"]
         assert reply.body["recorded"]
         (event,) = [e for e in await events(nats, "shop") if e.reason == "ConsoleResync"]
         user = (await client.read("session"))["os_user"]

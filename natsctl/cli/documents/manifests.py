@@ -90,12 +90,15 @@ def _parsed(data: bytes, name: str) -> Iterator[object]:
         ) from error
 
 
+_EXAMPLES = {"bucket": "greetings", "key": "shop"}  # of the fields that each document has
+
+
 def _checked(document: object) -> KeyDocument:
     if not isinstance(document, dict):
         raise UsageError("it is not a mapping with bucket, key and spec")
-    for name in ("bucket", "key"):
+    for name, example in _EXAMPLES.items():
         if not isinstance(document.get(name), str):
-            raise UsageError(f"it has no {name}")
+            raise UsageError(f'it has no {name}: add a line such as "{name}: {example}"')
     bucket, key = document["bucket"], check_key(document["key"])
     stream_of(bucket)
     return KeyDocument(bucket, key, value_of_document(document))

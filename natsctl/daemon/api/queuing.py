@@ -42,10 +42,10 @@ class Unqueued(msgspec.Struct, frozen=True):
     def reasons(self) -> Iterator[str]:
         """Yield the reason for each key."""
         for key in sorted(self.unknown):
-            yield f"{key}: it does not exist"
+            yield f"{key} does not exist"
         for key, reason in sorted(self.invalid.items()):
             yield f"{key}: {reason}"
         for key, pause in sorted(self.paused.items()):
-            yield f"{key}: it is paused {pause}: natsctl resume {key}"
+            yield f"{key} is paused {pause}: natsctl resume {key}"
         for key in sorted(self.moving):
-            yield f"{key}: it is moving from one daemon to another: try again"
+            yield f"{key} is moving from one daemon to another: try again"

@@ -81,7 +81,7 @@ def test_an_interrupt_prints_the_runs_so_far(
     ("text", "error"),
     [
         ("bucket: shops\nkey: a\nspec: {parts: many}\n", "document 1: not a valid Shop"),
-        ("bucket: shops\nspec: {}\n", "document 1: it has no key"),
+        ("bucket: shops\nspec: {}\n", "document 1: it has no key: add"),
         ("bucket: other\nkey: a\nspec: {}\n", "no kind in bucket other"),
         ("bucket: parts\nkey: a\nspec: {}\n", "no object of Shop.shops"),
     ],

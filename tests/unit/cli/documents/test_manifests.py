@@ -28,9 +28,12 @@ def test_read_documents_keeps_the_order_of_files_lists_and_documents(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("key: a\nspec: 1", "document 1: it has no bucket"),
-        ("{bucket: b, key: a, spec: 1}\n---\n{bucket: b, spec: 1}", "document 2: it has no key"),
-        ("bucket: b\nkey: 5\nspec: 1", "document 1: it has no key"),
+        ("key: a\nspec: 1", 'document 1: it has no bucket: add a line such as "bucket: greetings"'),
+        (
+            "{bucket: b, key: a, spec: 1}\n---\n{bucket: b, spec: 1}",
+            'document 2: it has no key: add a line such as "key: shop"',
+        ),
+        ("bucket: b\nkey: 5\nspec: 1", 'document 1: it has no key: add a line such as "key: shop"'),
         ("bucket: b\nkey: a..b\nspec: 1", "document 1: key 'a..b'"),
         ("bucket: b/c\nkey: a\nspec: 1", "document 1: bucket 'b/c'"),
         ("bucket: b\nkey: a\nsepc: 1", "document 1: it has no spec"),
