@@ -6,10 +6,8 @@ from natsctl.testing.simulation.properties import Difference, Property, Violatio
 from natsctl.testing.simulation.run import Ran
 from natsctl.testing.simulation.script import EditSecondary, Put, Remove, RemoveSecondary
 from natsctl.testing.simulation.subject import Subject
-from natsctl.testing.simulation.world.faults import FaultType
+from natsctl.testing.simulation.world.faults import CRASHES, LEADERS, FaultType
 
-CRASHES = {FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER}
-LEADERS = {FaultType.LEADER, FaultType.LATE}
 OLD_READS = {FaultType.LAG, FaultType.BREAK, FaultType.OLD}
 
 

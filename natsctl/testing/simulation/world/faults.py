@@ -46,8 +46,8 @@ REPLACE_FAULTS = (*WRITE_FAULTS, FaultType.CONFLICT)
 EXTERNAL_READ_FAULTS = (*READ_FAULTS, FaultType.SLOW, FaultType.OLD)
 EXTERNAL_WRITE_FAULTS = (*REQUEST_FAULTS, FaultType.SLOW)
 EVENT_FAULTS = (FaultType.BREAK, FaultType.LAG)
-_CRASHES = (FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER)
-_OF_ELECTIONS = {FaultType.LEADER, FaultType.LATE}
+CRASHES = {FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER}
+LEADERS = {FaultType.LEADER, FaultType.LATE}
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ def drawn_faults(choices: Choices, *, standby: bool = False) -> Faults:
     """
     rate = choices.pick("faults/rate", RATES)
     allowed = {kind for kind in FaultType if choices.share(f"faults/{kind.value}") < 0.5}  # noqa: PLR2004 - half of the types
-    allowed = (allowed | {FaultType.LEADER}) if standby else allowed - _OF_ELECTIONS
+    allowed = (allowed | {FaultType.LEADER}) if standby else allowed - LEADERS
     allowed_of: dict[int, tuple[FaultType, ...]] = {}  # by the identity of constant tuples
 
     def fault_at(call: Call, types: tuple[FaultType, ...]) -> Fault | None:
@@ -146,8 +146,8 @@ def drawn_faults(choices: Choices, *, standby: bool = False) -> Faults:
         if drawn.share() >= rate:
             return None
         fault_type = drawable[int(drawn.share() * len(drawable))]
-        crashes = sum(fault.fault in _CRASHES for fault in faults.happened)
-        if fault_type in _CRASHES and crashes >= CRASHES_MAX:
+        crashes = sum(fault.fault in CRASHES for fault in faults.happened)
+        if fault_type in CRASHES and crashes >= CRASHES_MAX:
             return None
         lengths = JUMPS_S if fault_type is FaultType.JUMP else SECONDS
         return Fault(fault_type, call, lengths[int(drawn.share() * len(lengths))])
