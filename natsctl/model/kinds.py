@@ -18,14 +18,13 @@ from natsctl.errors import (
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.keys import legal, matches
-from natsctl.model.objects import Head, Metadata, Object
+from natsctl.model.objects import Metadata, Object, head
 from natsctl.model.schemas.field_paths import parse_columns
 from natsctl.model.schemas.versions import Older, Versions, stated, stored_version, version_of
 
 T = TypeVar("T")
 
 _NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
-_head = msgspec.json.Decoder(Head)
 
 
 class _Generation(msgspec.Struct, frozen=True, gc=False):
@@ -150,7 +149,7 @@ class Kind(Generic[T]):
         """Return the metadata in *value*; raises `UsageError` for a plain kind."""
         self.require_metadata()
         try:
-            return _head.decode(value).metadata
+            return head.decode(value).metadata
         except DECODE_ERRORS as error:
             raise InvalidObjectError(f"invalid metadata: {error}") from error
 

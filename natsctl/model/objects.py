@@ -54,10 +54,12 @@ class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     status: dict[str, object] = {}
 
 
-class Head(msgspec.Struct, frozen=True):
-    """The metadata of a value, decoded without the rest of the value."""
-
+class _Head(msgspec.Struct, frozen=True):
     metadata: Metadata = Metadata()
+
+
+head = msgspec.json.Decoder(_Head)
+"""Decodes the metadata of a value without the rest of the value."""
 
 
 def is_reserved(annotation: str) -> bool:

@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS
-from natsctl.model.objects import PAUSED, Head
+from natsctl.model.objects import PAUSED, head
 from natsctl.model.times import time_in
 
 MARK = b"paused"
@@ -22,7 +22,6 @@ NO_PAUSE = "false"
 TEXT_MAX = 1000  # characters of a reason that are kept
 
 _PART = re.compile(r"(since|until|by)=(\S*)(?:\s+|$)|(reason)=(.*)", re.DOTALL)
-_head = msgspec.json.Decoder(Head)
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +82,7 @@ def pause_in(value: bytes) -> Pause | None:
     if MARK not in value:
         return None
     try:
-        text = _head.decode(value).metadata.annotations.get(PAUSED)
+        text = head.decode(value).metadata.annotations.get(PAUSED)
     except DECODE_ERRORS:
         return None
     return None if text is None else parse_pause(text)

@@ -4,20 +4,16 @@ import re
 from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from natsctl.errors import DECODE_ERRORS, InvalidKeyError, UsageError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.objects import Head
+from natsctl.model.objects import head
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change, Stored
 
 T = TypeVar("T")
 
 _KEY = re.compile(r"[^.*>\s]+(\.[^.*>\s]+)*")  # one key; a bucket may have further rules
-
-_head = msgspec.json.Decoder(Head)
 
 
 class Dependency(Generic[T]):
@@ -55,7 +51,7 @@ class Dependency(Generic[T]):
         if stored is None or not self.selector.requirements:
             return stored is not None
         try:
-            labels = _head.decode(stored.value).metadata.labels
+            labels = head.decode(stored.value).metadata.labels
         except DECODE_ERRORS:
             return False  # its labels cannot be read
         return self.selector.matches(labels)

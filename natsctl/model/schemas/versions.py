@@ -14,14 +14,12 @@ import msgspec
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.objects import STORED_VERSION, Head, Object
+from natsctl.model.objects import STORED_VERSION, Object, head
 
 T = TypeVar("T")
 
 Older = Sequence[tuple[type[Object], Callable[..., T]]]
 """Earlier types, the newest first, each with a pure function that returns the newest type."""
-
-_head = msgspec.json.Decoder(Head)
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -137,7 +135,7 @@ class Versions(Generic[T]):
 def stored_version(value: bytes) -> int:
     """Return the number of the version that *value* states; 1 if it states none."""
     try:
-        return _number(_head.decode(value).metadata.annotations.get(STORED_VERSION))
+        return _number(head.decode(value).metadata.annotations.get(STORED_VERSION))
     except DECODE_ERRORS:
         return 1
 
