@@ -26,7 +26,7 @@ class Editor:
     @property
     def command(self) -> str:
         """The value for the variable `EDITOR`."""
-        return shlex.join((sys.executable, __file__, str(self._folder)))
+        return shlex.join((sys.executable, "-IS", __file__, str(self._folder)))
 
     @property
     def seen(self) -> list[str]:
