@@ -342,6 +342,17 @@ class TestPauses:
             await idle(loop)
         assert (handler.calls, reported.calls) == ([], ["a"])
 
+    async def test_the_change_of_a_paused_key_waits_for_no_sync(self) -> None:
+        loop = SyncLoop(Handler())
+        loop.paused.recover("a", Pause())
+        clock = asyncio.get_running_loop().time
+        async with running(loop):
+            await asyncio.sleep(1)
+            loop.counters.changed("a", clock())
+            loop.queue.add("a")
+            await idle(loop)
+            assert loop.counters.read(clock()).unanswered == 0
+
     async def test_a_report_that_fails_is_retried(self) -> None:
         async def fail(_key: str) -> None:
             if len(reported.calls) < 3:
