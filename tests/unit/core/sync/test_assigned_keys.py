@@ -58,10 +58,14 @@ class Member:
         self.loop = SyncLoop(self.sync)
         self.keeping = Keeping(self.loop.assigned.keeps)
         self.informer = Informer(store, THINGS, keeping=self.keeping)
+        self.parts = Informer(LateStore(THINGS), THINGS)  # every process keeps all of these
+        self.seen: list[int] = []  # the revisions of the parts at the beginning of each sync
         self.loop.watch(self.informer, self.changed)
+        self.loop.watch(self.parts, lambda _change: None)
 
     async def sync(self, key: str) -> None:
         self.began.append(key)
+        self.seen.append(self.parts.cache.revision)
         if self.sync_s:
             await asyncio.sleep(self.sync_s)
         self.ended.append(key)
@@ -85,11 +89,12 @@ class Member:
 
     async def run(self) -> None:
         current_leadership.set(self.leadership)
-        watching = asyncio.create_task(self.informer.run())
+        watching = [asyncio.create_task(one.run()) for one in (self.informer, self.parts)]
         try:
             await self.loop.run(self.ready, self, workers=2)
         finally:
-            watching.cancel()
+            for task in watching:
+                task.cancel()
 
     def begin(self, assignment: Assignment) -> None:
         self.leadership.begin(1, TERM_S, assignment)
@@ -255,6 +260,16 @@ class TestMoves:
         member.leadership.move(OnlyKeys(["a", "b"]))
         await eventually(lambda: "b" in member.began)
         assert member.informer.cache.get("b") == newest
+
+    async def test_a_key_is_synced_once_other_caches_have_the_newest_writes(
+        self, member: Member
+    ) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        newest = await member.parts.store.create("part", value())
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        await idle(member)
+        assert member.seen == [0, newest.revision]
 
 
 class TestKeyThatLeavesDuringItsSync:
