@@ -1,5 +1,6 @@
 """A key is quarantined after processes died in a row while they synced it in the same state."""
 
+import msgspec
 import pytest
 
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths, Quarantine, deaths_in, one_more
@@ -41,6 +42,9 @@ class TestDeaths:
     def test_deaths_are_a_phrase_with_the_last_time(self, count: int, text: str) -> None:
         assert str(deaths(count)).startswith(text)
         assert "2026-01-01" in str(deaths(count))
+
+    def test_a_record_has_its_deaths(self) -> None:
+        assert deaths_in(msgspec.json.encode(deaths(2))) == deaths(2)
 
     def test_a_record_that_does_not_decode_has_no_deaths(self) -> None:
         assert deaths_in(b"?") is None
