@@ -159,6 +159,14 @@ class TestSyncs:
             await idle(loop)
         assert handler.calls == ["a", "a", "a"]
 
+    async def test_each_sync_is_counted(self) -> None:
+        loop = SyncLoop(Handler())
+        async with running(loop):
+            for key in ("a", "b"):
+                loop.queue.add(key)
+            await idle(loop)
+        assert loop.counters.read(0).succeeded == 2
+
     async def test_a_handler_that_awaits_a_cancelled_future_has_failed(self) -> None:
         async def wait(_key: str) -> None:
             future = asyncio.get_running_loop().create_future()
