@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NoReturn
 
+import msgspec
+
 from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.reads import Reads
@@ -83,8 +85,7 @@ class SyncRuns:
         self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
         self._clock = asyncio.get_running_loop().time
         self._failed: dict[str, Stored] = {}  # the states for which a key failed permanently
-        self._missing: dict[str, str] = {}  # missing owners, with the bucket's incarnation
-        self._claimed: dict[str, Sequence[tuple[Owned[Any], Stored]]] = {}  # by missing owner
+        self._confirmed: dict[str, _MissingOwner] = {}
 
     def confirm_missing(self, key: str, claimed: Sequence[tuple[Owned[Any], Stored]] = ()) -> None:
         """Let the next sync of *key* remove the secondaries of this missing owner.
@@ -92,15 +93,13 @@ class SyncRuns:
         A GC cycle has found that the owner is missing without a delete marker. The *claimed*
         objects carry no labels; the history of their bucket names the owner.
         """
-        self._missing[key] = self._cache.incarnation
-        self._claimed[key] = claimed
+        self._confirmed[key] = _MissingOwner(self._cache.incarnation, claimed)
 
     async def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget the keys that are not *wanted*, in slices."""
         await retain(self._failed, wanted, lambda key: self._failed.pop(key, None))
         await self._history.keep_only(wanted)
-        await retain(self._missing, wanted, lambda key: self._missing.pop(key, None))
-        await retain(self._claimed, wanted, lambda key: self._claimed.pop(key, None))
+        await retain(self._confirmed, wanted, lambda key: self._confirmed.pop(key, None))
 
     def sync(self, key: str, operation: Operation) -> Awaitable[float | None]:
         """Sync the key; return the seconds until its next sync, or None. Raises its failure.
@@ -126,8 +125,8 @@ class SyncRuns:
 
     def _sync(self, run: "_SyncRun") -> Awaitable[float | None]:
         """Call the handler at once, unless the sync waits for something first."""
-        if self._missing:
-            run.missing_in = self._missing.pop(run.key, None)
+        if self._confirmed:
+            run.confirmed = self._confirmed.pop(run.key, None)
         if run.key in self._barrier.unseen:
             return self._with(run, self._wait_and_call(run))
         with run:
@@ -235,7 +234,7 @@ class SyncRuns:
         if key in self._cache or self._policy != "delete":
             return
         owned = list(self._secondaries.owned(key))
-        owned += self._claimed.pop(key, ())
+        owned += () if run.confirmed is None else run.confirmed.claimed
         reason = await self._deletion(run) if owned else ""
         if reason:
             with because(reason):
@@ -254,7 +253,8 @@ class SyncRuns:
             await self._primary.informer.store.get(run.key)
         except NotFoundError as error:
             proven = error.deleted_at is not None and await self.evidence.proves(error.deleted_at)
-            confirmed = run.missing_in == self._cache.incarnation and not self.evidence.held
+            missing_in = None if run.confirmed is None else run.confirmed.incarnation
+            confirmed = missing_in == self._cache.incarnation and not self.evidence.held
             return orphan_reason(run.key, error.deleted_at) if proven or confirmed else ""
         return ""
 
@@ -278,10 +278,17 @@ class SyncRuns:
             self._failed[run.key] = run.stored
 
 
-class _SyncRun(SyncRun, kw_only=True):
-    """A sync of a primary; `missing_in` is the incarnation of the bucket that lacks it."""
+class _MissingOwner(msgspec.Struct, frozen=True):
+    """A GC cycle's finding: this incarnation of the bucket lacks the owner of these objects."""
 
-    missing_in: str | None = None
+    incarnation: str
+    claimed: Sequence[tuple[Owned[Any], Stored]]
+
+
+class _SyncRun(SyncRun, kw_only=True):
+    """A sync of a primary, which a GC cycle may have confirmed as missing."""
+
+    confirmed: _MissingOwner | None = None
 
 
 async def _raised(error: BaseException) -> NoReturn:

@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 
 from natsctl import (
+    ConflictError,
     Controller,
     DynamicWatcher,
     EventKind,
     InformerController,
     ManagedController,
     ManagedReconciler,
+    NotFoundError,
     ObjectIdentifier,
     Primary,
     Resource,
@@ -309,16 +311,17 @@ async def _script(choices: Choices, stores: MemoryStores, *, signs: bool) -> Non
 
 
 async def _tamper(choices: Choices, signs: MemoryStore, draw: str) -> None:
-    """Delete a sign, or change its text, as another client does."""
+    """Delete a sign, or change its text, as another client does; a sync may be faster."""
     share, hung = choices.share(draw), signs.stored()
     if not hung or share > 0.5:
         return
     sign = hung[choices.below(f"{draw}/key", len(hung))]
-    if share < 0.25:
-        await signs.delete(sign.key)
-    else:
-        changed = documents.merge_patch(documents.parse(sign.value), {"spec": {"text": "changed"}})
-        await signs.update(sign.key, documents.render(changed), revision=sign.revision)
+    changed = documents.merge_patch(documents.parse(sign.value), {"spec": {"text": "changed"}})
+    with suppress(ConflictError, NotFoundError):
+        if share < 0.25:
+            await signs.delete(sign.key)
+        else:
+            await signs.update(sign.key, documents.render(changed), revision=sign.revision)
 
 
 async def _promised(stores: MemoryStores, ledger: Ledger, network: Network, *, signs: bool) -> None:
