@@ -10,6 +10,7 @@ import pytest
 from nats.js import JetStreamContext
 
 from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.clients.bucket_keys import keys
 from tests.support.clients.raw_nats_client import stranger
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -192,7 +193,7 @@ async def test_the_daemon_plans_and_removes_garbage(
     assert (await natsctl("gc", "apply")).status == 2
     done = await natsctl.done("gc", "apply", "--plan", "plan.json", "--yes")
     assert done == "Route.routes/stray deleted\n"
-    assert await routes.keys() == ["shop"]
+    assert await keys(routes) == ["shop"]
     second_apply = await natsctl("gc", "apply", "--plan", "plan.json", "--yes")
     assert (second_apply.status, second_apply.out) == (4, "")
     assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
@@ -223,7 +224,7 @@ async def test_garbage_is_held_until_gc_accept(
     assert await natsctl.done("gc", "accept", "--yes")
     routes = await jetstream.key_value("routes")
     await natsctl.done("gc", "apply", "--yes")
-    assert sorted(await routes.keys()) == ["blog", "forum"]
+    assert await keys(routes) == ["blog", "forum"]
     assert "nothing is held" in (await natsctl("gc", "accept", "--yes")).err
 
 
@@ -433,7 +434,7 @@ async def test_a_large_amount_of_garbage_is_removed_in_several_plans(
     assert (first.status, first.out.count("Route.routes/")) == (4, 1000)
     second = await natsctl("gc", "apply", "--yes", "--force")
     assert (second.status, second.out.count("Route.routes/")) == (0, 100)
-    assert await routes.keys() == ["shop"]
+    assert await keys(routes) == ["shop"]
 
 
 async def test_an_illegal_key_is_skipped_and_breaks_no_command(

@@ -1,16 +1,16 @@
 """`natsctl resync` and `natsctl gc` with `--local` work without a daemon."""
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
-from nats.js.errors import NoKeysError, NotFoundError
+from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 
 from tests.support.cli.natsctl_command import Natsctl
+from tests.support.clients.bucket_keys import keys
 
 SHOP = """
 from natsctl import Controller, Object, PermanentError, kv, primary, secondary
@@ -46,17 +46,6 @@ async def apps(jetstream: JetStreamContext, folder: Path) -> KeyValue:
 @pytest.fixture
 async def parts(jetstream: JetStreamContext) -> KeyValue:
     return await jetstream.create_key_value(KeyValueConfig(bucket="parts", history=5))
-
-
-async def keys(bucket: KeyValue) -> list[str]:
-    """Return the keys of a bucket.
-
-    nats-py may raise NoKeysError if all keys arrive at once, so this tries again.
-    """
-    for _ in range(10):
-        with suppress(NoKeysError):
-            return sorted(await bucket.keys())
-    return []
 
 
 async def orphan(parts: KeyValue, key: str, *, owner: str) -> None:

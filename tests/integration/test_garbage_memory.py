@@ -10,11 +10,11 @@ from tests.integration.test_runtime import (
     app,
     becomes,
     has_gc_record,
-    keys,
     plain,
     put,
     running,
 )
+from tests.support.clients.bucket_keys import keys
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

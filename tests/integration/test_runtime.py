@@ -9,7 +9,7 @@ from typing import Any
 import nats
 import pytest
 from nats.js import JetStreamContext
-from nats.js.errors import KeyNotFoundError, NoKeysError
+from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
 from controllers.greetings import Greetings
@@ -25,6 +25,7 @@ from natsctl import (
     primary,
     secondary,
 )
+from tests.support.clients.bucket_keys import keys
 from tests.support.controllers.app_controller import App, Apps, Part, PartSpec
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -73,13 +74,6 @@ async def get(bucket: KeyValue, key: str) -> dict[str, Any] | None:
     except (KeyNotFoundError, json.JSONDecodeError):
         return None
     return document
-
-
-async def keys(bucket: KeyValue) -> list[str]:
-    try:
-        return sorted(await bucket.keys())
-    except NoKeysError:
-        return []
 
 
 async def text(bucket: KeyValue, key: str) -> str | None:
