@@ -19,7 +19,7 @@ from tests.support.controllers.simulated_promises import (
     controller,
 )
 
-SEEDS = range(60)  # more than half of these seeds find each of the two bugs below
+SEEDS = range(200)
 
 
 def run(group: Group, seeds: range) -> None:
