@@ -16,6 +16,7 @@ from natsctl.dynamic import (
     ObjectIdentifier,
     kv_kind,
 )
+from natsctl.dynamic.identifier import identified
 from natsctl.model.documents import Document
 from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
@@ -53,16 +54,7 @@ def secrets(selector: str = "", namespace: str = "default") -> ObjectIdentifier:
 
 def limit(key: str = "", selector: str = "", namespace: str = "") -> ObjectIdentifier:
     """Return the identifier of an object of the bucket `limits`, or of several objects."""
-    gvk = kv_kind("limits")
-    return ObjectIdentifier(
-        group=gvk.group,
-        version=gvk.version,
-        kind=gvk.kind,
-        namespace=namespace,
-        name=key,
-        selector=selector,
-        everything=not (key or selector),
-    )
+    return identified(kv_kind("limits"), namespace, name=key, selector=selector)
 
 
 class HeldStores(MemoryStores):

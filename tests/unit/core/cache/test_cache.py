@@ -283,7 +283,9 @@ class TestIncarnation:
         assert change.action is ChangeType.UPDATED
 
 
-class TestInvalid:
+class ReportsInvalid:
+    """A cache that reports invalid objects to a list."""
+
     @pytest.fixture
     def invalids(self) -> list[Invalid]:
         return []
@@ -292,6 +294,8 @@ class TestInvalid:
     def cache(self, invalids: list[Invalid]) -> Cache[Thing]:
         return Cache(THINGS, on_invalid=invalids.append)
 
+
+class TestInvalid(ReportsInvalid):
     def test_the_last_valid_state_is_kept_without_a_change(self, cache: Cache[Thing]) -> None:
         listed(cache, applied("a", 1))
         assert fold(cache, broken("a", 2)) == []
@@ -467,15 +471,7 @@ class TestIndexes:
         assert self.keys(cache, "y") == ["a"]
 
 
-class TestIllegalKeys:
-    @pytest.fixture
-    def invalids(self) -> list[Invalid]:
-        return []
-
-    @pytest.fixture
-    def cache(self, invalids: list[Invalid]) -> Cache[Thing]:
-        return Cache(THINGS, on_invalid=invalids.append)
-
+class TestIllegalKeys(ReportsInvalid):
     def test_a_live_message_is_invalid(self, cache: Cache[Thing]) -> None:
         listed(cache)
         fold(cache, IllegalKey("?", 101))
