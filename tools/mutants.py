@@ -17,14 +17,13 @@ import resource
 import select
 import signal
 import sys
+import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, NoReturn
 
-import coverage
 import pytest
 from hypothesis import HealthCheck, settings
 from mutations import Mutant, mutants_of
@@ -41,6 +40,7 @@ EXAMPLES = 20  # of each property; always the same
 MEMORY_MAX = 1 << 30  # bytes that a mutant may use more than the process that forks
 
 Answer = dict[str, Any]
+TestsOf = dict[str, dict[int, set[str]]]  # by file and line
 
 
 class Result(NamedTuple):
@@ -97,10 +97,10 @@ class Mutation:
         if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
             self._failed(item.nodeid)
 
-    def _record(self) -> dict[str, dict[int, list[str]]]:
+    def _record(self) -> TestsOf:
         """Return the tests that run each line of each module; leave out tests that fail."""
-        recorded = in_child(lambda answer: self._run_all(answer, coverage=True))
-        times = in_child(lambda answer: self._run_all(answer, coverage=False))
+        recorded = in_child(lambda answer: self._run_all(answer, traced=True))
+        times = in_child(lambda answer: self._run_all(answer, traced=False))
         if "lines" not in recorded or "times" not in times:
             raise pytest.UsageError("the tests end the process; run them with pytest")
         failed = recorded["failed"] | times["failed"]
@@ -108,27 +108,25 @@ class Mutation:
             _print(f"left out, because it fails without a mutant: {name}")
         self._times = {name: taken for name, taken in times["times"].items() if name not in failed}
         _print(f"{len(self._times)} tests run in {sum(self._times.values()):.0f} s")
-        lines: dict[str, dict[int, list[str]]] = recorded["lines"]
-        return defaultdict(dict, lines)
+        tests_of: TestsOf = recorded["lines"]
+        return tests_of
 
-    def _run_all(self, answer: Answer, *, coverage: bool) -> None:
+    def _run_all(self, answer: Answer, *, traced: bool) -> None:
         answer["failed"], answer["times"] = set(), {}
         self._failed = answer["failed"].add
-        measured = measure(self._modules) if coverage else None
+        tracer = Tracer(self._modules)
+        if traced:
+            threading.settrace(tracer)
+            sys.settrace(tracer)
         for name in self._items:
-            if measured is not None:
-                measured.switch_context(name)
+            tracer.test = name
             began = time.process_time()
             self._run(name, next_name=None)
             answer["times"][name] = time.process_time() - began
-        if measured is not None:
-            measured.stop()
-            data = measured.get_data()
-            answer["lines"] = {
-                file: data.contexts_by_lineno(file) for file in data.measured_files()
-            }
+        sys.settrace(None)
+        answer["lines"] = tracer.tests_of
 
-    def _module(self, path: Path, tests_of: dict[int, list[str]]) -> Iterator[Result]:
+    def _module(self, path: Path, tests_of: dict[int, set[str]]) -> Iterator[Result]:
         """Run all mutants of a module."""
         tree = ast.parse(self._sources[path])  # only children change it
         killers: list[str] = []  # the last first
@@ -145,7 +143,7 @@ class Mutation:
             yield result
 
     def _chosen(
-        self, path: Path, mutant: Mutant, tests_of: dict[int, list[str]], killers: list[str]
+        self, path: Path, mutant: Mutant, tests_of: dict[int, set[str]], killers: list[str]
     ) -> list[str]:
         """Return the tests that run the changed line; those that are likely to fail are first."""
         names: set[str] = set()
@@ -211,6 +209,26 @@ class Mutation:
         item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
 
 
+class Tracer:
+    """Records which tests run which lines of the modules.
+
+    With Python 3.11, coverage.py misses the lines of a coroutine that continues after an exception
+    in the coroutine that it awaits.
+    """
+
+    def __init__(self, modules: Sequence[Path]) -> None:
+        self.tests_of: TestsOf = {str(path): {} for path in modules}
+        self.test = ""
+
+    def __call__(self, frame: FrameType, _event: str, _argument: object) -> "Tracer | None":
+        """Record the line, and trace the frame if its module is one of these."""
+        lines = self.tests_of.get(frame.f_code.co_filename)
+        if lines is None:
+            return None
+        lines.setdefault(frame.f_lineno, set()).add(self.test)
+        return self
+
+
 class Killed(BaseException):
     """A test has failed: the child ends."""
 
@@ -224,15 +242,6 @@ def row(name: str, mutants: int, survived: int) -> str:
     """Return a row of the table."""
     score = (mutants - survived) / mutants if mutants else 1.0
     return f"| `{name.removeprefix('natsctl/')}` | {mutants} | {survived} | {score:.0%} |"
-
-
-def measure(modules: Sequence[Path]) -> coverage.Coverage:
-    """Start to record which tests run which lines of the modules."""
-    measured = coverage.Coverage(
-        data_file=None, config_file=False, include=[str(path) for path in modules]
-    )
-    measured.start()
-    return measured
 
 
 def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> Answer:
