@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -10,7 +11,8 @@ import pytest
 from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary, secondary
 from natsctl.core.coordination.election import Election, ElectionState, elections
 from natsctl.core.coordination.lease import Claim
-from natsctl.core.coordination.own_record import STEP_DOWN
+from natsctl.core.coordination.own_record import STEP_DOWN, TAKE_OVER
+from natsctl.core.coordination.participant import steady
 from natsctl.daemon.operator import Operator
 from natsctl.errors import NotLeadingError, UsageError
 from natsctl.model.kinds import Kind
@@ -96,10 +98,13 @@ class LeaseConnection:
     def __init__(self, store: Store) -> None:
         self.kind: Kind[object] = store.kind
         self.cut = False
+        self.silent = False  # whether no request is answered
         self._store = store
 
     async def get(self, key: str) -> Stored:
         self._check()
+        if self.silent:
+            await asyncio.Event().wait()
         return await self._store.get(key)
 
     async def create(self, key: str, value: bytes) -> Stored:
@@ -458,6 +463,99 @@ async def test_the_state_of_an_election_names_the_leader(cluster: Cluster) -> No
     assert not two.election.state().known
 
 
+async def test_a_process_that_has_not_read_the_lease_does_not_know_the_leader() -> None:
+    election = elections(MemoryStores().store(LEASES), ttl_s=TTL_S)("apps", "")
+    state = election.state()
+    assert state == ElectionState("apps", state.identity, None, False, None, False)
+
+
+async def test_a_leader_that_steps_down_reports_no_term_while_its_writes_end(
+    cluster: Cluster,
+) -> None:
+    one = await cluster.process("one")
+    one.connection.cut = True
+    await eventually(lambda: not one.election.state().leads, every_s=0.01)
+    state, leadership = one.election.state(), one.election.leadership
+    assert (state.epoch, leadership.leads) == (None, True)
+
+
+async def test_a_process_whose_machine_slept_reports_no_term_at_once(cluster: Cluster) -> None:
+    one = await cluster.process("one")
+    one.slept_s = TTL_S
+    state = one.election.state()
+    assert (state.leads, state.epoch) == (False, None)
+
+
+async def test_a_standby_logs_the_leader_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    one = await cluster.process("one")
+    await cluster.process("two")
+    await asyncio.sleep(TTL_S)
+    leader = one.election.state().identity
+    assert caplog.text.count(f"standing by reason='{leader} leads'") == 1
+
+
+async def test_a_standby_whose_request_is_not_answered_leads_soon_after_it_is_reconnected(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = await cluster.process("one"), await cluster.process("two")
+    two.connection.silent = True
+    await one.stop()
+    await asyncio.sleep(TTL_S)
+    assert "record out of reach record=lease error='no answer in time'" in caplog.text
+    two.connection.silent = False
+    await asyncio.sleep(0.8 * TTL_S)
+    assert two.leads
+
+
+async def test_a_first_process_waits_for_the_leader_of_a_lost_lease(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    asked: list[str] = []
+
+    async def vacant(name: str) -> bool:
+        asked.append(name)
+        return False
+
+    make = elections(
+        MemoryStores().store(LEASES),
+        ttl_s=TTL_S,
+        clock=asyncio.get_running_loop().time,
+        vacant=vacant,
+    )
+    operator = Operator([Apps("one", WorkLog())], nats=MemoryStores(), election=make)
+    task = asyncio.create_task(operator.run())
+    await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
+    assert not election_of(operator).state().leads
+    await asyncio.sleep(0.2)
+    assert election_of(operator).state().leads
+    assert asked == ["apps"]
+    assert caplog.text.count("standing by reason='the lease was deleted, and its holder still") == 1
+    operator.stop()
+    await task
+
+
+async def test_a_standby_reads_no_members_while_another_process_leads(cluster: Cluster) -> None:
+    await cluster.process("one")
+    reads: list[str] = []
+
+    async def sharing(name: str) -> list[str]:
+        reads.append(name)
+        return []
+
+    clock = asyncio.get_running_loop().time
+    make = elections(cluster.stores.store(LEASES), ttl_s=TTL_S, clock=clock, sharing=sharing)
+    operator = Operator([Apps("two", cluster.work)], nats=cluster.stores, election=make)
+    task = asyncio.create_task(operator.run())
+    await asyncio.sleep(TTL_S)
+    assert reads == []
+    operator.stop()
+    await task
+
+
 async def test_only_the_leader_collects_garbage(cluster: Cluster) -> None:
     one, two = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(100)
@@ -602,3 +700,14 @@ async def test_a_time_to_live_below_a_second_or_above_an_hour_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=f"too {expected}"):
         elections(MemoryStores().store(LEASES), ttl_s=ttl_s)
+
+
+@pytest.mark.parametrize("ttl_s", [1.0, 3600.0])
+async def test_a_time_to_live_of_a_second_or_an_hour_is_accepted(ttl_s: float) -> None:
+    assert elections(MemoryStores().store(LEASES), ttl_s=ttl_s)("apps", "").name == "apps"
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the clock is of Linux")
+def test_the_clock_of_terms_counts_the_time_for_which_the_machine_sleeps() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= steady() <= time.clock_gettime(time.CLOCK_BOOTTIME)
