@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from natsctl.slices import ITEMS_MAX, TURN_S, Slices, in_slices
+from natsctl.slices import ITEMS_MAX, TURN_S, Slices, in_slices, retain
 
 ITEM_S = TURN_S / 20
 
@@ -85,7 +85,7 @@ def test_a_slice_ends_also_if_no_time_passes() -> None:
         done: list[int] = []
         working = asyncio.create_task(in_slices(range(3 * ITEMS_MAX), done.append))
         await asyncio.sleep(0)
-        assert 0 < len(done) <= ITEMS_MAX
+        assert len(done) == ITEMS_MAX
         await working
         assert len(done) == 3 * ITEMS_MAX
 
@@ -116,5 +116,39 @@ def test_a_slice_does_one_item_at_least() -> None:
             await asyncio.sleep(0)
             assert len(done) == count
         await working
+
+    run(main)
+
+
+def test_a_task_that_waited_ends_its_next_slice() -> None:
+    async def main(loop: CountedLoop) -> None:
+        slices = Slices()
+        await in_slices(range(100), loop.work)
+        assert not slices.over
+        loop.now += TURN_S
+        assert slices.over
+
+    run(main)
+
+
+def test_a_task_gets_a_whole_turn_some_turns_after_the_others_have_ended() -> None:
+    async def main(loop: CountedLoop) -> None:
+        await asyncio.gather(*(in_slices(range(40), loop.work) for _ in range(20)))
+        working = asyncio.create_task(in_slices(range(4_000), loop.work))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        began = loop.now
+        await asyncio.sleep(0)
+        assert loop.now - began == pytest.approx(TURN_S, abs=1.5 * ITEM_S)
+        await working
+
+    run(main)
+
+
+def test_retain_drops_the_keys_that_are_not_wanted() -> None:
+    async def main(_loop: CountedLoop) -> None:
+        stored = dict.fromkeys("abcd")
+        await retain(stored, lambda key: key in "bd", stored.pop)
+        assert list(stored) == ["b", "d"]
 
     run(main)

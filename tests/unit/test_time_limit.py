@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from natsctl.time_limit import TimeLimit
+from natsctl.time_limit import IGNORED_S, TimeLimit
 
 
 def now() -> float:
@@ -37,6 +37,14 @@ async def test_a_task_that_hit_the_limit_is_not_cancelled() -> None:
     assert task.cancelling() == 0
     with limit:
         await asyncio.sleep(9)
+
+
+async def test_the_limit_holds_for_each_block_of_a_task() -> None:
+    limit = TimeLimit(10)
+    for _ in range(2):
+        with pytest.raises(TimeoutError), limit:
+            await asyncio.Event().wait()
+    assert now() == 20
 
 
 async def test_every_task_has_its_own_limit() -> None:
@@ -161,3 +169,52 @@ async def test_work_that_ignores_the_cancellation_continues() -> None:
     assert task is not None
     assert task.cancelling() == 0
     assert now() == 15
+
+
+async def stubborn(limit: TimeLimit, s: float) -> None:
+    """Stay in a block of the limit for so many seconds after the cancellation."""
+    with limit:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(s)
+
+
+async def test_a_task_that_ignores_the_cancellation_is_reported_once() -> None:
+    reported: list[tuple[object, float]] = []
+    limit = TimeLimit(10, on_ignored=lambda task: reported.append((task, now())))
+    task = asyncio.create_task(stubborn(limit, 100))
+    await task
+    assert reported == [(task, 10 + IGNORED_S)]
+
+
+async def test_a_task_that_ends_its_block_after_the_cancellation_is_not_reported() -> None:
+    reported: list[object] = []
+    limit = TimeLimit(10, on_ignored=reported.append)
+    await stubborn(limit, IGNORED_S - 1)
+    await asyncio.sleep(100)
+    assert reported == []
+
+
+async def test_a_task_is_reported_for_the_block_that_ignores_the_cancellation() -> None:
+    reported: list[float] = []
+    limit = TimeLimit(1, on_ignored=lambda _: reported.append(now()))
+    await stubborn(limit, 1)
+    await stubborn(limit, 100)
+    assert reported == [3 + IGNORED_S]
+
+
+async def test_a_task_that_ignores_the_cancellation_needs_no_reader_of_reports() -> None:
+    await stubborn(TimeLimit(10), 100)
+    assert now() == 110
+
+
+def test_a_limit_outside_a_task_is_refused() -> None:
+    loop = asyncio.new_event_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    loop.call_soon(TimeLimit(10).__enter__)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert [str(error) for error in errors] == ["a time limit works only inside a task"]
