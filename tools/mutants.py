@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -130,8 +131,9 @@ class Mutation:
         """Run all mutants of a module."""
         tree = ast.parse(self._sources[path])  # only children change it
         killers: list[str] = []  # the last first
+        breadths = Counter(name for names in tests_of.values() for name in names)
         for mutant in list(mutants_of(tree)):
-            names = self._chosen(path, mutant, tests_of, killers)
+            names = self._chosen(path, mutant, tests_of, killers, breadths)
             kept = self._within_limit(names)
             killer = self._killer(path, tree, mutant, kept) if kept else None
             if killer in self._items:
@@ -143,9 +145,17 @@ class Mutation:
             yield result
 
     def _chosen(
-        self, path: Path, mutant: Mutant, tests_of: dict[int, set[str]], killers: list[str]
+        self,
+        path: Path,
+        mutant: Mutant,
+        tests_of: dict[int, set[str]],
+        killers: list[str],
+        breadths: Counter[str],
     ) -> list[str]:
-        """Return the tests that run the changed line; those that are likely to fail are first."""
+        """Return the tests that run the changed line; those that are likely to fail are first.
+
+        *breadths* has the number of lines of the module that each test runs.
+        """
         names: set[str] = set()
         for lines in mutant.lines():
             names = {name for line in lines for name in tests_of.get(line, ())} & set(self._times)
@@ -158,6 +168,7 @@ class Mutation:
             key=lambda name: (
                 ranks.get(name, len(killers)),
                 not name.startswith(mirrored),
+                -breadths[name],
                 self._times[name],
             ),
         )

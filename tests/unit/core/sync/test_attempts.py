@@ -1,11 +1,13 @@
 """A sync in a term begins only while the term lasts, and holds its key from begin to end."""
 
 import asyncio
+from mmap import mmap
 
 import pytest
 
 from natsctl.core.coordination.assignment import NONE
 from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.pausing.held_file import SLOT, HeldFile
 from natsctl.core.queue.workqueue import Ready, Workqueue
 from natsctl.core.sync.attempts import Attempts
 from natsctl.core.sync.calls import Unfinished
@@ -105,3 +107,14 @@ async def test_a_handler_may_return_work_that_has_ended(
         outcome = Attempts(lambda _key: Ended[float | None](3.0), queue, term).start("a")
         assert outcome == Synced(3.0)
     assert await Ended(3.0) == 3.0
+
+
+async def test_a_key_is_noted_as_held_before_its_sync_begins(queue: Workqueue[str]) -> None:
+    with mmap(-1, SLOT) as memory:
+        begun: list[bool] = []
+
+        async def sync(key: str) -> None:
+            begun.append(key.encode() in memory[:])
+
+        Attempts(sync, queue, None, HeldFile(memory).slot(0)).start("a")
+        assert begun == [True]

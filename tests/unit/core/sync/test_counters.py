@@ -152,3 +152,10 @@ def test_changes_are_not_pending_while_this_process_does_not_sync() -> None:
     with clock.counters.answering():
         clock.sync("b", Synced())
         assert clock.waits == (0, 0)
+
+
+def test_the_duration_of_each_sync_is_counted(clock: SyncClock) -> None:
+    for took_s in (2.0, 3.0):
+        clock.sync("a", Synced(), took_s)
+    duration_s = clock.counts.duration_s
+    assert (duration_s.count, duration_s.sum) == (2, 5.0)

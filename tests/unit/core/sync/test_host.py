@@ -9,10 +9,13 @@ import pytest
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.sync.calls import Calls, Unfinished
 from natsctl.core.sync.host import Host, collect_imports
 from natsctl.core.sync.loop import SyncLoop
-from natsctl.errors import HandlerError
+from natsctl.errors import HandlerError, StoreError
+from natsctl.slices import ITEMS_MAX
 from natsctl.testing.memory import MemoryStore
+from natsctl.time_limit import IGNORED_S
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 
@@ -45,9 +48,28 @@ class Hosted:
         await asyncio.sleep(self._sync_s)
         self.calls.append(f"{key} ended")
 
+    async def upkeep(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.calls.append("upkeep cancelled")
+
+    async def loops_ended(self) -> None:
+        self.calls.append("loops ended")
+
     async def run(self) -> None:
         loops = [SyncLoop(self.sync, queue=queue) for queue in self.queues.values()]
         await self.host.run(*(loop.run(self.host.begin) for loop in loops))
+
+    async def run_with_upkeep(self) -> None:
+        loop = SyncLoop(self.sync, queue=self.queues["first"])
+        await self.host.run(
+            loop.run(self.host.begin), upkeep=(self.upkeep(),), loops_ended=self.loops_ended
+        )
+
+
+async def awaited(call: "float | Unfinished[float | None] | None") -> float | None:
+    return await call if isinstance(call, Unfinished) else call
 
 
 @asynccontextmanager
@@ -110,6 +132,89 @@ async def test_the_end_of_one_loop_ends_the_others() -> None:
         await task
     assert hosted.calls == ["start", "clean"]
     assert hosted.host.stopping
+
+
+async def test_a_stop_leaves_the_keys_that_no_sync_has_begun() -> None:
+    hosted = Hosted(sync_s=5.0)
+    hosted.queues["first"].add("a")
+    hosted.queues["first"].add("b")
+    async with running(hosted) as task:
+        await asyncio.sleep(1)
+        hosted.host.stop()
+        await task
+    assert hosted.calls == ["start", "a", "a ended", "clean"]
+
+
+async def test_upkeep_lasts_until_the_loops_have_ended() -> None:
+    hosted = Hosted(sync_s=5.0)
+    hosted.queues["first"].add("a")
+    task = asyncio.create_task(hosted.run_with_upkeep())
+    await asyncio.sleep(1)
+    hosted.host.stop()
+    await asyncio.wait_for(task, 60)
+    ends = ["a ended", "loops ended", "upkeep cancelled", "clean"]
+    assert hosted.calls == ["start", "a", *ends]
+
+
+async def test_a_sync_that_ignores_its_cancellation_at_the_stop_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def ignoring(_key: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(2 * IGNORED_S)
+
+    hosted = Hosted()
+    calls = Calls("things", "sync_handler", limit_s=1000.0, setting="sync_timeout_s")
+    loop = SyncLoop(lambda key: awaited(calls.start(key, ignoring)), queue=hosted.queues["first"])
+    hosted.queues["first"].add("a")
+    task = asyncio.create_task(hosted.host.run(loop.run(hosted.host.begin)))
+    await asyncio.sleep(1)
+    hosted.host.stop()
+    await task
+    reports = [log for log in caplog.messages if "did not end after its cancellation" in log]
+    assert len(reports) == 1
+    assert "key=a" in reports[0]
+
+
+async def test_the_failure_of_a_host_is_that_of_its_first_broken_watch() -> None:
+    hosted, store, broken = Hosted(), MemoryStore(THINGS), MemoryStore(THINGS)
+    broken.fail(StoreError("away"))
+    informers = {name: Informer(store, THINGS) for name, store in (("a", store), ("b", broken))}
+    assert hosted.host.failure is None
+    async with hosted.host.watching(informers, ()):
+        await asyncio.sleep(1)
+        assert str(hosted.host.failure) == "away"
+        broken.fail(None)
+        await asyncio.sleep(60)
+        assert hosted.host.failure is None
+
+
+async def test_a_host_is_idle_only_after_the_syncs_of_all_queues() -> None:
+    hosted = Hosted(sync_s=5.0)
+    assert not hosted.host.idle
+    hosted.queues["second"].add("a")
+    async with running(hosted):
+        await asyncio.sleep(1)
+        assert not hosted.host.idle
+        await asyncio.sleep(5)
+        assert hosted.host.idle
+
+
+async def test_a_host_is_not_idle_while_an_informer_notifies() -> None:
+    hosted, store = Hosted(), MemoryStore(THINGS)
+    for number in range(2 * ITEMS_MAX):
+        await store.create(f"k{number}", value())
+    informer: Informer[Thing] = Informer(store, THINGS)
+    async with hosted.host.watching({"things": informer}, (informer,)), running(hosted):
+        await asyncio.sleep(1)
+        assert hosted.host.idle
+        subscribing = asyncio.create_task(informer.add(lambda _: None))
+        await asyncio.sleep(0)
+        assert not hosted.host.idle
+        await subscribing
+        assert hosted.host.idle
 
 
 async def test_start_waits_for_every_cache_and_a_stop_before_it_cancels_at_once() -> None:

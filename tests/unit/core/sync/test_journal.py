@@ -4,7 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from natsctl.core.sync.journal import KEYS_MAX, RECORDS_MAX, Journal, SyncFacts, SyncRecord
+from natsctl.core.sync.journal import (
+    KEYS_MAX,
+    RECORDS_MAX,
+    Journal,
+    SyncFacts,
+    SyncRecord,
+)
 
 
 def record(number: int = 0, error: str = "") -> SyncFacts:
@@ -87,7 +93,7 @@ def test_syncs_and_failures_are_counted_over_all_keys(journal: Journal) -> None:
 
 def test_a_failing_key_is_kept_however_many_others_are_synced(journal: Journal) -> None:
     journal.add("bad", record(error="no"))
-    for number in range(KEYS_MAX):
+    for number in range(2 * KEYS_MAX):
         journal.add(f"k{number}", record())
     assert [entry.error for entry in journal.last_syncs("bad")] == ["no"]
     assert list(journal.failing()) == ["bad"]
