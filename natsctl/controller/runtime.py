@@ -336,7 +336,7 @@ class ControllerRuntime(Hosted):
         interval_s = self.controller.resync_s
         await keeps_up(self._loop.queue.oldest_ready, within_s=interval_s)
         await resync(
-            self._parts.primary.keys,
+            self._parts.primary.informer.cache.read_keys,
             lambda key: self._keys.enqueue(key, Operation.RESYNC),
             interval_s=interval_s,
         )

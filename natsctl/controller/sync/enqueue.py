@@ -148,7 +148,7 @@ class Enqueuer:
 
     def _kind_appeared(self) -> None:
         """Enqueue every primary: it may want objects of the optional kind that exists now."""
-        self._keys.enqueue_all(self._primary.informer.cache.keys())
+        self._keys.enqueue_all(self._primary.informer.cache.read_keys())
 
     def _sync_again(self, key: str) -> None:
         """Enqueue a key whose write was undone or overwritten."""

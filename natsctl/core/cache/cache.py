@@ -81,11 +81,11 @@ class Cache(Generic[T]):
         self._key_waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     def __len__(self) -> int:
-        return len(self._state.objects)
+        return len(self._state)
 
     def __contains__(self, key: str) -> bool:
         """Return whether the object exists, valid or not."""
-        return key in self._state.objects or key in self._state.invalid
+        return key in self._state or key in self._state.invalid
 
     def decode(self, stored: Stored) -> T:
         """Return the object in a state of this kind as a value that nothing else holds."""
@@ -94,7 +94,7 @@ class Cache(Generic[T]):
 
     def _take_over(self, state: State[T]) -> None:
         self._state = state
-        self.get: Callable[[str], Stored | None] = state.objects.get
+        self.get: Callable[[str], Stored | None] = state.get if self.partial else state.objects.get
         """Returns the last valid state of an object, None if it has none."""
         self.invalid: Mapping[str, Invalid] = state.invalid
         """The objects whose newest state is invalid, by key; a view until the next listing."""
@@ -102,13 +102,13 @@ class Cache(Generic[T]):
     def unread(self, wanted: Keeps) -> Iterator[str | None]:
         """Return the objects of the *wanted* primaries whose values are missing, also in a listing.
 
-        Yields their keys, and None for each other object. Other tasks may run in between.
+        Yields their keys, and None for each other such object. Other tasks may run in between.
         """
         states = [self._state] if self._listing is None else [self._state, self._listing.after]
         for state in states:
-            for stored in list(state.objects.values()):
-                primary = None if is_read(stored) else state.primary_of(stored.key)
-                yield stored.key if primary is not None and wanted(primary) else None
+            for key in state.unread:
+                primary = state.primary_of(key)
+                yield key if primary is not None and wanted(primary) else None
 
     def fill(self, stored: Stored) -> Change[T] | None:
         """Add the value of an object that was read from the store, if its revision is cached.
@@ -169,16 +169,20 @@ class Cache(Generic[T]):
     def newest(self, key: str) -> Stored | None:
         """Return the newest state of the object, valid or not, None if it does not exist."""
         invalid = self._state.invalid.get(key)
-        return self._state.objects.get(key) if invalid is None else invalid.stored
+        return self.get(key) if invalid is None else invalid.stored
 
     def keys(self) -> Collection[str]:
         """Return the keys of all objects that have a valid state; a view until the next listing."""
+        return self._state.keys()
+
+    def read_keys(self) -> Collection[str]:
+        """Return those of `keys` whose values are kept; a view until the next listing."""
         return self._state.objects.keys()
 
     def by_index(self, index: str, value: str) -> list[Stored]:
         """Return the objects with *value* in the named index, sorted by key."""
-        objects = self._state.objects
-        return [objects[key] for key in sorted(self._state.indexes[index].keys(value))]
+        indexed = map(self.get, sorted(self._state.indexes[index].keys(value)))
+        return [stored for stored in indexed if stored is not None]
 
     def index_of(self, index: str, obj: T) -> Collection[str]:
         """Return the values of *obj* in the named index; *obj* need not be cached."""
@@ -195,7 +199,7 @@ class Cache(Generic[T]):
     def unindexed(self, index: str) -> Iterator[str]:
         """Return the keys of the objects, valid or not, without a value in the named index."""
         indexed = self._state.indexes[index]
-        return (key for key in [*self._state.objects, *self._state.invalid] if key not in indexed)
+        return (key for key in [*self.keys(), *self._state.invalid] if key not in indexed)
 
     def apply(self, event: WatchEvent) -> Iterable[Change[T] | None]:
         """Apply one event, and return the changes that it makes.
@@ -281,7 +285,9 @@ class Cache(Generic[T]):
 
     def _fold(self, stored: Stored) -> Change[T] | None:
         key, state = stored.key, self._state
-        old = state.objects.get(key)
+        if self.partial and not self._key_waiters and self._is_quiet() and state.renew(stored):
+            return None
+        old = self.get(key)
         if old is not None and old.revision == stored.revision and state.has(stored):
             state.invalid.pop(key, None)
             return None  # the watch repeats a cached state
@@ -296,14 +302,13 @@ class Cache(Generic[T]):
             self._decoded.keep(stored, obj)
         if self._key_waiters:
             self._wake_key_waiters(key)
-        change = Change(self.kind, key, old, state.objects[key])
-        return None if is_converted or (obj is None and self._is_quiet(old)) else change
+        change = Change(self.kind, key, old, self.get(key))
+        is_other = obj is None and old is not None and not is_read(old)
+        return None if is_converted or (is_other and self._is_quiet()) else change
 
-    def _is_quiet(self, old: Stored | None) -> bool:
-        """Return whether a change to an object whose value is not kept goes unreported."""
-        if self._keeping is None or not self._keeping.quiet:
-            return False
-        return old is not None and not is_read(old)
+    def _is_quiet(self) -> bool:
+        """Return whether changes of objects whose values stay unread go unreported."""
+        return self._keeping is not None and self._keeping.quiet
 
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
         key = deleted.key

@@ -96,4 +96,4 @@ async def _list(informer: Informer[Any], keys: set[str]) -> None:
 async def release_values(informer: Informer[Any]) -> None:
     """Forget the values of objects that the cache does not keep any more."""
     cache = informer.cache
-    await informer.release([*cache.keys(), *cache.invalid])
+    await informer.release([*cache.read_keys(), *cache.invalid])

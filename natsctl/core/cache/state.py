@@ -1,12 +1,14 @@
 """Holds the objects of a store at one time, by key and by index."""
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from natsctl.core.cache.index import Index
 from natsctl.core.cache.keeping import Keeping
+from natsctl.core.cache.packed_keys import PackedKeys
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Deleted, IllegalKey, Stored
@@ -36,8 +38,8 @@ class Unread(Stored, frozen=True, gc=False):
 class State(Generic[T]):
     """The last valid state of each object, its index values, and the objects that are invalid.
 
-    An object whose value is not kept is `Unread`: its value is neither stored nor decoded, and only
-    the index by its primary contains the object.
+    An object whose value is not kept is neither stored nor decoded: `unread` has its key and its
+    revision, and only the index by its primary contains it. `objects` has all others.
 
     Args:
         kind: the kind of the objects.
@@ -51,8 +53,28 @@ class State(Generic[T]):
         self.kind = kind
         self.keeping = keeping
         self.objects: dict[str, Stored] = {}
+        self.unread = PackedKeys()
         self.invalid: dict[str, Invalid] = {}
         self.indexes = indexes
+
+    def __len__(self) -> int:
+        return len(self.objects) + len(self.unread)
+
+    def __contains__(self, key: str) -> bool:
+        """Return whether the object has a valid state, or one that is not kept."""
+        return key in self.objects or key in self.unread
+
+    def get(self, key: str) -> Stored | None:
+        """Return the last valid state of the object, as an `Unread` if its value is not kept."""
+        stored = self.objects.get(key)
+        if stored is None:
+            revision = self.unread.get(key)
+            return None if revision is None else Unread(key, revision, b"")
+        return stored
+
+    def keys(self) -> Collection[str]:
+        """Return the keys of all objects that have a last valid state; a live view."""
+        return self.objects.keys() if self.keeping is None else _Keys(self)
 
     def empty(self) -> "State[T]":
         """Return a state of the same kind and indexes, without objects."""
@@ -61,7 +83,7 @@ class State(Generic[T]):
 
     def has(self, stored: Stored) -> bool:
         """Return whether the last valid state is this one, as far as its value is kept."""
-        known = self.objects.get(stored.key)
+        known = self.get(stored.key)
         if known is None or known.revision != stored.revision:
             return False
         if is_read(known):
@@ -88,6 +110,8 @@ class State(Generic[T]):
         if self.invalid:
             self.invalid.pop(key, None)
         self.objects[key] = stored
+        if self.unread:
+            self.unread.remove(key)
         return obj
 
     def shows(self, stored: Stored) -> bool:
@@ -95,7 +119,7 @@ class State(Generic[T]):
         if self.kind.version == 1 or stored.key in self.invalid:
             return False
         old = self.objects.get(stored.key)
-        return old is not None and is_read(old) and self.kind.converted(old.value, stored.value)
+        return old is not None and self.kind.converted(old.value, stored.value)
 
     def put_unread(self, stored: Stored, primary: str) -> None:
         """Store the key, the revision and the primary of an object, without its value."""
@@ -104,17 +128,31 @@ class State(Generic[T]):
             self.invalid.pop(key, None)
         for name, index in self.indexes.items():
             index.put(key, (primary,) if name == self._primary_index else ())
-        self.objects[key] = Unread(key, stored.revision, b"")
+        self.objects.pop(key, None)
+        self.unread.put(key, stored.revision)
+
+    def renew(self, stored: Stored) -> bool:
+        """Take over the revision of an object whose value is not kept, and will not be now.
+
+        Returns False, and does nothing, if that is not certain without asking *keeping*.
+        """
+        return self._stays_unread(stored) and self.unread.replace(stored.key, stored.revision)
+
+    def _stays_unread(self, stored: Stored) -> bool:
+        """Return whether an unread object stays so: no key has come to this process since."""
+        keeping = self.keeping
+        if keeping is None or not keeping.settled or stored.key in self.objects:
+            return False
+        primary = keeping.primary_of(stored)
+        return primary is not None and primary == self.primary_of(stored.key)
 
     def other_primary(self, stored: Stored) -> str | None:
         """Return the primary of an object whose value is not kept; None if the value is kept."""
         keeping = self.keeping
         if keeping is None:
             return None
-        if keeping.settled and type(self.objects.get(stored.key)) is Unread:
-            primary = keeping.primary_of(stored)
-            if primary is not None and primary == self.primary_of(stored.key):
-                return primary  # not kept before, and no key has come to this process since
+        if self._stays_unread(stored) and stored.key in self.unread:
+            return self.primary_of(stored.key)
         return keeping.other_primary(stored)
 
     def primary_of(self, key: str) -> str | None:
@@ -138,8 +176,7 @@ class State(Generic[T]):
 
         Returns the invalid object if the value does not decode.
         """
-        known = self.objects.get(stored.key)
-        if known is None or is_read(known) or known.revision != stored.revision:
+        if self.unread.get(stored.key) != stored.revision:
             return False
         try:
             return self.put(stored) is not None
@@ -154,14 +191,19 @@ class State(Generic[T]):
         self.invalid[key] = invalid
         if invalid.last is None:
             self.objects.pop(key, None)
+            self.unread.remove(key)
             for index in self.indexes.values():
                 index.remove(key)
 
     def copy(self, key: str, other: "State[T]") -> None:
         """Store the last valid state that *other* has, if any, without decoding it."""
         self.drop(key)
-        if key in other.objects:
-            self.objects[key] = other.objects[key]
+        known = other.get(key)
+        if known is not None:
+            if is_read(known):
+                self.objects[key] = known
+            else:
+                self.unread.put(key, known.revision)
             for name, index in self.indexes.items():
                 index.put(key, other.indexes[name].values_at(key))
 
@@ -170,7 +212,10 @@ class State(Generic[T]):
         self.invalid.pop(key, None)
         for index in self.indexes.values():
             index.remove(key)
-        return self.objects.pop(key, None)
+        last = self.get(key)
+        self.objects.pop(key, None)
+        self.unread.remove(key)
+        return last
 
     def skip(self, event: IllegalKey) -> None:
         """Store or remove a message whose name is not a legal key."""
@@ -188,6 +233,9 @@ class State(Generic[T]):
         """
         while self.objects:
             self.objects.popitem()
+            yield
+        while self.unread:
+            self.unread.drain()
             yield
         for index in self.indexes.values():
             while len(index) or index.values():
@@ -209,13 +257,13 @@ class NextState(Generic[T]):
         self.before = before
         self.after = before.empty()
         self.incarnation = incarnation
-        self._first = not before.objects  # all objects are new, so that no key is noted
+        self._first = not len(before)  # all objects are new, so that no key is noted
         self._changed: dict[str, None] = {}  # keys with another valid state, not just converted
         self.deleted: dict[str, Deleted] = {}
 
     def put(self, stored: Stored) -> None:
         """Add an object of the listing."""
-        key, old = stored.key, self.before.objects.get(stored.key)
+        key, old = stored.key, self.before.get(stored.key)
         if self.deleted:
             self.deleted.pop(key, None)
         if old is not None and self.before.has(stored):
@@ -258,9 +306,9 @@ class NextState(Generic[T]):
         """
         kind, before, after = self.before.kind, self.before, self.after
         is_quiet = after.keeping is not None and after.keeping.quiet
-        for key in tuple(after.objects) if self._first else self._changed:
-            old, new = before.objects.get(key), after.objects[key]
-            if is_quiet and not is_read(new) and (old is None or not is_read(old)):
+        for key in self._listed(is_quiet=is_quiet) if self._first else self._changed:
+            old, new = before.get(key), after.get(key)
+            if new is None or (is_quiet and read_state(new) is read_state(old) is None):
                 yield None
             else:
                 yield Change(kind, key, old, new, initial=True)
@@ -272,19 +320,40 @@ class NextState(Generic[T]):
             yield Change(kind, key, None, None, initial=True, purged=purged) if is_news else None
         yield from before.drain()
 
+    def _listed(self, *, is_quiet: bool) -> Iterable[str]:
+        """Return the keys of the listing that may be changes if no object was known before."""
+        read = tuple(self.after.objects)
+        return read if is_quiet else chain(read, self.after.unread)
+
     def _deletion(self, key: str) -> Change[T]:
         marker = self.deleted.pop(key, None)
         purged = marker is not None and marker.purged
-        return Change(self.before.kind, key, self.before.objects.get(key), None, purged=purged)
+        return Change(self.before.kind, key, self.before.get(key), None, purged=purged)
 
     def _vanished(self) -> Iterator[str | None]:
         """Return the keys of the objects that the listing does not contain, None for others."""
-        objects, invalid = self.after.objects, self.after.invalid
-        for key in self.before.objects:
-            yield None if key in objects or key in invalid else key
+        known, after, invalid = self.before.keys(), self.after, self.after.invalid
+        for key in known:
+            yield None if key in after or key in invalid else key
         for key, rejected in self.before.invalid.items():
-            gone = not (key in objects or key in invalid or key in self.before.objects)
+            gone = not (key in after or key in invalid or key in self.before)
             yield key if gone and not rejected.illegal else None
+
+
+class _Keys(Collection[str]):
+    """The keys of a state whose values are in part not kept."""
+
+    def __init__(self, state: State[Any]) -> None:
+        self._state = state
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self._state
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self._state.objects, self._state.unread)
 
 
 def is_read(stored: Stored) -> bool:

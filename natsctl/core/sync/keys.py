@@ -163,7 +163,7 @@ class KeyQueue:
             self.request(key, Operation.MANUAL)
         if named:
             return self._loop.holdings.count(named)
-        cached = tuple(primary.keys())
+        cached = tuple(primary.informer.cache.read_keys())  # of all keys that this process holds
         self.enqueue_all(cached)
         return self._loop.holdings.count(cached)
 
@@ -208,10 +208,10 @@ class PrimaryListener:
         cache, store = self._primary.informer.cache, self._primary.informer.store
 
         def is_gained(key: Hashable) -> bool:
-            stored = cache.get(str(key))  # the values of keys that are gained are read
+            stored = cache.get(str(key))
             return stored is not None and is_read(stored) and gained(key)
 
-        self._keys.enqueue_all(cache.keys(), is_gained)
+        self._keys.enqueue_all(cache.read_keys(), is_gained)  # the values of gained keys are read
         if not isinstance(self._primary.kind, KubeKind):  # a cluster remembers no deletion
             noted = cache.take_deleted()
             missing = await deleted_keys(store, gained) if noted is None else noted
