@@ -19,10 +19,12 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 
 from typer.main import get_command
 
@@ -51,47 +53,73 @@ def preload() -> None:
     gc.freeze()
 
 
+class Commands:
+    """The running commands, and the sockets to which their ends are reported."""
+
+    def __init__(self) -> None:
+        self._reports: dict[int, int] = {}  # a process id, and the descriptor of a socket
+        self._ends, self._wakeup = os.pipe()  # readable if a command has ended
+        os.set_blocking(self._wakeup, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when a command has ended."""
+        return self._ends
+
+    def start(self, request: dict[str, object], files: list[int], control: socket.socket) -> None:
+        """Start a command in another process, and send its process id to the last of the files."""
+        report = files.pop()
+        pid = os.fork()
+        if pid == 0:
+            process.die_with_parent()
+            control.close()
+            self._forget(report)
+            _become(request, files)
+            return
+        for file in files:
+            os.close(file)
+        self._reports[pid] = report
+        _send(report, pid)
+
+    def report_ends(self) -> None:
+        """Send the wait status of each command that has ended to its socket."""
+        os.read(self._ends, REQUEST_BYTES_MAX)
+        while self._reports:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            report = self._reports.pop(pid)
+            _send(report, status)
+            os.close(report)
+
+    def _forget(self, report: int) -> None:
+        """Release in the process of a command what belongs to the fork server."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for file in (report, self._ends, self._wakeup, *self._reports.values()):
+            os.close(file)
+
+
 def serve(control: socket.socket) -> None:
     """Fork for each request, until the other end of the socket is closed."""
     preload()
+    commands = Commands()
+    sources: list[socket.socket | Commands] = [control, commands]
     while True:
-        data, files, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, 4)
-        if not data:
-            return
-        if os.fork() == 0:
-            control.close()
-            _supervise(json.loads(data), files)
-        for file in files:
-            os.close(file)
-        _reap()
+        readable, _, _ = select.select(sources, [], [])
+        if commands in readable:
+            commands.report_ends()
+        if control in readable:
+            data, files, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, 4)
+            if not data:
+                return
+            commands.start(json.loads(data), files, control)
 
 
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-
-
-def _supervise(request: dict[str, object], files: list[int]) -> None:
-    """Start the command in another process, and report how that process ends."""
-    process.die_with_parent()
-    report = files.pop()
-    pid = os.fork()
-    if pid == 0:
-        process.die_with_parent()
-        os.close(report)
-        _become(request, files)
-        return
-    for file in (0, 1, 2, *files):
-        os.close(file)
-    try:
-        os.write(report, b"%d\n" % pid)
-        _, status = os.waitpid(pid, 0)
-        os.write(report, b"%d\n" % status)
-    finally:
-        os._exit(0)
+def _send(report: int, number: int) -> None:
+    with suppress(OSError):  # the test has ended
+        os.write(report, b"%d\n" % number)
 
 
 def _become(request: dict[str, object], files: list[int]) -> None:
@@ -113,6 +141,7 @@ def _become(request: dict[str, object], files: list[int]) -> None:
         runpy.run_module("natsctl", run_name="__main__", alter_sys=True)
     except SystemExit as ending:
         _end(ending.code)
+    _end(0)
 
 
 def _end(status: object) -> None:
