@@ -1,7 +1,8 @@
 """Fixtures for tests that need Kubernetes: a real kube-apiserver, or one skip message."""
 
 import inspect
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,16 @@ def kube_assets() -> Path:
 
 
 @pytest.fixture(scope="session")
-def kube_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
+def kube_server(
+    tmp_path_factory: pytest.TempPathFactory, until_group_ends: ExitStack
+) -> KubeCluster:
     """Run one server for all tests of this process. Tests must not stop or pause it."""
     folder = tmp_path_factory.mktemp("kube")
     if assets() is not None and not in_container(KUBE):
-        with KubeServer(folder) as server:
-            yield server
-    elif engine_answers():
-        with K3s(folder) as cluster:
-            yield cluster
-    else:
-        pytest.skip(ABSENT)
+        return until_group_ends.enter_context(KubeServer(folder))
+    if engine_answers():
+        return until_group_ends.enter_context(K3s(folder))
+    pytest.skip(ABSENT)
 
 
 @pytest.fixture
@@ -49,11 +49,10 @@ def kube_namespace(kube_server: KubeCluster) -> str:
 
 @pytest.fixture(scope="session")
 def restartable_kube_server(
-    kube_assets: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[KubeServer]:
+    kube_assets: Path, tmp_path_factory: pytest.TempPathFactory, until_group_ends: ExitStack
+) -> KubeServer:
     """Run one server for the tests that kill, stop or pause it, one test after the other."""
-    with KubeServer(tmp_path_factory.mktemp("own-kube")) as server:
-        yield server
+    return until_group_ends.enter_context(KubeServer(tmp_path_factory.mktemp("own-kube")))
 
 
 @pytest.fixture

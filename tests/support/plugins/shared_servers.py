@@ -2,11 +2,13 @@
 
 A kube-apiserver takes three seconds of processor time to start, and works while it is idle.
 Chromium is similar. A worker writes a file with the group of each test, because the process that
-distributes the tests does not know their fixtures.
+distributes the tests does not know their fixtures. A server ends with the last test of its group.
 """
 
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ KUBE = "kube"  # the parameter of a contract test that requests `kube_server` wh
 FILES_TOGETHER = "tests/unit/"  # the tests of a file share what the first one imports
 FILE = "groups_file"
 WRITER = "gw0"
+GROUP: pytest.StashKey[str | None] = pytest.StashKey()
+SERVERS: pytest.StashKey[ExitStack] = pytest.StashKey()
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
@@ -42,6 +46,15 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no t
         """Distribute the tests, which every worker has collected."""
         self._groups = json.loads(self._file.read_text())
         super().schedule()
+
+    def mark_test_complete(
+        self, node: "WorkerController", item_index: int, duration: float = 0
+    ) -> None:
+        """Forget a group that is complete. All groups of a worker are counted for each test."""
+        super().mark_test_complete(node, item_index, duration)
+        group = self._split_scope(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][group].values()):
+            del self.assigned_work[node][group]
 
     def _split_scope(self, nodeid: str) -> str:
         return self._groups.get(nodeid, nodeid)
@@ -81,10 +94,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     shared = {item.nodeid: group for item in items if (group := _group(item))}
     items.sort(key=lambda item: item.nodeid not in shared)
+    if config.getoption("loadgroup"):
+        for item in items:
+            item.stash[GROUP] = shared.get(item.nodeid)
     if worker["workerid"] == WRITER:
         together = [item.nodeid for item in items if item.nodeid.startswith(FILES_TOGETHER)]
         files = {nodeid: nodeid.partition("::")[0] for nodeid in together}
         Path(worker[FILE]).write_text(json.dumps(files | shared))
+
+
+@pytest.fixture(scope="session")
+def until_group_ends(pytestconfig: pytest.Config) -> Iterator[ExitStack]:
+    """Return the servers that end with their group in a worker, and else with the session."""
+    with ExitStack() as servers:
+        pytestconfig.stash[SERVERS] = servers
+        yield servers
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the servers of a group after its last test: an idle kube-apiserver is never idle."""
+    group, servers = item.stash.get(GROUP, None), item.config.stash.get(SERVERS, None)
+    if group and servers and nextitem and nextitem.stash[GROUP] != group:
+        servers.close()
 
 
 def _group(item: pytest.Item) -> str | None:
