@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ options = json.loads(sys.argv[1])
 def report(**fields):
     os.write(options["reports"], json.dumps(fields).encode() + b"\\n")
 """
+SERVES = f"{REPORTS}\nreport(type='Failed', status=2, texts=[options['socket']]); sys.exit(2)"
 WORKS = f"{REPORTS}\nreport(type='Loaded'); report(type='Running'); time.sleep(3600)"
 FAILS = f"{REPORTS}\nreport(type='Failed', status=2, texts=['natsctl: error: no']); sys.exit(2)"
 ENDS_WHILE_IT_LOADS = f"{REPORTS}\nsys.exit(1)"
@@ -47,8 +49,8 @@ async def supervised(source: str, count: int = 2) -> AsyncIterator[Supervisor]:
             await task
 
 
-async def error_of(source: str) -> ProcessError:
-    supervisor = Supervisor(2, LogRelay(LogSettings()), stop_timeout_s=1.0)
+async def error_of(source: str, *, serves: bool = True) -> ProcessError:
+    supervisor = Supervisor(2, LogRelay(LogSettings()), stop_timeout_s=1.0, serves=serves)
     with pytest.raises(ProcessError) as raised:
         await supervisor.run(program(source))
     return raised.value
@@ -62,6 +64,14 @@ async def test_all_processes_run() -> None:
     async with supervised(WORKS, count=3) as supervisor:
         await eventually(all_run(supervisor))
         assert [state.number for state in supervisor.states()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("serves", "name"), [(True, "1.sock"), (False, "")])
+async def test_a_process_serves_pages_only_if_its_supervisor_needs_them(
+    *, serves: bool, name: str
+) -> None:
+    error = await error_of(SERVES, serves=serves)
+    assert [Path(text).name for text in error.texts] == [name]
 
 
 async def test_a_killed_process_is_restarted(caplog: pytest.LogCaptureFixture) -> None:

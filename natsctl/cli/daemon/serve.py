@@ -92,7 +92,7 @@ async def run_controllers(
             async with server as started:
                 await while_it_runs(started, serve(private_options(options, started.url)))
 
-        socket = None if place is None else Path(place.socket)
+        socket = Path(place.socket) if place is not None and place.socket else None
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(_sending_spans(settings.traces))
             stack.enter_context(vitals.watchdog.watching())

@@ -64,7 +64,8 @@ async def supervise(
     for path in controllers:
         words += ["--controller", path]
     relay = LogRelay(settings.logs)
-    supervisor = Supervisor(count, relay, stop_timeout_s=settings.controllers.stop_timeout_s)
+    listen, stop_timeout_s = settings.http.listen, settings.controllers.stop_timeout_s
+    supervisor = Supervisor(count, relay, stop_timeout_s=stop_timeout_s, serves=listen is not None)
     pages = CombinedPages(supervisor.states)
 
     async def work() -> None:
@@ -76,7 +77,7 @@ async def supervise(
             await while_it_runs(started, supervisor.run(command, private=True))
 
     try:
-        await until_signalled(serve_pages(work, pages, settings.http.listen), on_signal=pages.stop)
+        await until_signalled(serve_pages(work, pages, listen), on_signal=pages.stop)
     except ProcessError as error:
         for text in error.texts:
             write_error(text)

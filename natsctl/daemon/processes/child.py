@@ -95,8 +95,11 @@ async def started(
     command: Command,
     relay: LogRelay,
     private: bool,
+    serves: bool,
 ) -> AsyncIterator[Child]:
     """Start the process with this number, and pass on its lines and reports in the context.
+
+    If *serves*, it serves probes and metrics on a Unix socket in *folder*.
 
     The process gets a new session, so that a terminal interrupts only the supervisor. Its
     standard input is a pipe for messages, which ends with the supervisor. A process that still runs
@@ -105,7 +108,8 @@ async def started(
     reports, descriptor = os.pipe()
     socket = folder / f"{number}.sock"
     socket.unlink(missing_ok=True)
-    options = ChildOptions(number, str(socket), descriptor, private, identity, peers)
+    served = str(socket) if serves else ""
+    options = ChildOptions(number, served, descriptor, private, identity, peers)
     try:
         process = await _spawned(command(options), descriptor)
     except BaseException:

@@ -46,7 +46,8 @@ class ChildOptions(msgspec.Struct, frozen=True):
 
     Attributes:
         number: the number of the process, from 1.
-        socket: the path of the Unix socket on which it serves probes and metrics.
+        socket: the path of the Unix socket on which it serves probes and metrics; empty if it
+            serves none.
         reports: the file descriptor of the pipe for its reports.
         private: whether the servers are a private nats-server, for which only timeouts apply.
         identity: its unique name as a member.

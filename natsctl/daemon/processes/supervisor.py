@@ -85,10 +85,14 @@ class Supervisor:
         count: the number of processes.
         relay: writes the lines of the processes.
         stop_timeout_s: the time that running syncs have to finish.
+        serves: whether the processes serve probes and metrics, which takes 10 MB in each.
     """
 
-    def __init__(self, count: int, relay: LogRelay, *, stop_timeout_s: float) -> None:
+    def __init__(
+        self, count: int, relay: LogRelay, *, stop_timeout_s: float, serves: bool = True
+    ) -> None:
         self._relay = relay
+        self._serves = serves
         self._stop_s = stop_timeout_s + MORE_S + KILL_S
         self._slots = [_Slot(number) for number in range(1, count + 1)]
         self._ended = deque[PeerEnded](maxlen=ENDED_MAX)  # their records may not be withdrawn yet
@@ -109,7 +113,12 @@ class Supervisor:
         log.info("starting processes", processes=len(self._slots))
         with tempfile.TemporaryDirectory(prefix="natsctl-") as folder:
             start = partial(
-                started, folder=Path(folder), command=command, relay=self._relay, private=private
+                started,
+                folder=Path(folder),
+                command=command,
+                relay=self._relay,
+                private=private,
+                serves=self._serves,
             )
             async with together() as group:
                 first = self._slots[0]
