@@ -163,12 +163,18 @@ class Mutation:
                 break
         mirrored = f"tests/unit/{path.parent.relative_to(ROOT / 'natsctl')}/test_{path.name}"
         ranks = {name: rank for rank, name in enumerate(killers)}
+        in_file: Counter[str] = Counter()
+        places: dict[str, int] = {}  # of each test among those of its file, the broadest first
+        for name in sorted(names, key=lambda name: (-breadths[name], self._times[name])):
+            file = name.partition("::")[0]
+            places[name] = in_file[file]
+            in_file[file] += 1
         return sorted(
             names,
             key=lambda name: (
                 ranks.get(name, len(killers)),
                 not name.startswith(mirrored),
-                -breadths[name],
+                places[name],
                 self._times[name],
             ),
         )

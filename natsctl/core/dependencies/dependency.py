@@ -1,6 +1,5 @@
 """Describes the objects on which something depends: one object, or those of a selector."""
 
-import re
 from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
@@ -12,8 +11,6 @@ from natsctl.model.selectors import Selector
 from natsctl.model.store import Change, Stored
 
 T = TypeVar("T")
-
-_KEY = re.compile(r"[^.*>\s]+(\.[^.*>\s]+)*")  # one key; a bucket may have further rules
 
 
 class Dependency(Generic[T]):
@@ -71,7 +68,7 @@ def one(kind: Kind[T], key: str) -> Dependency[T]:
     if isinstance(kind, KubeKind):
         return Dependency(kind.only(key), Selector(), key)
     if isinstance(kind, KvKind):
-        if not _KEY.fullmatch(key) or not kind.holds(key):
+        if not kind.holds(key):
             raise InvalidKeyError(f"key {key!r} is none of {kind.name}: {kind.keys}")
         return Dependency(kind.part(key), Selector(), key)
     raise UsageError(f"{kind.name} is kept neither in NATS nor in Kubernetes")

@@ -1,5 +1,6 @@
 """Dependencies on one object or on selected objects: equality, validation and matching."""
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.model.kinds import Kind, kv
-from natsctl.model.manifests import kube
+from natsctl.model.manifests import KubeKind, kube
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change, Stored
 from tests.support.stores.sample_objects import THINGS, Thing
@@ -56,7 +57,7 @@ def test_different_dependencies_are_not_equal() -> None:
         those(kube("v1", "Secret", namespace="x"), GOLD),
     ]
     assert len(set(different)) == len(different)
-    assert one(THINGS, "a") != "a"
+    assert all(left != right for left, right in combinations((*different, "a"), 2))
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,17 @@ def test_a_selector_on_a_kind_without_labels_is_refused_except_for_bytes() -> No
     with pytest.raises(UsageError):
         those(kv(dict, bucket="things"), GOLD)
     assert those(BYTES, GOLD).selects(labelled("gold"))
+
+
+def test_every_object_of_a_kind_without_labels_can_be_selected() -> None:
+    unlabelled = kv(dict, bucket="things")
+    assert those(unlabelled, Selector()).kind is unlabelled
+
+
+def test_the_cluster_evaluates_the_selector_of_its_objects() -> None:
+    dependency = those(SECRETS, GOLD)
+    assert isinstance(dependency.kind, KubeKind)
+    assert (dependency.kind.selector, dependency.selector) == (GOLD, Selector())
 
 
 def test_a_kind_of_neither_system_is_refused() -> None:

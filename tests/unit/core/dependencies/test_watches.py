@@ -11,6 +11,7 @@ from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.dependency import one, those
 from natsctl.core.dependencies.watches import Cause, DependencyWatches
 from natsctl.errors import (
+    InvalidObjectError,
     PermissionDeniedError,
     QueryBatchInProgressError,
     QueryBatchNotStartedError,
@@ -236,3 +237,95 @@ async def test_a_batch_that_was_not_started_cannot_be_read_or_ended(stage: Stage
     with pytest.raises(QueryBatchNotStartedError):
         batches.abandon("x")
     assert len(stage.watches) == 0
+
+
+async def test_the_dependents_of_a_watch_that_ended_depend_on_it_no_more(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stage.watches.depend("x", A)
+    stage.store.fail(PermissionDeniedError("you may not"))
+    await asyncio.sleep(1)
+    assert (stage.watches.dependents, stage.watches.dependencies_of("x")) == ((), frozenset())
+    assert caplog.text.count("stopped watching a dependency dependency='Thing.things a'") == 1
+
+
+async def test_a_watch_that_never_listed_ends_without_a_log_line(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.store.fail(StoreError("away"))
+    with pytest.raises(StoreError):
+        await stage.watches.depend("x", A)
+    assert caplog.messages == []
+
+
+async def test_the_dependents_are_those_of_any_watch(stage: Stage) -> None:
+    for dependent, dependency in (("x", A), ("x", B), ("y", A)):
+        await stage.watches.depend(dependent, dependency)
+    assert sorted(stage.watches.dependents) == ["x", "y"]
+    stage.watches.release("x", A)
+    stage.watches.release("y", A)
+    assert stage.watches.dependents == ("x",)
+
+
+async def test_a_cancelled_wait_does_not_end_a_dependency_that_began_before(stage: Stage) -> None:
+    stage.unblocked.clear()
+    first, second = (asyncio.create_task(stage.watches.depend("x", A)) for _ in range(2))
+    await asyncio.sleep(1)
+    second.cancel()
+    await asyncio.wait((second,))
+    stage.unblocked.set()
+    assert await first is stage.watches.find(A)
+
+
+async def test_the_first_error_of_several_new_dependencies_is_raised(stage: Stage) -> None:
+    stage.store.fail(PermissionDeniedError("you may not"))
+    with pytest.raises(PermissionDeniedError, match="you may not"):
+        await stage.watches.depend_only("x", {A, B})
+    assert stage.watches.dependencies_of("x") == frozenset()
+
+
+async def test_a_cancelled_change_of_dependencies_has_no_effect(stage: Stage) -> None:
+    await stage.watches.depend("x", A)
+    stage.unblocked.clear()
+    changing = asyncio.create_task(stage.watches.depend_only("x", {B}))
+    await asyncio.sleep(1)
+    changing.cancel()
+    await asyncio.wait((changing,))
+    assert changing.cancelled()
+    assert stage.watches.dependencies_of("x") == {A}
+
+
+class TestTheObjectsOfAWatch:
+    async def test_are_those_that_the_selector_matches_sorted_by_key(self, stage: Stage) -> None:
+        for key, tier in (("c", "gold"), ("a", "gold"), ("b", "tin")):
+            await stage.store.create(key, value(labels={"tier": tier}))
+        watch = await stage.watches.depend("x", those(THINGS, Selector.parse("tier=gold")))
+        assert [stored.key for stored in watch.objects()] == ["a", "c"]
+
+    async def test_exist_only_if_the_selector_matches_one(self, stage: Stage) -> None:
+        await stage.store.create("b", value(labels={"tier": "tin"}))
+        watch = await stage.watches.depend("x", those(THINGS, Selector.parse("tier=gold")))
+        assert not watch.has_objects()
+        assert stage.notified == []
+
+    async def test_include_the_last_valid_state_of_an_invalid_object(self, stage: Stage) -> None:
+        created = await stage.store.create("a", value("valid"))
+        watch = await stage.watches.depend("x", A)
+        await stage.store.update("a", b"garbage", revision=created.revision)
+        await asyncio.sleep(1)
+        assert [stored.value for stored in watch.objects()] == [value("valid")]
+
+    async def test_raise_the_error_of_a_single_object_that_never_was_valid(
+        self, stage: Stage
+    ) -> None:
+        await stage.store.create("a", b"garbage")
+        watch = await stage.watches.depend("x", A)
+        with pytest.raises(InvalidObjectError):
+            watch.objects()
+        assert watch.has_objects()
+
+    async def test_leave_out_an_object_of_several_that_never_was_valid(self, stage: Stage) -> None:
+        await stage.store.create("a", b"garbage")
+        await stage.store.create("b", value())
+        watch = await stage.watches.depend("x", ALL)
+        assert [stored.key for stored in watch.objects()] == ["b"]
