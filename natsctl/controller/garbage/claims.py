@@ -7,7 +7,6 @@ history is read once, at the start.
 
 import asyncio
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
@@ -15,6 +14,7 @@ from natsctl.core.cache.state import read_state
 from natsctl.core.task_group import together
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
+from natsctl.slices import Slices
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -35,8 +35,7 @@ class Claims:
         kind = self.secondary.kind
         if not isinstance(kind, KvKind) or kind.history == 1:
             return
-        cache = self.secondary.informer.cache
-        unclaimed = list(islice(cache.unindexed(OWNER_INDEX), READ_MAX + 1))
+        unclaimed = await self._unclaimed()
         if len(unclaimed) > READ_MAX:
             log.warning(
                 "too many objects without an owner to read the history of all",
@@ -52,6 +51,19 @@ class Claims:
         async with together() as readers:
             for _ in range(READERS):
                 readers.create_task(read(), name=f"history of {kind.name}")
+
+    async def _unclaimed(self) -> list[str]:
+        """Return `READ_MAX` objects without an owner, and one more if there are more."""
+        unclaimed: list[str] = []
+        slices = Slices()
+        for key in self.secondary.informer.cache.unindexed(OWNER_INDEX):
+            if key is not None:
+                unclaimed.append(key)
+                if len(unclaimed) > READ_MAX:
+                    break
+            if slices.over:
+                await slices.pause()
+        return unclaimed
 
     async def _read(self, key: str) -> None:
         await asyncio.sleep(0)

@@ -236,7 +236,7 @@ class GarbageCollector:
         suspects: list[_Suspect] = []
         slices = Slices()
         for secondary in self._secondaries:
-            for owner in tuple(secondary.informer.cache.index_values(OWNER_INDEX)):
+            for owner in secondary.informer.cache.index_values(OWNER_INDEX):
                 if owner not in self._primary.cache:
                     suspects += self._objects_of(owner, secondary)
                 if slices.over:

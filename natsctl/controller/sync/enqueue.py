@@ -18,6 +18,7 @@ from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener
 from natsctl.errors import UnreadError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
+from natsctl.slices import in_slices
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -101,9 +102,14 @@ class Enqueuer:
         """See `AssignmentListener.gained`: also enqueues missing primaries with secondaries."""
         primaries = self._primary.informer.cache
         for secondary in self._secondaries:
-            owners = secondary.informer.cache.index_values(OWNER_INDEX)
-            missing = [owner for owner in owners if owner not in primaries]
-            self._keys.enqueue_all(filter(primaries.kind.holds, missing), gained)
+            missing: list[str] = []
+
+            def note(owner: str, missing: list[str] = missing) -> None:
+                if owner not in primaries and primaries.kind.holds(owner):
+                    missing.append(owner)
+
+            await in_slices(secondary.informer.cache.index_values(OWNER_INDEX), note)
+            self._keys.enqueue_all(missing, gained)
         await self._primaries.gained(gained)
 
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:

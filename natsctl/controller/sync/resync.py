@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from natsctl.slices import in_slices
 
@@ -26,7 +27,8 @@ async def keeps_up(oldest: Callable[[], float | None], *, within_s: float) -> No
 
 
 async def resync(
-    keys: Callable[[], Collection[str]],
+    keys: Callable[[float], Iterator[str]],
+    count: Callable[[], int],
     add: Callable[[str], None],
     *,
     interval_s: float,
@@ -34,22 +36,22 @@ async def resync(
 ) -> None:
     """Call *add* for every key once per *interval_s*, spread evenly over it, until cancelled.
 
-    The keys have the order of the cache, so a key has about the same time in each interval.
-    *start* is the share of the keys before the first one, 0 to 1. It is random by default, so that
-    several processes do not sync the same key at the same time.
+    *keys* returns all keys, and takes the share of them that is before the first one, 0 to 1. They
+    have the order of the cache, so a key has about the same time in each interval. *start* is that
+    share. It is random by default, so that several processes do not sync the same key at the same
+    time. *count* returns about how many keys there are.
     """
     steps = max(1, min(STEPS_MAX, int(interval_s / STEP_S)))
     start = random.random() if start is None else start  # noqa: S311 - spreads load, keeps no secret
     clock = asyncio.get_running_loop().time
     begun = clock()
     while True:
-        ordered = tuple(keys())
-        count, first = len(ordered), int(start * len(ordered))
+        remaining, total = keys(start), count()
         added, step = 0, 0
         while step < steps:
-            step = -(-steps * (added + 1) // count) if count else steps  # the next that adds a key
+            step = -(-steps * (added + 1) // total) if added < total else steps
             await asyncio.sleep(begun + interval_s * step / steps - clock())
-            positions = range(added, count * step // steps)
-            await in_slices((ordered[(first + number) % count] for number in positions), add)
-            added = positions.stop
+            due = total * step // steps
+            await in_slices(islice(remaining, due - added) if step < steps else remaining, add)
+            added = due
         begun += interval_s

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Generic, TypeVar
 
 from natsctl.core.cache.decoded import DecodedObjects
@@ -28,6 +29,7 @@ from natsctl.model.store import (
     Stored,
     WatchEvent,
 )
+from natsctl.split_dict import CurrentKeys
 
 T = TypeVar("T")
 
@@ -172,12 +174,15 @@ class Cache(Generic[T]):
         return self.get(key) if invalid is None else invalid.stored
 
     def keys(self) -> Collection[str]:
-        """Return the keys of all objects that have a valid state; a view until the next listing."""
-        return self._state.keys()
+        """Return the keys of all objects that have a valid state; a live view.
 
-    def read_keys(self) -> Collection[str]:
-        """Return those of `keys` whose values are kept; a view until the next listing."""
-        return self._state.objects.keys()
+        Other tasks may run during an iteration, until the next listing.
+        """
+        return self._state.keys() if self.partial else self.read_keys()
+
+    def read_keys(self) -> CurrentKeys:
+        """Return those of `keys` whose values are kept; a live view, also after a listing."""
+        return CurrentKeys(lambda: self._state.objects)
 
     def by_index(self, index: str, value: str) -> list[Stored]:
         """Return the objects with *value* in the named index, sorted by key."""
@@ -188,18 +193,21 @@ class Cache(Generic[T]):
         """Return the values of *obj* in the named index; *obj* need not be cached."""
         return self._state.indexes[index].values_of(obj)
 
-    def index_values(self, index: str) -> Collection[str]:
-        """Return all values of the named index; a view until the next listing."""
-        return self._state.indexes[index].values()
+    def index_values(self, index: str) -> CurrentKeys:
+        """Return all values of the named index; a live view, as `keys` is."""
+        return CurrentKeys(lambda: self._state.indexes[index].values())  # noqa: PLW0108 - a listing replaces the state
 
     def indexed(self, index: str) -> int:
         """Return the number of objects with any value in the named index."""
         return len(self._state.indexes[index])
 
-    def unindexed(self, index: str) -> Iterator[str]:
-        """Return the keys of the objects, valid or not, without a value in the named index."""
-        indexed = self._state.indexes[index]
-        return (key for key in [*self.keys(), *self._state.invalid] if key not in indexed)
+    def unindexed(self, index: str) -> Iterator[str | None]:
+        """Return the objects, valid or not, without a value in the named index.
+
+        Yields their keys, and None for each other object. Other tasks may run in between.
+        """
+        for key in chain(self.keys(), tuple(self._state.invalid)):
+            yield None if key in self._state.indexes[index] else key
 
     def apply(self, event: WatchEvent) -> Iterable[Change[T] | None]:
         """Apply one event, and return the changes that it makes.
@@ -302,7 +310,7 @@ class Cache(Generic[T]):
             self._decoded.keep(stored, obj)
         if self._key_waiters:
             self._wake_key_waiters(key)
-        change = Change(self.kind, key, old, self.get(key))
+        change = Change(self.kind, key, old, self.get(key) if obj is None else stored)
         is_other = obj is None and old is not None and not is_read(old)
         return None if is_converted or (is_other and self._is_quiet()) else change
 

@@ -1,9 +1,10 @@
 """Finds the keys of objects by the values that a function returns for them."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from natsctl.errors import InvalidObjectError
+from natsctl.split_dict import SplitDict
 
 T = TypeVar("T")
 IndexFunc = Callable[[T], Iterable[str]]
@@ -18,8 +19,8 @@ class Index(Generic[T]):
     def __init__(self, name: str, func: IndexFunc[T]) -> None:
         self._name = name
         self._func = func
-        self._keys: dict[str, str | set[str]] = {}  # one key, or several
-        self._values: dict[str, str | tuple[str, ...]] = {}  # one value, or several
+        self._keys = SplitDict[str | set[str]]()  # one key, or several
+        self._values = SplitDict[str | tuple[str, ...]]()  # one value, or several
 
     def __len__(self) -> int:
         return len(self._values)
@@ -36,9 +37,9 @@ class Index(Generic[T]):
         keys = self._keys.get(value, ())
         return (keys,) if isinstance(keys, str) else keys
 
-    def values(self) -> Collection[str]:
+    def values(self) -> SplitDict[str | set[str]]:
         """Return all values; a live view."""
-        return self._keys.keys()
+        return self._keys
 
     def values_at(self, key: str) -> tuple[str, ...]:
         """Return the values of the object at *key*."""
@@ -54,34 +55,37 @@ class Index(Generic[T]):
 
     def put(self, key: str, values: tuple[str, ...]) -> None:
         """Replace the values of the object at *key*."""
-        if values == self.values_at(key):
+        before = self.values_at(key)
+        if values == before:
             return
-        self.remove(key)
+        if before:
+            self.remove(key)
         if len(values) == 1 and isinstance(values[0], str):
             value = key if values[0] == key else values[0]  # one text, if both are equal
             self._values[key], values = value, (value,)
         elif values:
             self._values[key] = values
         for value in values:
-            keys = self._keys.setdefault(value, key)
-            if isinstance(keys, set):
+            keys = self._keys.get(value)
+            if keys is None:
+                self._keys[value] = key
+            elif isinstance(keys, set):
                 keys.add(key)
             elif keys != key:
                 self._keys[value] = {keys, key}
 
     def remove(self, key: str) -> None:
         """Remove the values of the object at *key*."""
-        values = self._values.pop(key, ())
-        for value in (values,) if isinstance(values, str) else values:
+        values = self.values_at(key)
+        self._values.pop(key)
+        for value in values:
             keys = self._keys[value]
             if isinstance(keys, set) and len(keys) > 1:
                 keys.discard(key)
             else:
-                del self._keys[value]
+                self._keys.pop(value)
 
-    def drain(self) -> None:
-        """Remove one object or value of an index that nothing reads any more."""
-        if self._values:
-            self._values.popitem()
-        elif self._keys:
-            self._keys.popitem()
+    def drain(self) -> Iterator[None]:
+        """Remove the objects and values, one by one, of an index that nothing reads any more."""
+        yield from self._values.drain()
+        yield from self._keys.drain()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from natsctl.core.cache.informer import Informer
@@ -96,4 +97,4 @@ async def _list(informer: Informer[Any], keys: set[str]) -> None:
 async def release_values(informer: Informer[Any]) -> None:
     """Forget the values of objects that the cache does not keep any more."""
     cache = informer.cache
-    await informer.release([*cache.read_keys(), *cache.invalid])
+    await informer.release(chain(cache.read_keys(), tuple(cache.invalid)))

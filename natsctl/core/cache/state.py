@@ -12,6 +12,7 @@ from natsctl.core.cache.packed_keys import PackedKeys
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change, Deleted, IllegalKey, Stored
+from natsctl.split_dict import SplitDict
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class State(Generic[T]):
     ) -> None:
         self.kind = kind
         self.keeping = keeping
-        self.objects: dict[str, Stored] = {}
+        self.objects = SplitDict[Stored]()
         self.unread = PackedKeys()
         self.invalid: dict[str, Invalid] = {}
         self.indexes = indexes
@@ -128,7 +129,7 @@ class State(Generic[T]):
             self.invalid.pop(key, None)
         for name, index in self.indexes.items():
             index.put(key, (primary,) if name == self._primary_index else ())
-        self.objects.pop(key, None)
+        self.objects.pop(key)
         self.unread.put(key, stored.revision)
 
     def renew(self, stored: Stored) -> bool:
@@ -190,7 +191,7 @@ class State(Generic[T]):
         key = invalid.stored.key
         self.invalid[key] = invalid
         if invalid.last is None:
-            self.objects.pop(key, None)
+            self.objects.pop(key)
             self.unread.remove(key)
             for index in self.indexes.values():
                 index.remove(key)
@@ -212,9 +213,10 @@ class State(Generic[T]):
         self.invalid.pop(key, None)
         for index in self.indexes.values():
             index.remove(key)
-        last = self.get(key)
-        self.objects.pop(key, None)
-        self.unread.remove(key)
+        last = self.objects.pop(key)
+        if last is None and self.unread:
+            last = self.get(key)
+            self.unread.remove(key)
         return last
 
     def skip(self, event: IllegalKey) -> None:
@@ -227,20 +229,13 @@ class State(Generic[T]):
             self.invalid.pop(event.key, None)
 
     def drain(self) -> Iterator[None]:
-        """Remove all objects, one by one, of a state that nothing reads any more.
-
-        Python would free a million objects at once, which stalls the event loop.
-        """
-        while self.objects:
-            self.objects.popitem()
-            yield
+        """Remove all objects, a few at a time, of a state that nothing reads any more."""
+        yield from self.objects.drain()
         while self.unread:
             self.unread.drain()
             yield
         for index in self.indexes.values():
-            while len(index) or index.values():
-                index.drain()
-                yield
+            yield from index.drain()
 
 
 class NextState(Generic[T]):
@@ -258,12 +253,13 @@ class NextState(Generic[T]):
         self.after = before.empty()
         self.incarnation = incarnation
         self._first = not len(before)  # all objects are new, so that no key is noted
-        self._changed: dict[str, None] = {}  # keys with another valid state, not just converted
+        self._changed = SplitDict[None]()  # keys with another valid state, not just converted
         self.deleted: dict[str, Deleted] = {}
 
     def put(self, stored: Stored) -> None:
         """Add an object of the listing."""
-        key, old = stored.key, self.before.get(stored.key)
+        key = stored.key
+        old = None if self._first else self.before.get(key)
         if self.deleted:
             self.deleted.pop(key, None)
         if old is not None and self.before.has(stored):
@@ -280,7 +276,7 @@ class NextState(Generic[T]):
     def remove(self, deleted: Deleted) -> None:
         """Add a delete marker of the listing."""
         self.after.drop(deleted.key)
-        self._changed.pop(deleted.key, None)
+        self._changed.pop(deleted.key)
         self.deleted[deleted.key] = deleted
 
     def skip(self, event: IllegalKey) -> None:
@@ -289,7 +285,7 @@ class NextState(Generic[T]):
 
     def _keep(self, key: str) -> None:
         self.after.copy(key, self.before)
-        self._changed.pop(key, None)
+        self._changed.pop(key)
 
     def rejected(self) -> Iterator[Invalid | None]:
         """Return the invalid objects of the listing that were not known, None for others."""
@@ -322,7 +318,7 @@ class NextState(Generic[T]):
 
     def _listed(self, *, is_quiet: bool) -> Iterable[str]:
         """Return the keys of the listing that may be changes if no object was known before."""
-        read = tuple(self.after.objects)
+        read = self.after.objects
         return read if is_quiet else chain(read, self.after.unread)
 
     def _deletion(self, key: str) -> Change[T]:

@@ -134,7 +134,6 @@ class Host:
             except Exception:
                 self.stop()  # so that no other loop calls it again
                 raise
-            collect_imports()
             self.synced.set()
             if self.primaries:
                 count = sum(len(informer.cache) for informer in self.primaries)
@@ -160,6 +159,7 @@ class Host:
         The *upkeep* runs beside the loops, and is cancelled after *loops_ended*. Raises the error
         of a loop or a hook.
         """
+        collect_imports()
         try:
             async with together() as group:
                 syncing = [group.create_task(loop, name="sync loop") for loop in loops]

@@ -163,7 +163,7 @@ class KeyQueue:
             self.request(key, Operation.MANUAL)
         if named:
             return self._loop.holdings.count(named)
-        cached = tuple(primary.informer.cache.read_keys())  # of all keys that this process holds
+        cached = primary.informer.cache.read_keys()  # of all keys that this process holds
         self.enqueue_all(cached)
         return self._loop.holdings.count(cached)
 
@@ -181,14 +181,14 @@ class KeyQueue:
             if self.queue.add(key, priority=priority) and loop.counters.answers:
                 loop.counters.changed(key, self.queue.now())
 
-    def enqueue_all(self, keys: Iterable[str], wanted: KeyFilter = lambda _: True) -> None:
+    def enqueue_all(self, keys: Collection[str], wanted: KeyFilter = lambda _: True) -> None:
         """Sync the *wanted* keys after more urgent ones; see `Workqueue.feed`."""
 
         def add(key: str) -> None:
             if wanted(key):
                 self.enqueue(key, Operation.RESYNC)
 
-        self.queue.feed(tuple(keys), add)
+        self.queue.feed(keys, add)
 
 
 class PrimaryListener:

@@ -18,6 +18,7 @@ from natsctl.jetstream.bucket.key_count import KeyCount
 from natsctl.jetstream.bucket.periodic import Periodic
 from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
 from natsctl.slices import in_slices
+from natsctl.split_dict import SplitDict
 
 VERIFY_S = 60.0  # the interval of checks that the consumer has not stopped
 COUNTS = 6  # counts of the keys between two checks
@@ -216,7 +217,7 @@ class _ReportedKeys:
     """
 
     def __init__(self) -> None:
-        self.alive: dict[str, None] = {}  # a set would delay Python's garbage collections
+        self.alive = SplitDict[None]()
         self.deleted = Fingerprints()
         self.illegal: set[str] = set()  # names that are not legal keys
         self.revision = 0
@@ -274,7 +275,7 @@ class _ReportedKeys:
         if isinstance(item, IllegalKey):
             self.illegal.add(item.key)
             return item
-        self.alive.pop(item.key, None)
+        self.alive.pop(item.key)
         self.deleted.add(item.key)
         return item
 

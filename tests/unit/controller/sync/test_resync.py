@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,9 +16,13 @@ INTERVAL_S = 600.0
 class Resync:
     """Records the keys that a resync adds, each with its time in seconds."""
 
-    def __init__(self, keys: Collection[str]) -> None:
+    def __init__(self, keys: Sequence[str]) -> None:
         self.keys = keys
         self.added: list[tuple[float, str]] = []
+
+    def iterate(self, start: float) -> Iterator[str]:
+        first = int(start * len(self.keys))
+        return iter([*self.keys[first:], *self.keys[:first]])
 
     def add(self, key: str) -> None:
         self.added.append((asyncio.get_running_loop().time(), key))
@@ -30,7 +34,9 @@ class Resync:
     async def running(
         self, interval_s: float = INTERVAL_S, start: float | None = None
     ) -> AsyncIterator[None]:
-        syncing = resync(lambda: self.keys, self.add, interval_s=interval_s, start=start)
+        syncing = resync(
+            self.iterate, lambda: len(self.keys), self.add, interval_s=interval_s, start=start
+        )
         task = asyncio.create_task(syncing)
         await asyncio.sleep(0)
         yield

@@ -51,8 +51,7 @@ def test_a_key_may_be_its_own_value() -> None:
 
 def test_a_drained_index_is_empty() -> None:
     index = sample()
-    for _ in range(5):
-        index.drain()
+    assert len(list(index.drain())) == 4  # three objects, and one value
     assert (len(index), list(index.values())) == (0, [])
 
 

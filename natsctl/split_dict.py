@@ -1,0 +1,132 @@
+"""Keeps many keys in small dicts, because the growth of a large dict stalls the event loop.
+
+Python grows a dict at one insertion: it moves all keys, which takes 30 ms for 700,000 keys. Two
+dicts with the same keys grow at the same time. Here, each of the small dicts grows alone.
+"""
+
+from collections.abc import Callable, Iterator, KeysView, Mapping
+from typing import Any, TypeVar, overload
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+WHOLE_MAX = 30_000  # keys of one dict; more keys are split
+PARTS = 251  # a prime, so that the keys of a part differ in the low bits of their hashes
+
+
+class SplitDict(Mapping[str, V]):
+    """A dict of texts in which no operation on a key takes longer than a few milliseconds.
+
+    Up to *whole_max* keys are in one dict, in the order of their insertion. More keys are split by
+    hash over `PARTS` dicts, and stay split; their order is then that of the parts.
+
+    *Guarantees.* Keys may be added and removed during an iteration over the keys. It yields each
+    key once that is present from its start to its end.
+    """
+
+    __slots__ = ("_parts", "_whole_max")
+
+    def __init__(self, *, whole_max: int = WHOLE_MAX) -> None:
+        self._parts: list[dict[str, V]] = [{}]
+        self._whole_max = whole_max
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __bool__(self) -> bool:
+        return any(self._parts)
+
+    def __iter__(self) -> Iterator[str]:
+        for part in self._parts:
+            yield from tuple(part)
+
+    def __contains__(self, key: object) -> bool:
+        parts = self._parts
+        return key in parts[hash(key) % len(parts)]
+
+    def __getitem__(self, key: str) -> V:
+        parts = self._parts
+        return parts[hash(key) % len(parts)][key]
+
+    def __setitem__(self, key: str, value: V) -> None:
+        parts = self._parts
+        part = parts[hash(key) % len(parts)]
+        part[key] = value
+        if len(part) > self._whole_max and len(parts) == 1:
+            self._split(part)
+
+    @overload
+    def get(self, key: str, /) -> V | None: ...
+    @overload
+    def get(self, key: str, /, default: V | T) -> V | T: ...
+    def get(self, key: str, /, default: V | T | None = None) -> V | T | None:
+        """Return the value of *key*, or *default*."""
+        parts = self._parts
+        return parts[hash(key) % len(parts)].get(key, default)
+
+    def pop(self, key: str) -> V | None:
+        """Remove *key*, and return its value; None if it is not present."""
+        parts = self._parts
+        return parts[hash(key) % len(parts)].pop(key, None)
+
+    def drain(self) -> Iterator[None]:
+        """Remove all keys, one by one.
+
+        Python would free a million values at once, which stalls the event loop.
+        """
+        for part in self._parts:
+            while part:
+                part.popitem()
+                yield
+
+    @property
+    def is_split(self) -> bool:
+        """True if the keys are split by hash."""
+        return len(self._parts) > 1
+
+    def part(self, number: int) -> tuple[str, ...]:
+        """Return the keys whose hashes have this remainder by `PARTS`, of a split dict."""
+        return tuple(self._parts[number])
+
+    def _split(self, whole: dict[str, V]) -> None:
+        parts: list[dict[str, V]] = [{} for _ in range(PARTS)]
+        for key, value in whole.items():
+            parts[hash(key) % PARTS][key] = value
+        self._parts = parts
+
+
+class CurrentKeys(KeysView[str]):
+    """The keys of the current one of several dicts, each of which replaces the one before.
+
+    *Guarantees.* An iteration yields each key once that is present all the time, in every dict that
+    is current in between.
+    """
+
+    def __init__(self, current: Callable[[], SplitDict[Any]]) -> None:
+        self._current = current
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._current()
+
+    def __iter__(self) -> Iterator[str]:
+        return self.iterate()
+
+    def iterate(self, start: float = 0.0) -> Iterator[str]:
+        """Yield all keys; *start* is the share of them before the first one, 0 to 1."""
+        keys = self._current()
+        if not keys.is_split:
+            whole = tuple(keys)
+            first = int(start * len(whole))
+            yield from whole[first:]
+            yield from whole[:first]
+            return
+        first = int(start * PARTS)
+        for iterated in range(PARTS):
+            keys = self._current()
+            if not keys.is_split:
+                yield from [key for key in keys if (hash(key) - first) % PARTS >= iterated]
+                return
+            yield from keys.part((first + iterated) % PARTS)

@@ -1,0 +1,63 @@
+"""A dict of many keys grows in small parts, in the order of insertion while it is small."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from natsctl.split_dict import PARTS, WHOLE_MAX, CurrentKeys, SplitDict
+
+FEW = [f"key-{number}" for number in range(WHOLE_MAX)]
+MANY = [f"key-{number}" for number in range(3 * WHOLE_MAX)]
+
+
+def filled(keys: list[str]) -> SplitDict[int]:
+    table = SplitDict[int]()
+    for number, key in enumerate(keys):
+        table[key] = number
+    return table
+
+
+@pytest.fixture(scope="module")
+def many() -> SplitDict[int]:
+    return filled(MANY)
+
+
+def test_a_few_keys_have_the_order_of_their_insertion() -> None:
+    few = filled(FEW)
+    assert not few.is_split
+    assert list(few) == FEW
+
+
+def test_many_keys_are_split_into_small_parts(many: SplitDict[int]) -> None:
+    sizes = [len(many.part(number)) for number in range(PARTS)]
+    assert sum(sizes) == len(MANY)
+    assert max(sizes) < 2 * len(MANY) / PARTS
+
+
+def test_each_key_of_many_has_its_value(many: SplitDict[int]) -> None:
+    assert dict(many) == {key: number for number, key in enumerate(MANY)}
+
+
+def test_a_missing_key_raises(many: SplitDict[int]) -> None:
+    with pytest.raises(KeyError):
+        many["missing"]
+    assert many.get("missing", 0) == 0
+
+
+def test_draining_removes_one_key_per_step() -> None:
+    table = filled(MANY)
+    steps: Iterator[None] = table.drain()
+    assert sum(1 for _ in islice(steps, 100)) == 100
+    assert len(table) == len(MANY) - 100
+    assert sum(1 for _ in steps) == len(MANY) - 100
+    assert not table
+
+
+@pytest.mark.parametrize("keys", [FEW, MANY], ids=["few", "many"])
+def test_an_iteration_begins_at_a_share_of_the_keys(keys: list[str]) -> None:
+    table = filled(keys)
+    half = list(CurrentKeys(lambda: table).iterate(0.5))
+    assert len(half) == len(keys)
+    first = list(CurrentKeys(lambda: table)).index(half[0])
+    assert 0.45 < first / len(keys) < 0.55
