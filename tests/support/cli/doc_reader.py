@@ -12,7 +12,7 @@ from typing import Self
 
 from tests.support.cli import forked_command
 from tests.support.cli.doc_page import RunCommand, SaveFile, Step
-from tests.support.cli.forked_process import SERVER_OF_THIS_PROCESS
+from tests.support.cli.forked_process import FORKS
 from tests.support.cli.natsctl_command import LIMIT_S, ROOT
 from tests.support.eventually import eventually
 
@@ -96,7 +96,7 @@ class Reader:
         words = (sys.executable, "-IS", str(forked_command.__file__))
         program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         program.chmod(0o755)
-        control = SERVER_OF_THIS_PROCESS.control.fileno()
+        control = FORKS.control.fileno()
         self._descriptors = (control,)
         self._environ[forked_command.VARIABLE] = str(control)
         self._environ["PATH"] = f"{programs}:{self._environ['PATH']}"

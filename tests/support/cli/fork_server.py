@@ -2,10 +2,12 @@
 
     python tests/support/cli/fork_server.py SOCKET
 
-reads requests from the inherited socket SOCKET (`SOCK_SEQPACKET`): a JSON object with `arguments`,
-`folder` and `environ`, and four file descriptors: standard input, output and error, and a socket.
-The command's process id and, when the command has ended, its wait status are sent to that socket as
-two lines. Importing natsctl takes half a second of processor time, and forking some milliseconds.
+listens on the inherited socket SOCKET (`SOCK_SEQPACKET`). The workers of a run of tests connect to
+it, and share one server. A request is a JSON object with `arguments`, `folder` and `environ`, and
+four file descriptors: standard input, output and error, and a socket. The command's process id and,
+when the command has ended, its wait status are sent to that socket as two lines. The commands of a
+connection are killed when the connection is closed. Importing natsctl, with the first connection,
+takes a second of processor time, and forking some milliseconds.
 
 A command ends as a new interpreter ends, but without freeing every object, which would copy the
 memory that it shares with this process: threads are joined, exit functions run and output is
@@ -25,8 +27,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-
-from typer.main import get_command
+from typing import NamedTuple, NoReturn
 
 from tests.support.servers import process
 
@@ -48,73 +49,95 @@ def preload() -> None:
         if not name.endswith("__main__"):
             importlib.import_module(name)
     program = importlib.import_module("natsctl.cli.main").app
+    get_command = importlib.import_module("typer.main").get_command
     get_command(program).make_context("natsctl", [], resilient_parsing=True)  # loads pydantic
     gc.collect()
     gc.freeze()
 
 
-class Commands:
-    """The running commands, and the sockets to which their ends are reported."""
+class Command(NamedTuple):
+    """A running command: the socket for its wait status, and the connection that requested it."""
 
-    def __init__(self) -> None:
-        self._reports: dict[int, int] = {}  # a process id, and the descriptor of a socket
+    report: int
+    connection: socket.socket
+
+
+class Server:
+    """Runs commands for all connections, until it is killed."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._connections: list[socket.socket] = []
+        self._commands: dict[int, Command] = {}  # by process id
         self._ends, self._wakeup = os.pipe()  # readable if a command has ended
         os.set_blocking(self._wakeup, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
 
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when a command has ended."""
-        return self._ends
+    def serve(self) -> None:
+        """Fork for each request."""
+        self._accept()
+        preload()
+        while True:
+            sources: list[socket.socket | int]
+            sources = [self._ends, self._listener, *self._connections]
+            readable, _, _ = select.select(sources, [], [])
+            for source in readable:
+                if isinstance(source, int):
+                    self._report_ends()
+                elif source is self._listener:
+                    self._accept()
+                else:
+                    self._receive(source)
 
-    def start(self, request: dict[str, object], files: list[int], control: socket.socket) -> None:
-        """Start a command in another process, and send its process id to the last of the files."""
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        self._connections.append(connection)
+
+    def _receive(self, connection: socket.socket) -> None:
+        data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES_MAX, 4)
+        if data:
+            self._start(json.loads(data), files, connection)
+            return
+        for pid, command in self._commands.items():
+            if command.connection is connection:
+                os.kill(pid, signal.SIGKILL)
+        self._connections.remove(connection)
+        connection.close()
+
+    def _start(
+        self, request: dict[str, object], files: list[int], connection: socket.socket
+    ) -> None:
         report = files.pop()
         pid = os.fork()
         if pid == 0:
             process.die_with_parent()
-            control.close()
-            self._forget(report)
+            self._leave(report)
             _become(request, files)
-            return
         for file in files:
             os.close(file)
-        self._reports[pid] = report
+        self._commands[pid] = Command(report, connection)
         _send(report, pid)
 
-    def report_ends(self) -> None:
-        """Send the wait status of each command that has ended to its socket."""
+    def _report_ends(self) -> None:
         os.read(self._ends, REQUEST_BYTES_MAX)
-        while self._reports:
+        while self._commands:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            report = self._reports.pop(pid)
+            report = self._commands.pop(pid).report
             _send(report, status)
             os.close(report)
 
-    def _forget(self, report: int) -> None:
-        """Release in the process of a command what belongs to the fork server."""
+    def _leave(self, report: int) -> None:
+        """Release in the process of a command what belongs to this server."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for file in (report, self._ends, self._wakeup, *self._reports.values()):
+        reports = (command.report for command in self._commands.values())
+        for file in (report, self._ends, self._wakeup, *reports):
             os.close(file)
-
-
-def serve(control: socket.socket) -> None:
-    """Fork for each request, until the other end of the socket is closed."""
-    preload()
-    commands = Commands()
-    sources: list[socket.socket | Commands] = [control, commands]
-    while True:
-        readable, _, _ = select.select(sources, [], [])
-        if commands in readable:
-            commands.report_ends()
-        if control in readable:
-            data, files, _, _ = socket.recv_fds(control, REQUEST_BYTES_MAX, 4)
-            if not data:
-                return
-            commands.start(json.loads(data), files, control)
+        for opened in (self._listener, *self._connections):
+            opened.close()
 
 
 def _send(report: int, number: int) -> None:
@@ -122,7 +145,7 @@ def _send(report: int, number: int) -> None:
         os.write(report, b"%d\n" % number)
 
 
-def _become(request: dict[str, object], files: list[int]) -> None:
+def _become(request: dict[str, object], files: list[int]) -> NoReturn:
     """Run the command line in this process, as a new interpreter would."""
     for number, file in enumerate(files):
         os.dup2(file, number)
@@ -144,7 +167,7 @@ def _become(request: dict[str, object], files: list[int]) -> None:
     _end(0)
 
 
-def _end(status: object) -> None:
+def _end(status: object) -> NoReturn:
     """End this process as the interpreter does, but free no objects."""
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public one
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no public one
@@ -154,4 +177,4 @@ def _end(status: object) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    Server(socket.socket(fileno=int(sys.argv[1]))).serve()

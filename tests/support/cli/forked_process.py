@@ -20,10 +20,40 @@ ROOT = Path(__file__).parents[3]
 
 
 class ForkServer:
-    """The fork server of this process. It starts with the first command."""
+    """A running fork server, which belongs to this process, and its address."""
 
     def __init__(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind("")  # Linux chooses a free address
+            listener.listen()
+            self.address = listener.getsockname().decode()
+            self._process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(listener.fileno())],
+                pass_fds=(listener.fileno(),),
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
+            )
+
+    def stop(self) -> None:
+        """Kill the server and its commands."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Forks:
+    """The connection of this process to a fork server.
+
+    It is a server of this process, which the first command starts, unless `share` names another.
+    """
+
+    def __init__(self) -> None:
+        self._address: str | None = None
         self._control: socket.socket | None = None
+
+    def share(self, address: str) -> None:
+        """Connect to the server with this address, with the first command."""
+        self._address = address
 
     async def start(
         self,
@@ -48,28 +78,18 @@ class ForkServer:
 
     @property
     def control(self) -> socket.socket:
-        """The socket for requests; the first use starts the server."""
+        """The socket for requests."""
         if self._control is None:
-            self._control = self._started()
+            self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._control.connect(self._address or _own_server())
+            atexit.register(self._control.close)
         return self._control
 
-    def _started(self) -> socket.socket:
-        control, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with other_end:
-            server = subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(other_end.fileno())],
-                pass_fds=(other_end.fileno(),),
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
-            )
-        atexit.register(self._stop, control, server)
-        return control
 
-    @staticmethod
-    def _stop(control: socket.socket, server: "subprocess.Popen[bytes]") -> None:
-        control.close()
-        server.wait(timeout=60)
+def _own_server() -> str:
+    server = ForkServer()
+    atexit.register(server.stop)
+    return server.address
 
 
 class ForkedProcess:
@@ -106,7 +126,7 @@ class ForkedProcess:
         return self.returncode
 
 
-SERVER_OF_THIS_PROCESS = ForkServer()
+FORKS = Forks()
 
 
 async def forked(
@@ -117,7 +137,7 @@ async def forked(
     *environ* is added to the environment of this process.
     """
     with tempfile.TemporaryFile() as nothing:
-        return await SERVER_OF_THIS_PROCESS.start(
+        return await FORKS.start(
             arguments,
             folder=folder,
             environ={**os.environ, **(environ or {})},

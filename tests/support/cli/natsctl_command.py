@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 import pytest
 
 from natsctl.cli.main import run
-from tests.support.cli.forked_process import SERVER_OF_THIS_PROCESS, ForkedProcess, read_to_end
+from tests.support.cli.forked_process import FORKS, ForkedProcess, read_to_end
 from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -153,7 +153,7 @@ class Natsctl:
 
     async def _fork(self, *words: str, stdin: int, files: Sequence[IO[str] | int]) -> ForkedProcess:
         out, err = (file if isinstance(file, int) else file.fileno() for file in files)
-        return await SERVER_OF_THIS_PROCESS.start(
+        return await FORKS.start(
             words, folder=self.folder, environ=self.environ, stdin=stdin, stdout=out, stderr=err
         )
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.cli.forked_process import FORKS, ForkServer
+
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.workermanage import WorkerController
@@ -29,6 +31,7 @@ SHARED = {  # a fixture of the group's tests, and the name of the group
 KUBE = "kube"  # the parameter of a contract test that requests `kube_server` while it runs
 FILES_TOGETHER = "tests/unit/"  # the tests of a file share what the first one imports
 FILE = "groups_file"
+FORK_SERVER = "fork_server"
 WRITER = "gw0"
 GROUP: pytest.StashKey[str | None] = pytest.StashKey()
 SERVERS: pytest.StashKey[ExitStack] = pytest.StashKey()
@@ -65,10 +68,15 @@ class Distribution:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "groups.json"
+        self._forks = ForkServer()
 
     def pytest_configure_node(self, node: "WorkerController") -> None:
-        """Tell a worker which file to write."""
+        """Name the file to write and the fork server to a worker."""
         node.workerinput[FILE] = str(self._file)
+        node.workerinput[FORK_SERVER] = self._forks.address
+
+    def pytest_unconfigure(self) -> None:
+        self._forks.stop()
 
     def pytest_xdist_make_scheduler(
         self, config: pytest.Config, log: "Producer"
@@ -80,7 +88,9 @@ class Distribution:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the distribution, if this process distributes tests."""
-    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+    if worker := getattr(config, "workerinput", None):
+        FORKS.share(worker[FORK_SERVER])
+    elif config.getoption("dist", "no") != "no":
         folder = tempfile.TemporaryDirectory(prefix="natsctl-tests-")
         config.add_cleanup(folder.cleanup)
         config.pluginmanager.register(Distribution(Path(folder.name)))
