@@ -121,6 +121,20 @@ async def test_a_key_purged_while_no_leader_ran_is_synced_by_the_next_leader() -
     await two.stop()
 
 
+async def test_an_owner_that_vanished_while_no_leader_ran_is_synced_by_the_next_leader() -> None:
+    stores = MemoryStores()
+    client = AppClient(stores)
+    one = await process(stores, Apps())
+    await client.app("shop")
+    await eventually(lambda: client.part_keys == ["shop.main"])
+    await one.kill()
+    stores.store(APPS).vanish("shop")  # no marker, and no event of a watch
+    two = await process(stores, Idle())
+    assert not two.runtime.holds("shop")
+    await eventually(lambda: "shop" in two.controller.syncs, within_s=2 * TTL_S)
+    await two.stop()
+
+
 class ForgetfulStore(MemoryStore):
     """Remembers nothing while it is away."""
 

@@ -1,0 +1,283 @@
+"""The records in the bucket natsctl pause a controller, and the deleted objects of its keys."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from natsctl.core.cache.informer import Informer
+from natsctl.core.pausing.pause_reports import WHOLE, PauseReports
+from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
+from natsctl.core.pausing.pausing import (
+    LISTED_S,
+    PAUSES,
+    Pausing,
+    controller_record,
+    deaths_record,
+    key_record,
+)
+from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
+from natsctl.errors import PermissionDeniedError, StoreError
+from natsctl.model.kinds import Kind
+from natsctl.model.pause import Pause
+from natsctl.model.recorder import EventType
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from tests.support.controllers.app_controller import APPS, SlowStores, put
+
+WHOLE_RECORD = controller_record("apps")
+HELD = Pause(reason="waits for a disk")
+
+
+class Bench:
+    """A controller with one sync loop of apps, none of which exists."""
+
+    def __init__(self, stores: MemoryStores | None = None) -> None:
+        self.stores = MemoryStores() if stores is None else stores
+        self.records = self.stores.store(PAUSES)
+        self.events: list[tuple[str, str, str]] = []  # the key, the reason and the message
+        self.pausing = Pausing("apps")
+        self.apps = self.loop(lambda key: key != "foreign")
+
+    def loop(self, holds: Callable[[str], bool]) -> PausedKeys:
+        """Return the paused keys of one more sync loop of apps."""
+        paused = self.pausing.keys(holds)
+        paused.follow((Informer(MemoryStore(APPS), APPS),))
+        return paused
+
+    def report(self) -> None:
+        """Record the events of pauses from now on."""
+        self.pausing.report_to(PauseReports("apps", holds=self.apps.holds, event=self._event))
+
+    def _event(self, key: str, _type: EventType, reason: str, message: str) -> None:
+        self.events.append((key, reason, message))
+
+    async def set(self, name: str, value: str | bytes) -> None:
+        await put(self.records, name, value.encode() if isinstance(value, str) else value)
+        await asyncio.sleep(0.01)
+
+    async def remove(self, name: str) -> None:
+        await self.records.delete(name)
+        await asyncio.sleep(0.01)
+
+    async def waits(self) -> bool:
+        """Return whether the whole controller is paused, as its workers see it."""
+        try:
+            await asyncio.wait_for(self.pausing.wait_running(), 0.01)
+        except TimeoutError:
+            return True
+        return False
+
+
+@asynccontextmanager
+async def watching(bench: Bench) -> AsyncIterator[None]:
+    """Follow the records while the context lasts, after they were listed."""
+    async with bench.pausing.watching(bench.stores):
+        await bench.pausing.listed.wait()
+        yield
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def lasting(seconds: float) -> str:
+    """Return the text of a pause that ends so many seconds from now."""
+    until = datetime.now(UTC) + timedelta(seconds=seconds)
+    return Pause(until=until.isoformat()).text
+
+
+def dead(state: str, count: int = DEATHS_MAX) -> bytes:
+    return msgspec.json.encode(Deaths(count=count, last="2026-01-01T00:00:00Z", state=state))
+
+
+async def test_without_stores_no_record_pauses_the_controller(bench: Bench) -> None:
+    async with bench.pausing.watching(None):
+        assert bench.pausing.listed.is_set()
+        assert not await bench.waits()
+
+
+class TestTheRecordOfTheController:
+    async def test_pauses_it_until_the_record_is_deleted(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(WHOLE_RECORD, HELD.text)
+            assert bench.pausing.whole == HELD
+            assert await bench.waits()
+            await bench.remove(WHOLE_RECORD)
+            assert bench.pausing.whole is None
+            assert not await bench.waits()
+
+    async def test_is_listed_before_any_key_is_synced(self) -> None:
+        stores = SlowStores()
+        bench = Bench(stores)
+        await put(bench.records, WHOLE_RECORD, b"true")
+        with stores.store(PAUSES).held_up():
+            async with bench.pausing.watching(stores):
+                await asyncio.sleep(LISTED_S - 1)
+                assert not bench.pausing.listed.is_set()
+
+    async def test_ends_the_pause_at_its_time(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(WHOLE_RECORD, lasting(3 * RECHECK_S))
+            await asyncio.sleep(2.9 * RECHECK_S)
+            assert await bench.waits()
+            await asyncio.sleep(0.2 * RECHECK_S)
+            assert not await bench.waits()
+
+    async def test_has_the_last_end_of_the_pause(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(WHOLE_RECORD, lasting(10))
+            await bench.set(WHOLE_RECORD, HELD.text)
+            await asyncio.sleep(20)
+            assert bench.pausing.whole == HELD
+
+    async def test_may_be_over(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(WHOLE_RECORD, lasting(-1))
+            assert bench.pausing.whole is None
+
+    async def test_is_reported_if_it_changes_after_the_start(self, bench: Bench) -> None:
+        await put(bench.records, WHOLE_RECORD, b"old")
+        bench.report()
+        async with watching(bench):
+            assert bench.events == []
+            await bench.set(WHOLE_RECORD, HELD.text)
+            await bench.set(WHOLE_RECORD, HELD.text)
+            await bench.remove(WHOLE_RECORD)
+        assert bench.events == [
+            (WHOLE, "Paused", "paused waits for a disk"),
+            (WHOLE, "Resumed", "resumed; it was paused waits for a disk"),
+        ]
+
+    async def test_does_not_pause_another_controller(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(controller_record("others"), HELD.text)
+            assert bench.pausing.whole is None
+
+
+class TestTheRecordOfADeletedObject:
+    async def test_pauses_its_key_until_the_record_is_deleted(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(key_record("apps", "apps", "eu.shop"), HELD.text)
+            assert bench.pausing.pauses() == {"eu.shop": HELD}
+            await bench.remove(key_record("apps", "apps", "eu.shop"))
+            assert bench.pausing.pauses() == {}
+
+    async def test_concerns_the_loops_of_its_bucket(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(key_record("apps", "others", "shop"), HELD.text)
+            assert bench.pausing.pauses() == {}
+
+    async def test_resumes_its_key_if_it_has_no_pause(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(key_record("apps", "apps", "shop"), HELD.text)
+            await bench.set(key_record("apps", "apps", "shop"), "false")
+            assert bench.pausing.pauses() == {}
+
+    async def test_may_have_bytes_that_are_no_text(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(key_record("apps", "apps", "shop"), b"\xff")
+            assert list(bench.pausing.pauses()) == ["shop"]
+
+    async def test_counts_if_this_process_syncs_the_key(self, bench: Bench) -> None:
+        async with watching(bench):
+            for key in ("shop", "foreign"):
+                await bench.set(key_record("apps", "apps", key), HELD.text)
+            assert (bench.pausing.count, len(bench.pausing.pauses())) == (1, 2)
+
+
+class TestThePauseOfAKey:
+    async def test_is_its_own_or_that_of_the_controller(self, bench: Bench) -> None:
+        bench.loop(lambda _: True)
+        async with watching(bench):
+            await bench.set(key_record("apps", "apps", "shop"), HELD.text)
+            assert (bench.pausing.of("shop"), bench.pausing.of("market")) == (HELD, None)
+            await bench.set(WHOLE_RECORD, "all")
+            assert bench.pausing.of("shop") == bench.pausing.of("market") == Pause(reason="all")
+
+    async def test_comes_with_the_command_that_resumes_it(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(key_record("apps", "apps", "shop"), HELD.text)
+            advice = "shop is paused waits for a disk: natsctl resume shop"
+            assert (bench.pausing.advice("shop"), bench.pausing.advice("market")) == (advice, "")
+            await bench.set(WHOLE_RECORD, "all")
+            resume = "controller apps is paused all: natsctl resume --all -c apps"
+            assert bench.pausing.advice("shop") == resume
+
+    async def test_is_reported_for_loops_that_begin_later_too(self, bench: Bench) -> None:
+        bench.report()
+        later = bench.loop(lambda _: True)
+        async with watching(bench):
+            await bench.set(key_record("apps", "apps", "shop"), HELD.text)
+            await bench.remove(key_record("apps", "apps", "shop"))
+        assert [reason for _, reason, _ in bench.events] == ["Resumed"] * 2
+        assert later.pauses == {}
+
+
+class TestRecordsThatCannotBeRead:
+    async def test_delay_the_start_for_a_while(self, caplog: pytest.LogCaptureFixture) -> None:
+        stores = SlowStores()
+        bench = Bench(stores)
+        with stores.store(PAUSES).held_up():
+            async with bench.pausing.watching(stores):
+                await asyncio.sleep(LISTED_S + 1)
+                assert bench.pausing.listed.is_set()
+        assert caplog.text.count("cannot list the pauses in the bucket natsctl") == 1
+
+    async def test_are_read_once_the_permission_is_there(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await put(bench.records, WHOLE_RECORD, b"true")
+        bench.records.fail(PermissionDeniedError("you may not"))
+        async with watching(bench):
+            assert asyncio.get_running_loop().time() < LISTED_S
+            await asyncio.sleep(3.5 * RECHECK_S)
+            assert caplog.text.count("cannot read the pauses of controllers") == 1
+            bench.records.fail(None)
+            await asyncio.sleep(RECHECK_S)
+            assert await bench.waits()
+        assert "cannot list the pauses" not in caplog.text
+
+    async def test_pause_nothing_if_their_bucket_cannot_be_opened(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class NoStores(MemoryStores):
+            async def open(self, kind: Kind[object]) -> MemoryStore:
+                raise StoreError(f"no {kind.name}")
+
+        bench = Bench()
+        async with bench.pausing.watching(NoStores()):
+            assert bench.pausing.listed.is_set()
+            assert not await bench.waits()
+        assert caplog.text.count("cannot read the pauses of controllers") == 1
+
+
+class TestTheRecordOfDeaths:
+    async def test_quarantines_the_key_until_the_record_is_deleted(self, bench: Bench) -> None:
+        name = deaths_record("apps", "apps", "eu.shop")
+        async with watching(bench):
+            await bench.set(name, dead(""))
+            assert list(bench.pausing.quarantined()) == ["eu.shop"]
+            await bench.remove(name)
+            assert bench.pausing.quarantined() == {}
+
+    async def test_concerns_the_loops_of_its_place(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(deaths_record("apps", "others", "shop"), dead(""))
+            assert bench.pausing.quarantined() == {}
+
+    async def test_counts_if_this_process_syncs_the_key(self, bench: Bench) -> None:
+        async with watching(bench):
+            for key in ("shop", "foreign"):
+                await bench.set(deaths_record("apps", "apps", key), dead(""))
+            assert (bench.pausing.quarantined_count, len(bench.pausing.quarantined())) == (1, 2)
+
+    async def test_is_deleted_if_the_object_has_changed_since(self, bench: Bench) -> None:
+        await put(bench.records, deaths_record("apps", "apps", "shop"), dead("another state"))
+        async with watching(bench):
+            await bench.pausing.note_deaths(bench.apps)
+            await asyncio.sleep(1)
+            assert list(bench.records.keys()) == []
