@@ -5,7 +5,11 @@ import math
 
 import pytest
 
+from natsctl import kv
+from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.tape import RecordedError, StoreCall, Tape
 from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.recording.recordings import KeptSync
 from natsctl.core.sync.history import (
     PAST_S,
     REASON_EXISTS,
@@ -18,10 +22,12 @@ from natsctl.errors import ExistsError, NatsctlError, RetryAfter, StoreError, St
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.store import Stored
+from natsctl.testing.memory import MemoryStore
 from natsctl.testing.recorder import MemoryRecorder
 
 SHOP = Reference("v1", "ConfigMap", "shop", "default")
-STORED = Stored("shop", 7, b"{}")
+STORED, LAST = Stored("shop", 7, b"{}"), Stored("shop", 5, b"{}")
+SITES: Informer[bytes] = Informer(MemoryStore(BYTES := kv(bytes, bucket="sites")), BYTES)
 
 
 @pytest.fixture
@@ -257,6 +263,116 @@ class TestEarlierFailures:
         await history.keep_only("bank".__eq__)
         counts = [await history.past_failures(key, OSError()) for key in ("shop", "bank")]
         assert counts == [4, 0]
+
+
+class Kept:
+    """Keeps recordings in a list; `wanted` has the keys whose successful syncs are kept."""
+
+    def __init__(self, *wanted: str, successes: bool = True) -> None:
+        self.successes = successes
+        self.syncs: list[KeptSync] = []
+        self._wanted = wanted
+
+    def tape(self) -> Tape:
+        return []
+
+    def wants(self, controller: str, key: str) -> bool:
+        return controller == "apps" and key in self._wanted
+
+    def keep(self, recorded: KeptSync) -> None:
+        self.syncs.append(recorded)
+
+
+def call(verb: str, error: RecordedError | None = None) -> StoreCall:
+    return StoreCall("pages", verb, "shop", b"{}", None, error, 0.0)
+
+
+FAILURE = RecordedError("natsctl.errors:StoreError", "away")
+
+
+def raised(error: StoreError) -> StoreError:
+    """Return the error after a function has raised it."""
+    try:
+        raise error
+    except StoreError as caught:
+        return caught
+
+
+class TestRecordings:
+    def history(self, kept: Kept) -> SyncHistory:
+        history = SyncHistory("apps")
+        history.recorder = kept
+        return history
+
+    @pytest.mark.parametrize(
+        ("wanted", "successes", "count"),
+        [("shop", True, 1), ("bank", True, 0), ("shop", False, 0)],
+    )
+    async def test_a_successful_sync_is_kept_if_it_is_wanted(
+        self, wanted: str, *, successes: bool, count: int
+    ) -> None:
+        history = self.history(kept := Kept(wanted, successes=successes))
+        history.succeeded(begin(history), now(), failed=False)
+        assert len(kept.syncs) == count
+
+    @pytest.mark.parametrize(
+        ("error", "wanted", "count"),
+        [
+            (NatsctlError("no"), "bank", 1),
+            (RetryAfter(5), "shop", 1),
+            (RetryAfter(5), "bank", 0),
+            (asyncio.CancelledError(), "shop", 0),
+        ],
+        ids=["failure", "wanted delay", "other delay", "cancelled"],
+    )
+    async def test_a_failed_sync_is_kept_unless_it_was_delayed_or_cancelled(
+        self, error: BaseException, wanted: str, count: int
+    ) -> None:
+        history = self.history(kept := Kept(wanted))
+        history.failed(begin(history), error, now(), failures=1)
+        assert len(kept.syncs) == count
+
+    async def test_a_sync_that_began_before_recordings_is_not_kept(self) -> None:
+        history, kept = SyncHistory("apps"), Kept("shop")
+        run = begin(history)
+        history.recorder = kept
+        history.succeeded(run, now(), failed=False)
+        assert kept.syncs == []
+
+    async def test_a_sync_is_kept_once(self) -> None:
+        history = self.history(kept := Kept("shop"))
+        run = begin(history)
+        for _ in range(2):
+            history.succeeded(run, now(), failed=False)
+        assert len(kept.syncs) == 1
+
+    async def test_a_recording_has_the_sync_and_its_notes(self) -> None:
+        history = self.history(kept := Kept("shop"))
+        history.around = lambda key, notes: ((SITES, key, STORED),) * len(notes)
+        run = history.begin("shop", "put", STORED, last=LAST)
+        assert isinstance(run.tape, list)
+        run.tape.append(call("get"))
+        await asyncio.sleep(5)
+        history.succeeded(run, now(), failed=False, after_s=60.0)
+        [sync] = kept.syncs
+        assert (sync.controller, sync.key, sync.operation) == ("apps", "shop", "put")
+        assert (sync.started, sync.duration_s, sync.after_s) == (run.started, 5, 60.0)
+        assert (sync.stored, sync.last) == (STORED, LAST)
+        assert (sync.notes, sync.around) == ((call("get"),), ((SITES, "shop", STORED),))
+        assert (sync.error, sync.frames, sync.failures) == (None, (), 0)
+
+    async def test_the_recording_of_a_failure_has_its_error_and_the_failures_before(self) -> None:
+        history = self.history(kept := Kept())
+        history.failed(begin(history), raised(StoreError("away")), now(), failures=3)
+        [sync] = kept.syncs
+        assert (sync.error, sync.failures, len(sync.frames)) == (FAILURE, 2, 1)
+
+    def test_the_successful_writes_on_a_tape_are_counted(self) -> None:
+        verbs = ("create", "update", "apply", "patch_status", "delete", "get")
+        run = SyncRun("shop", operation="put", started_s=0.0, begun=0.0)
+        run.tape = [*map(call, verbs), *(call(verb, FAILURE) for verb in verbs)]
+        run.count_writes()
+        assert (run.created, run.updated, run.deleted) == (1, 3, 1)
 
 
 def test_a_note_of_a_sync_without_an_object_has_no_revision() -> None:
