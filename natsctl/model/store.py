@@ -4,7 +4,7 @@ A backend implements `Store`; no module above this one depends on a backend. Val
 as bytes, so that a value is decoded only if it is read.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
@@ -172,8 +172,14 @@ class Store(Protocol):
         """Return the states and deletions of the key that the store still has, oldest first."""
         ...
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """Yield the existing objects and then every change, in the store's order.
+
+        *shown* is a live view of the keys of the objects that exist by the events that the reader
+        has taken, for a watch that compares them with the store. Such a watch keeps the keys itself
+        if the reader has no view.
 
         Iterating raises `WatchBrokenError` if the watch breaks. Leaving the context removes
         everything that the watch created at the server.

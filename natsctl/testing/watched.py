@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -57,7 +57,10 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
         self._watched = objects
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async def watch(
+        self,
+        shown: Collection[str] | None = None,  # noqa: ARG002 - it compares no keys
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
         await self._pass()
         with self._watched.queue() as queue:

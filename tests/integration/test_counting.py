@@ -10,6 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from natsctl.core.cache.cache import Cache
 from natsctl.core.task_group import together
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket.store import KvStore
@@ -47,16 +48,22 @@ async def churn(admin: Client) -> None:
         await asyncio.sleep(0.02)
 
 
-async def follow(store: KvStore, listed: asyncio.Event) -> None:
-    """Watch the bucket and set *listed* after the list. Raises the errors of the watch."""
-    async with store.watch() as events:
+async def follow(store: KvStore, listed: asyncio.Event, cache: Cache[bytes] | None = None) -> None:
+    """Watch the bucket and set *listed* after the list. Raises the errors of the watch.
+
+    With *cache*, the watch compares the keys of the cache with those of the bucket.
+    """
+    async with store.watch(None if cache is None else cache.shown) as events:
         async for event in events:
+            if cache is not None:
+                list(cache.apply(event))
             if isinstance(event, Listed):
                 listed.set()
 
 
+@pytest.mark.parametrize("cache", [None, Cache(THINGS)])
 async def test_keys_under_constant_changes_are_counted_without_a_list(
-    nats_server: NatsServer, admin: Client
+    nats_server: NatsServer, admin: Client, cache: Cache[bytes] | None
 ) -> None:
     counted = listings = 0
 
@@ -68,7 +75,7 @@ async def test_keys_under_constant_changes_are_counted_without_a_list(
     async with connect(nats_server.url, verify_s=0.2) as stores:
         store, listed = await stores.open(THINGS), asyncio.Event()
         async with together() as group:
-            watching = group.create_task(follow(store, listed))
+            watching = group.create_task(follow(store, listed, cache))
             await listed.wait()
             churning = group.create_task(churn(admin))
             await admin.subscribe("$JS.API.STREAM.INFO.KV_things", cb=count_requests)
@@ -79,14 +86,15 @@ async def test_keys_under_constant_changes_are_counted_without_a_list(
     assert listings == 0
 
 
+@pytest.mark.parametrize("cache", [None, Cache(THINGS)])
 async def test_a_purged_key_is_detected_under_constant_changes(
-    nats_server: NatsServer, admin: Client
+    nats_server: NatsServer, admin: Client, cache: Cache[bytes] | None
 ) -> None:
     async with connect(nats_server.url, verify_s=0.2) as stores:
         store, listed = await stores.open(THINGS), asyncio.Event()
         await store.create("precious", b"x")
         churning = asyncio.create_task(churn(admin))
-        watching = asyncio.create_task(follow(store, listed))
+        watching = asyncio.create_task(follow(store, listed, cache))
         await listed.wait()
         purge = b'{"filter": "$KV.things.precious"}'
         await admin.request("$JS.API.STREAM.PURGE.KV_things", purge)

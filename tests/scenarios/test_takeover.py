@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
@@ -202,10 +202,12 @@ class SlowStore(WayStore):
     _way: Pace
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         self._way.listings += 1
         await asyncio.sleep(self._way.delay_s)
-        async with super().watch() as events:
+        async with super().watch(shown) as events:
             yield events
 
     async def newest_revision(self) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.decoded import DecodedObjects
 from natsctl.core.cache.index import Index, IndexFunc
@@ -184,6 +184,14 @@ class Cache(Generic[T]):
         """Return those of `keys` whose values are kept; a live view, also after a listing."""
         return CurrentKeys(lambda: self._state.objects)
 
+    @property
+    def shown(self) -> Collection[str]:
+        """A live view of the objects that exist by the events so far, also those of a listing.
+
+        Other tasks may run during an iteration.
+        """
+        return _Shown(lambda: self._state if self._listing is None else self._listing.after)
+
     def by_index(self, index: str, value: str) -> list[Stored]:
         """Return the objects with *value* in the named index, sorted by key."""
         indexed = map(self.get, sorted(self._state.indexes[index].keys(value)))
@@ -361,6 +369,25 @@ class Cache(Generic[T]):
     def _wake_key_waiters(self, key: str) -> None:
         for future in self._key_waiters.pop(key, ()):
             _resolve(future)
+
+
+class _Shown(Collection[str]):
+    """The keys of the objects in a state that changes, valid or not."""
+
+    def __init__(self, state: Callable[[], State[Any]]) -> None:
+        self._state = state
+
+    def __len__(self) -> int:
+        state = self._state()
+        return len(state) + len(state.rejected)
+
+    def __contains__(self, key: object) -> bool:
+        state = self._state()
+        return isinstance(key, str) and (key in state or key in state.rejected)
+
+    def __iter__(self) -> Iterator[str]:
+        state = self._state()
+        return chain(state.objects, state.unread, tuple(state.rejected))
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

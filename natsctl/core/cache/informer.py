@@ -146,7 +146,7 @@ class Informer(Generic[T]):
             started = clock()
             try:
                 with self._span() as establishing:
-                    async with self.store.watch() as events:
+                    async with self.store.watch(self.cache.shown) as events:
                         await self._follow(events, establishing)
             except StoreError as error:
                 if self.cache.kind.optional and isinstance(error, StoreMissingError):

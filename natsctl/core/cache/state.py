@@ -56,6 +56,7 @@ class State(Generic[T]):
         self.objects = SplitDict[Stored]()
         self.unread = PackedKeys()
         self.invalid: dict[str, Invalid] = {}
+        self.rejected: dict[str, None] = {}  # of the invalid objects, those without a last state
         self.indexes = indexes
 
     def __len__(self) -> int:
@@ -109,7 +110,7 @@ class State(Generic[T]):
             for index, values in indexed:
                 index.put(key, values)
         if self.invalid:
-            self.invalid.pop(key, None)
+            self._forget_invalid(key)
         self.objects[key] = stored
         if self.unread:
             self.unread.remove(key)
@@ -126,7 +127,7 @@ class State(Generic[T]):
         """Store the key, the revision and the primary of an object, without its value."""
         key = stored.key
         if self.invalid:
-            self.invalid.pop(key, None)
+            self._forget_invalid(key)
         for name, index in self.indexes.items():
             index.put(key, (primary,) if name == self._primary_index else ())
         self.objects.pop(key)
@@ -189,8 +190,10 @@ class State(Generic[T]):
     def reject(self, invalid: Invalid) -> None:
         """Store an invalid object; its last valid state stays if it was read."""
         key = invalid.stored.key
+        self._forget_invalid(key)
         self.invalid[key] = invalid
         if invalid.last is None:
+            self.rejected[key] = None
             self.objects.pop(key)
             self.unread.remove(key)
             for index in self.indexes.values():
@@ -210,7 +213,7 @@ class State(Generic[T]):
 
     def drop(self, key: str) -> Stored | None:
         """Remove the object, and return its last valid state."""
-        self.invalid.pop(key, None)
+        self._forget_invalid(key)
         for index in self.indexes.values():
             index.remove(key)
         last = self.objects.pop(key)
@@ -218,6 +221,10 @@ class State(Generic[T]):
             last = self.get(key)
             self.unread.remove(key)
         return last
+
+    def _forget_invalid(self, key: str) -> None:
+        self.invalid.pop(key, None)
+        self.rejected.pop(key, None)
 
     def skip(self, event: IllegalKey) -> None:
         """Store or remove a message whose name is not a legal key."""

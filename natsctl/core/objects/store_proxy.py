@@ -1,7 +1,7 @@
 """A store around another one, of which every call goes through one method."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -85,9 +85,11 @@ class StoreProxy(ABC, Generic[S]):
         """See `Store.history`."""
         return self._call("history", key, lambda: self._store.history(key))
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
-        return self._store.watch()
+        return self._store.watch(shown)
 
 
 class ManifestStoreProxy(StoreProxy[M]):

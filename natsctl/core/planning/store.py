@@ -1,7 +1,7 @@
 """A store whose writes stay in memory, above the stored objects."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
@@ -208,7 +208,10 @@ class PlanningStore:
     # ---- watch
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async def watch(
+        self,
+        shown: Collection[str] | None = None,  # noqa: ARG002 - the store has fewer keys
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
         async with AsyncExitStack() as stack:
             inbox = stack.enter_context(self._overlay.subscribed())

@@ -78,9 +78,11 @@ class BucketStore(KvStore):
         """Return the newest value of every key, sorted by key."""
         return await repeated(self._listing)
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
-        return self._dated()
+        return self._dated(shown)
 
     def dated(self, stored: Stored) -> Message:
         """Return *stored* as a message, with the time at which a watch saw it written, if any."""

@@ -1,6 +1,6 @@
 """Stores objects in JetStream KV buckets, with compare-and-set writes and reads at the leader."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any
@@ -118,9 +118,11 @@ class KvStore:
         except NotFoundError:
             return 0
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """See `Store.watch` and `KvWatch`."""
-        return self._watch()
+        return self._watch(shown)
 
     def _checked(self, key: str) -> str:
         if not matches(self._pattern, check_key(key)):

@@ -5,7 +5,7 @@ is missing from the list. A watch never resumes at a sequence, because a resumed
 report keys that an administrator purged, or that a recreated bucket no longer has.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, closing
 
 from natsctl.errors import NotFoundError, WatchBrokenError
@@ -52,8 +52,10 @@ class KvWatch:
         self._identity = _Identity()
 
     @asynccontextmanager
-    async def __call__(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """Establish the watch; leaving the context deletes the consumer.
+    async def __call__(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """Establish the watch; leaving the context deletes the consumer. See `Store.watch`.
 
         Waits for the connection. The events end with `WatchBrokenError` after a gap, a silence,
         a lost connection or a server's refusal.
@@ -65,7 +67,7 @@ class KvWatch:
             newest = await hedged(self._newest, every_s=AGAIN_S)
             async with (
                 self._consumers.open() as feed,
-                aclosing(self._events(feed, before, newest)) as events,
+                aclosing(self._events(feed, before, newest, _ReportedKeys(shown))) as events,
             ):
                 yield events
 
@@ -77,7 +79,7 @@ class KvWatch:
             return 0
 
     async def _events(
-        self, feed: Feed, state: StreamState, newest: int
+        self, feed: Feed, state: StreamState, newest: int, reported: "_ReportedKeys"
     ) -> AsyncGenerator[WatchEvent, None]:
         """Report what the bucket holds, up to *newest* at least, and then every change.
 
@@ -87,7 +89,6 @@ class KvWatch:
         then. After `PASSES`, the keys that are still missing are read at the leader. The server's
         number of pending messages proves nothing, because it can be too low.
         """
-        reported = _ReportedKeys()
         yield Listing(self._identity.of(state))
         async for events in self._list(feed, reported, state, newest):
             for event in events:
@@ -211,13 +212,18 @@ class KvWatch:
 class _ReportedKeys:
     """The keys that this watch has reported: those alive, and those with a delete marker.
 
+    Those alive are in *shown*, the view of the reader, if it has one. While the reader takes an
+    event, the view may lack it.
+
     `revision` is that of the consumer's newest message; some keys were read ahead of the consumer.
     `compared` is true if the keys were compared since the last check of the consumer, because the
     numbers of some streams always differ, such as those of a stream with other subjects.
     """
 
-    def __init__(self) -> None:
-        self.alive = SplitDict[None]()
+    def __init__(self, shown: Collection[str] | None) -> None:
+        own = SplitDict[None]()
+        self._own = own if shown is None else None
+        self.alive: Collection[str] = own if shown is None else shown
         self.deleted = Fingerprints()
         self.illegal: set[str] = set()  # names that are not legal keys
         self.revision = 0
@@ -268,14 +274,18 @@ class _ReportedKeys:
 
     def _event(self, item: Item) -> WatchEvent:
         if isinstance(item, Stored):
-            if item.key not in self.alive:
-                self.alive[item.key] = None
+            if self._own is None:
+                if self.deleted and item.key not in self.alive:
+                    self.deleted.discard(item.key)
+            elif item.key not in self._own:
+                self._own[item.key] = None
                 self.deleted.discard(item.key)
             return Applied(item)
         if isinstance(item, IllegalKey):
             self.illegal.add(item.key)
             return item
-        self.alive.pop(item.key)
+        if self._own is not None:
+            self._own.pop(item.key)
         self.deleted.add(item.key)
         return item
 

@@ -1,6 +1,6 @@
 """The store of one Kubernetes kind: every write names the revision or the object it changes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -116,7 +116,10 @@ class KubeStore:
         except NotFoundError:
             return []
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(
+        self,
+        shown: Collection[str] | None = None,  # noqa: ARG002 - it compares no keys
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """See `Store.watch` and `KubeWatch`."""
         return self._watch()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
@@ -173,8 +173,10 @@ class SlowStore(MemoryStore):
             self._flowing.set()
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        async with super().watch() as events, aclosing(self._with_lag(events)) as delayed:
+    async def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        async with super().watch(shown) as events, aclosing(self._with_lag(events)) as delayed:
             yield delayed
 
     async def _with_lag(

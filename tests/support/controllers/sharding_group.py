@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -79,9 +79,11 @@ class WayStore(MemoryStore):
         return await self._store.history(key)
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         self._way.check()
-        async with self._store.watch() as events:
+        async with self._store.watch(shown) as events:
             yield self._heard(events)
 
     async def _heard(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:

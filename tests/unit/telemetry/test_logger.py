@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -72,9 +72,11 @@ async def test_a_watch_opened_by_a_sync_has_no_key_in_its_log_context() -> None:
 
     class RecordingStore(MemoryStore):
         @asynccontextmanager
-        async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        async def watch(
+            self, shown: Collection[str] | None = None
+        ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
             contexts.append(log_context())
-            async with super().watch() as events:
+            async with super().watch(shown) as events:
                 yield events
 
     bind_log_context(controller="c", key="a")

@@ -1,6 +1,6 @@
 """The stores as one process of a world sees them: through the network."""
 
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
@@ -54,7 +54,10 @@ class SimulatedStore(StoreProxy[S]):
         self._guard = guard
         self.place = place_of(base.kind)
 
-    def watch(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+    def watch(
+        self,
+        shown: Collection[str] | None = None,  # noqa: ARG002 - it compares no keys
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
         return self._at.network.watch(self._at.life, self.place, self._store.watch)
 

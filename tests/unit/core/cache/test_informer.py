@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -24,9 +24,11 @@ class IllegalStore(MemoryStore):
     """A store with a message whose name is no legal key."""
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """Watch the message."""
-        async with super().watch() as events:
+        async with super().watch(shown) as events:
             yield self._with_message(events)
 
     async def _with_message(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:

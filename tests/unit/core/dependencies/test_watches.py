@@ -1,7 +1,7 @@
 """Watches of dependencies: notifications, failures, releases and batches of queries."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -53,14 +53,16 @@ class Late(MemoryStore):
     """A store whose listings end when the process has been suspended for a minute."""
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    async def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         async def late(events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
             async for event in events:
                 if isinstance(event, Listed):
                     asyncio.get_running_loop().jump(60.0)  # type: ignore[attr-defined]  # virtual
                 yield event
 
-        async with super().watch() as events:
+        async with super().watch(shown) as events:
             yield late(events)
 
 

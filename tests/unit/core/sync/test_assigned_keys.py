@@ -1,7 +1,7 @@
 """A sync loop syncs the keys that are assigned to its process, and keeps no other values."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -29,8 +29,10 @@ class LateStore(MemoryStore):
     """A store whose watches show each change late."""
 
     @asynccontextmanager
-    async def watch(self) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        async with super().watch() as events:
+    async def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        async with super().watch(shown) as events:
             yield self._late(events)
 
     async def _late(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
