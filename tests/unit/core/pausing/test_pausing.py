@@ -1,19 +1,24 @@
 """The records in the bucket natsctl pause a controller, and the deleted objects of its keys."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from natsctl import kv
 from natsctl.core.cache.informer import Informer
+from natsctl.core.pausing.held_file import held_file, state_directory
+from natsctl.core.pausing.held_records import HeldRecord, held_record
 from natsctl.core.pausing.pause_reports import WHOLE, PauseReports
 from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
 from natsctl.core.pausing.pausing import (
     LISTED_S,
     PAUSES,
+    RETRY_S,
     Pausing,
     controller_record,
     deaths_record,
@@ -21,13 +26,14 @@ from natsctl.core.pausing.pausing import (
 )
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.model.kinds import Kind
+from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.pause import Pause
 from natsctl.model.recorder import EventType
 from natsctl.testing.memory import MemoryStore, MemoryStores
-from tests.support.controllers.app_controller import APPS, SlowStores, put
+from tests.support.controllers.app_controller import APPS, App, SlowStores, put
 
 WHOLE_RECORD = controller_record("apps")
+HELD_LONG = msgspec.json.encode(HeldRecord((("apps", "shop"),)))
 HELD = Pause(reason="waits for a disk")
 
 
@@ -41,10 +47,10 @@ class Bench:
         self.pausing = Pausing("apps")
         self.apps = self.loop(lambda key: key != "foreign")
 
-    def loop(self, holds: Callable[[str], bool]) -> PausedKeys:
-        """Return the paused keys of one more sync loop of apps."""
+    def loop(self, holds: Callable[[str], bool], kind: KvKind[App] = APPS) -> PausedKeys:
+        """Return the paused keys of one more sync loop."""
         paused = self.pausing.keys(holds)
-        paused.follow((Informer(MemoryStore(APPS), APPS),))
+        paused.follow((Informer(MemoryStore(kind), kind),))
         return paused
 
     def report(self) -> None:
@@ -92,6 +98,12 @@ def lasting(seconds: float) -> str:
 
 def dead(state: str, count: int = DEATHS_MAX) -> bytes:
     return msgspec.json.encode(Deaths(count=count, last="2026-01-01T00:00:00Z", state=state))
+
+
+def test_every_sync_loop_of_a_controller_has_a_name(bench: Bench) -> None:
+    later = bench.loop(lambda _: True)
+    assert (bench.apps.name, later.name) == ("apps.0", "apps.1")
+    assert Pausing("").keys(lambda _: True).name == ""
 
 
 async def test_without_stores_no_record_pauses_the_controller(bench: Bench) -> None:
@@ -171,6 +183,11 @@ class TestTheRecordOfADeletedObject:
             await bench.set(key_record("apps", "others", "shop"), HELD.text)
             assert bench.pausing.pauses() == {}
 
+    async def test_needs_the_key_of_the_object(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(key_record("apps", "apps", "").rstrip("."), HELD.text)
+            assert bench.pausing.pauses() == {}
+
     async def test_resumes_its_key_if_it_has_no_pause(self, bench: Bench) -> None:
         async with watching(bench):
             await bench.set(key_record("apps", "apps", "shop"), HELD.text)
@@ -191,9 +208,9 @@ class TestTheRecordOfADeletedObject:
 
 class TestThePauseOfAKey:
     async def test_is_its_own_or_that_of_the_controller(self, bench: Bench) -> None:
-        bench.loop(lambda _: True)
+        bench.loop(lambda _: True, kv(App, bucket="others"))
         async with watching(bench):
-            await bench.set(key_record("apps", "apps", "shop"), HELD.text)
+            await bench.set(key_record("apps", "others", "shop"), HELD.text)
             assert (bench.pausing.of("shop"), bench.pausing.of("market")) == (HELD, None)
             await bench.set(WHOLE_RECORD, "all")
             assert bench.pausing.of("shop") == bench.pausing.of("market") == Pause(reason="all")
@@ -281,3 +298,77 @@ class TestTheRecordOfDeaths:
             await bench.pausing.note_deaths(bench.apps)
             await asyncio.sleep(1)
             assert list(bench.records.keys()) == []
+
+    async def test_is_deleted_once_the_store_answers(self, bench: Bench) -> None:
+        await put(bench.records, deaths_record("apps", "apps", "shop"), dead("another state"))
+        async with watching(bench):
+            bench.records.fail(StoreError("away"))
+            await bench.pausing.note_deaths(bench.apps)
+            await asyncio.sleep(1)
+            bench.records.fail(None)
+            await asyncio.sleep(2 * RETRY_S)
+            assert list(bench.records.keys()) == []
+
+    async def test_is_deleted_by_the_process_that_syncs_the_key(self, bench: Bench) -> None:
+        name = deaths_record("apps", "apps", "foreign")
+        await put(bench.records, name, dead("another state"))
+        async with watching(bench):
+            await bench.pausing.note_deaths(bench.apps)
+            await asyncio.sleep(1)
+            assert list(bench.records.keys()) == [name]
+
+
+class TestADeathOfAProcess:
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Iterator[Path]:
+        token = state_directory.set(tmp_path)
+        yield tmp_path
+        state_directory.reset(token)
+
+    async def test_without_stores_counts_in_this_process(
+        self, bench: Bench, directory: Path
+    ) -> None:
+        with held_file("apps.0", 1, "mine") as held:
+            assert held is not None
+            held.slot(0).hold("shop")
+            left = (directory / "apps.0.mine.held").read_bytes()  # as a dead process leaves it
+        (directory / "apps.0.7-a.held").write_bytes(left)
+        await bench.pausing.note_deaths(bench.apps)
+        assert self.counts(bench) == {"shop": 1}
+
+    async def test_elsewhere_counts_for_the_keys_that_it_held_for_long(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(held_record("apps", "7-a"), HELD_LONG)
+            await bench.pausing.note_deaths(bench.apps)
+            assert self.counts(bench) == {"shop": 1}
+            record = await bench.records.get(deaths_record("apps", "apps", "shop"))
+            assert msgspec.json.decode(record.value, type=Deaths).processes == ("7-a",)
+
+    async def test_that_cannot_be_recorded_counts_in_this_process(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with watching(bench):
+            await bench.set(held_record("apps", "7-a"), HELD_LONG)
+            bench.records.fail(StoreError("away"))
+            await bench.pausing.note_deaths(bench.apps)
+            assert self.counts(bench) == {"shop": 1}
+        assert caplog.text.count("cannot record that a process died during a sync") == 1
+
+    async def test_adds_to_the_deaths_that_are_recorded(self, bench: Bench) -> None:
+        await put(bench.records, deaths_record("apps", "apps", "shop"), dead("", DEATHS_MAX - 1))
+        bench.report()
+        async with watching(bench):
+            await bench.set(held_record("apps", "7-a"), HELD_LONG)
+            await bench.pausing.note_deaths(bench.apps)
+            assert list(bench.pausing.quarantined()) == ["shop"]
+        assert [(key, reason) for key, reason, _ in bench.events] == [("shop", "Quarantined")]
+
+    async def test_does_not_count_after_a_clean_end(self, bench: Bench) -> None:
+        async with watching(bench):
+            await bench.set(held_record("apps", "7-a"), HELD_LONG)
+            await bench.remove(held_record("apps", "7-a"))
+            await bench.pausing.note_deaths(bench.apps)
+            assert self.counts(bench) == {}
+
+    def counts(self, bench: Bench) -> dict[str, int]:
+        return {key: deaths.count for key, deaths in bench.apps.quarantine.deaths.items()}
