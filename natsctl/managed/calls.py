@@ -26,7 +26,6 @@ class Reconciliation(Generic[T]):
         self.deadline = asyncio.get_running_loop().time() + timeout_s
         self.client: ExternalClient[T] = NopClient()
         self.rejected = ""  # the error in the object's policies
-        self.confirmed = False  # True if the new external resource was observed
 
 
 class ExternalCalls(Generic[T]):

@@ -9,7 +9,6 @@ from msgspec import Raw
 
 from natsctl.core.recording.outside import remembered
 from natsctl.managed.creation.backoff import CreationBackoff
-from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.links import Link, Links
 from natsctl.managed.creation.results import Results
 from natsctl.managed.objects import Managed
@@ -33,7 +32,6 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         link: the record of the link that was last seen.
         link_revision: the revision of that record; None if none was seen.
-        confirmed: the observed creation within its grace period.
         creation_waits: the revision and the seconds until a failed creation is repeated.
         result: the result that could not be stored.
         deletion_age_s: the seconds since the deletion of the resource was requested first.
@@ -41,7 +39,6 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     link: Link = Link()
     link_revision: int | None = None
-    confirmed: Creation | None = None
     creation_waits: tuple[int, float] | None = None
     result: PendingResult | None = None
     deletion_age_s: float | None = None
@@ -50,8 +47,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ReconcilerMemory:
     """The memory of a reconciler, by object.
 
-    `confirmed` has the observed creations within their grace period, `deletions` the times at which
-    deletions of resources were requested first, by the event loop's clock.
+    `deletions` has the times at which deletions of resources were requested first, by the event
+    loop's clock.
 
     Args:
         backoff: delays failed creations.
@@ -67,7 +64,6 @@ class ReconcilerMemory:
         links: Links | None,
         makes: Callable[[Stored], Managed[Any]],
     ) -> None:
-        self.confirmed: dict[str, Creation] = {}
         self.deletions: dict[str, float] = {}
         self._backoff = backoff
         self._results = results
@@ -94,7 +90,6 @@ class ReconcilerMemory:
         return Memory(
             link=link,
             link_revision=revision,
-            confirmed=self.confirmed.get(key),
             creation_waits=self._backoff.wait_of(key),
             result=result,
             deletion_age_s=None if requested_at is None else _now() - requested_at,
@@ -103,8 +98,6 @@ class ReconcilerMemory:
     def _restore(self, key: str, memory: Memory) -> None:
         if self._links is not None and memory.link_revision is not None:
             self._links.see(key, memory.link_revision, memory.link)
-        if memory.confirmed is not None:
-            self.confirmed[key] = memory.confirmed
         if memory.creation_waits is not None:
             self._backoff.wait(key, *memory.creation_waits)
         if memory.deletion_age_s is not None:

@@ -200,7 +200,6 @@ class ManagedReconciler(Generic[T]):
         if managed is None:
             self._steps.forget(key)
             self._backoff.forget(key)
-            self._memory.confirmed.pop(key, None)
             return None
         reconciliation = Reconciliation(managed, self._timeout_s)
         situation = self._situation(reconciliation)
@@ -209,14 +208,9 @@ class ManagedReconciler(Generic[T]):
             return await self._steps.take(action, reconciliation)
         async with self._connected(reconciliation):
             state = await self._observed(reconciliation)
-            if situation.recent and state is not Observed.ABSENT:
-                self._memory.confirmed[key] = managed.creation
             action = decide(msgspec.structs.replace(situation, observed=state))
             with self._backoff.attempt(action, managed):
-                after_s = await self._steps.take(action, reconciliation)
-            if reconciliation.confirmed:
-                self._memory.confirmed[key] = managed.creation
-            return after_s
+                return await self._steps.take(action, reconciliation)
 
     # ---- reading the object
 
@@ -261,8 +255,6 @@ class ManagedReconciler(Generic[T]):
         creation, ours = managed.creation, self._names.finalizers(self._finalizer)
         age_s = creation.age_s(self._clock())
         in_grace = age_s is not None and age_s < self._grace_s
-        if not in_grace:
-            self._memory.confirmed.pop(managed.key, None)
         may = self._permissions(reconciliation)
         return Situation(
             paused=self._pause(managed) is not None,
@@ -275,18 +267,16 @@ class ManagedReconciler(Generic[T]):
             may_delete=may.delete,
             unknown=creation.unknown,
             named=self._external_name is not None,
-            recent=in_grace and not self._trusts_absence(managed),
+            recent=in_grace and not self._is_deletion_requested(managed),
         )
 
-    def _trusts_absence(self, managed: Managed[T]) -> bool:
+    def _is_deletion_requested(self, managed: Managed[T]) -> bool:
         """Return whether a missing resource is gone, although its creation is recent.
 
-        An observation may be older than the one before. So the resource of a deleted object is not
-        gone before its deletion was requested.
+        An observation may be older than the one before. So only a requested deletion, and not an
+        earlier observation, shows that a missing resource is not one that appears again.
         """
-        if managed.is_going and managed.key not in self._memory.deletions:
-            return False
-        return self._memory.confirmed.get(managed.key) == managed.creation
+        return managed.is_going and managed.key in self._memory.deletions
 
     def _pause(self, managed: Managed[T]) -> Pause | None:
         return active_pause(managed.policies.get(self._names.paused), self._clock())

@@ -167,6 +167,7 @@ class Steps(Generic[T]):
         """
         managed = reconciliation.managed
         managed.accept_name()
+        self._deletions.pop(managed.key, None)
         async with self._calls.storing(managed, "the intent to create", Condition.creating()):
             recorded = await self._recorded(managed)
             if recorded.contradicts(managed.link):
@@ -202,7 +203,6 @@ class Steps(Generic[T]):
                 observation = await observed(reconciliation.client, managed)
         except Exception:  # noqa: BLE001 - the next reconciliation observes again and reports it
             observation = Observation()
-        reconciliation.confirmed = observation.exists
         if observation.exists and observation.up_to_date and not observation.late_initialized:
             return await self._rest(reconciliation)
         managed.keep_only()

@@ -1,5 +1,6 @@
 """Records of external resources: an object that loses its annotations keeps its link."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -96,6 +97,7 @@ class TestPlainPuts:
         await play.put(size=1)
         await play.settle()
         await play.annotate(external_name="disk-0")
+        await asyncio.sleep(31)
         assert await play.reconcile() == 60
         assert play.cloud.created == ["a"]
         assert "is linked to disk-1, but names disk-0" in await play.message()
