@@ -185,6 +185,23 @@ async def test_put_keeps_the_link_and_creates_no_second_resource(
     assert (folder / "made").read_text() == "other disk-1"
 
 
+async def test_list_shows_the_links_of_an_object_with_several_reconcilers(
+    in_process: InProcess, disks: KeyValue, jetstream: JetStreamContext
+) -> None:
+    records = await jetstream.create_key_value(KeyValueConfig(bucket="natsctl"))
+    await records.put("links.acme_io.disks.a", b'{"externalName": "backup-1"}')
+    await records.put("links.natsctl_io.disks.a", b'{"externalName": "disk-1"}')
+    names = {"acme.io/external-name": "backup-1", "natsctl.io/external-name": "disk-1"}
+    interrupted = {"other.io/external-create-pending": INTENT}
+    await disks.put("a", json.dumps({"metadata": {"annotations": names | interrupted}}).encode())
+    links = (await in_process("external", "list", "-o", "json")).json
+    assert [(link["domain"], link["state"], link["externalName"]) for link in links] == [
+        ("acme.io", "linked", "backup-1"),
+        ("natsctl.io", "linked", "disk-1"),
+        ("other.io", "unknown", ""),
+    ]
+
+
 async def test_list_shows_lost_links_and_forget_removes_them(
     in_process: InProcess, disks: KeyValue, jetstream: JetStreamContext
 ) -> None:

@@ -1,6 +1,7 @@
 """`natsctl external`: shows the links to external resources, and resolves unknown results."""
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -48,6 +49,7 @@ class LinkState(msgspec.Struct, frozen=True, rename="camel"):
     Attributes:
         bucket: the bucket of the object.
         key: the key of the object.
+        domain: the domain of the annotations; the reconcilers of an object have different ones.
         revision: the revision of the object; 0 if the object does not exist.
         state: linked, unknown or lost.
         since: the time of the creation (RFC 3339); empty if it is not known.
@@ -56,6 +58,7 @@ class LinkState(msgspec.Struct, frozen=True, rename="camel"):
 
     bucket: str
     key: str
+    domain: str
     revision: int
     state: Standing
     since: str
@@ -229,16 +232,18 @@ async def _states(
     """Return the states of the links from a bucket's objects."""
     bucket = await existing_bucket(connection, name)
     objects = {message.key: message for message in await BucketStore(bucket).listing()}
-    bucket_records = {record.key: record for record in records.values() if record.bucket == name}
+    bucket_records = defaultdict[str, list[LinkRecord]](list)
+    for record in records.values():
+        if record.bucket == name:
+            bucket_records[record.key].append(record)
     states: list[LinkState] = []
     for key in sorted({*objects, *bucket_records}):
-        message, record = objects.get(key), bucket_records.get(key)
+        message = objects.get(key)
         annotations = {} if message is None else annotations_of(message.value)
-        names = _unresolved_names(annotations) if record is None else record.names
-        annotated = None if message is None else Link.of(annotations, names)
-        recorded = Link() if record is None else record.link
         revision = 0 if message is None else message.revision
-        states += _state(name, key, revision, recorded, annotated)
+        for record in _links(name, key, bucket_records.get(key, []), annotations):
+            annotated = None if message is None else Link.of(annotations, record.names)
+            states += _state(record, revision, annotated)
     return states
 
 
@@ -248,27 +253,29 @@ def _states_without_bucket(
     """Yield the states of links whose bucket does not exist."""
     for record in records.values():
         if record.bucket not in names:
-            yield from _state(record.bucket, record.key, 0, record.link, None)
+            yield from _state(record, 0, None)
 
 
-def _unresolved_names(annotations: Mapping[str, str]) -> AnnotationNames:
-    """Return the annotation names of the creation with an unknown result, else the defaults."""
-    intent = unresolved(annotations)
-    return AnnotationNames() if intent is None else intent[0]
+def _links(
+    bucket: str, key: str, records: Iterable[LinkRecord], annotations: Mapping[str, str]
+) -> list[LinkRecord]:
+    """Return the records of an object, and an empty one for each further link that it holds."""
+    links = {max(record.names.domains): record for record in records}
+    for domain in domains_of(annotations):
+        names = AnnotationNames(domain)
+        links.setdefault(max(names.domains), LinkRecord(bucket, key, names, Link()))
+    return [links[domain] for domain in sorted(links)]
 
 
-def _state(
-    bucket: str, key: str, revision: int, recorded: Link, annotated: Link | None
-) -> Iterator[LinkState]:
+def _state(record: LinkRecord, revision: int, annotated: Link | None) -> Iterator[LinkState]:
     """Yield the state of a link, if there is one.
 
     Args:
-        bucket: the bucket of the object.
-        key: the key of the object.
+        record: the record of the link.
         revision: the revision of the object.
-        recorded: the link in the record.
         annotated: the link in the object's annotations; None if the object does not exist.
     """
+    recorded = record.link
     state = standing(recorded, annotated)
     if state is None:
         return
@@ -277,7 +284,15 @@ def _state(
         link = annotated
     mark = link.creation.succeeded or link.creation.pending
     since = "" if mark is None else mark.time.isoformat()
-    yield LinkState(bucket, key, revision, state, since, link.external_name)
+    yield LinkState(
+        bucket=record.bucket,
+        key=record.key,
+        domain=record.names.domain,
+        revision=revision,
+        state=state,
+        since=since,
+        external_name=link.external_name,
+    )
 
 
 def _write_table(states: list[LinkState]) -> None:
