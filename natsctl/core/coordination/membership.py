@@ -21,7 +21,7 @@ A member that leaves writes that it `left`. If a record vanishes or is overwritt
 value, its writer did not give it up and may still work, with members that this process never saw.
 Silence then begins when that was noticed. Until the member is dead, its lost record keeps its last
 claim, or claims every key if no claim of it was seen. The same holds for a member that another
-member's record names, and for a deleted record that was never seen.
+member's record names, until its own record appears, and for a deleted record that was never seen.
 
 A recreated bucket lacks the records of the members that have not noticed the loss, and the members
 that have joined again may not know all of them. Therefore a member needs proof that the records are
@@ -238,12 +238,13 @@ class Group:
             seen = self._seen.get(key)
             if seen is None or (seen.revision, seen.record) != (revision, record):
                 self._seen[key] = _Seen(record, revision, self._clock())
+            self._seen.pop(_unseen_key(record.holder), None)
         for key in self._seen.keys() - records.keys():
             self._lose(key, self._revision(key))
         for key in self._cache.invalid.keys() - records.keys() - {self._key}:
             self._lose(key, self._revision(key))
         for holder in self._missing():
-            self._lose(f"?{holder}", 0, holder)
+            self._lose(_unseen_key(holder), 0, holder)
         own = self._cache.get(self._key)
         self.own = None if own is None else self._cache.kind.decode(own.value)
         if self.complete:
@@ -385,6 +386,11 @@ class Group:
 
     def _named(self, claiming: Iterable[_Seen]) -> set[str]:
         return {name for seen in claiming if seen.exists for name in seen.record.members}
+
+
+def _unseen_key(holder: str) -> str:
+    """Return the key of a member without a record; no record has such a key."""
+    return f"?{holder}"
 
 
 def _implied(members: MemberSet, by: Iterable[MemberSet], identity: str) -> bool:

@@ -276,6 +276,18 @@ class TestLost:
         view.put(record("one", "one", "me"))
         assert view.group.lost == ()
 
+    def test_a_named_member_is_no_longer_lost_when_its_record_appears(self, view: View) -> None:
+        view.put(record("one", "one", "two"))
+        view.put(record("two", "two"))
+        assert view.group.lost == ()
+
+    def test_a_named_member_claims_no_key_when_its_record_states_that_it_left(
+        self, view: View
+    ) -> None:
+        view.put(record("one", "one", "two"))
+        view.put(record("two", left=True), record("one", "one", "me", renewals=1))
+        assert view.owned("me", "one") == given(("me", "one"), "me")
+
     def test_a_dead_member_that_another_record_names_stays_dead(self, view: View) -> None:
         view.put(record("two", "two"), record("one", "one", "two"))
         view.delete("two")
