@@ -1,6 +1,7 @@
 """Limits how long tasks may take for one piece of their work, with one timer for all of them."""
 
 import asyncio
+from asyncio import current_task
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -43,7 +44,9 @@ class TimeLimit:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        task = _current_task(loop)
+        task = current_task(loop)
+        if task is None:
+            raise RuntimeError("a time limit works only inside a task")
         self._deadlines[task] = loop.time() + self.limit_s
         if cancellations := task.cancelling():
             self._earlier[task] = cancellations
@@ -56,7 +59,7 @@ class TimeLimit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        task = _current_task(self._loop)
+        task: Task = current_task(self._loop)  # type: ignore[assignment]  # a task has entered
         self._deadlines.pop(task, None)
         earlier = self._earlier.pop(task, 0) if self._earlier else 0
         if not self._cut or self._cut.pop(task, None) is None:
@@ -81,10 +84,3 @@ class TimeLimit:
     def _check_ignored(self, task: Task, deadline: float) -> None:
         if self._on_ignored is not None and self._cut.get(task) == deadline:
             self._on_ignored(task)
-
-
-def _current_task(loop: asyncio.AbstractEventLoop | None) -> Task:
-    task = asyncio.current_task(loop)
-    if task is None:
-        raise RuntimeError("a time limit works only inside a task")
-    return task

@@ -147,22 +147,16 @@ class Opener:
         reports = SyncReports(self._history)
         primary = await self._open_primary(slot, reports)
         reads = Reads(self._backends, lambda key: keys.enqueue(key, Operation.SECONDARY))
-        evidence = Evidence(primary.informer, await self._backends.open(MEMORY), controller.name)
-        runs = SyncRuns(
-            controller.sync_handler,
+        runs = await self._runs(primary, secondaries, reads)
+        enqueuer = Enqueuer(
+            controller,
+            keys,
             primary,
             secondaries,
-            self._barrier,
-            self._history,
+            maps=self._maps_secondaries,
             reads=reads,
-            evidence=evidence,
-            policy=controller.deletion_policy,
-            paused=keys.paused_keys,
-            queue=keys.queue,
-            timeout_s=controller.sync_timeout_s,
-        )
-        enqueuer = Enqueuer(
-            controller, keys, primary, secondaries, reads=reads, runs=runs, reports=reports
+            runs=runs,
+            reports=reports,
         )
         mark = InstallationAnnotation(self._names.installation, installed)
         opened = await self._open_slots(primary, secondaries, enqueuer, mark)
@@ -177,6 +171,25 @@ class Opener:
             runs=runs,
             enqueuer=enqueuer,
             garbage=self._garbage(primary, secondaries, runs, reports),
+        )
+
+    async def _runs(
+        self, primary: Primary[Any], secondaries: Secondaries, reads: Reads
+    ) -> SyncRuns:
+        controller, keys = self._controller, self._keys
+        evidence = Evidence(primary.informer, await self._backends.open(MEMORY), controller.name)
+        return SyncRuns(
+            controller.sync_handler,
+            primary,
+            secondaries,
+            self._barrier,
+            self._history,
+            reads=reads,
+            evidence=evidence,
+            policy=controller.deletion_policy,
+            paused=keys.paused_keys,
+            queue=keys.queue,
+            timeout_s=controller.sync_timeout_s,
         )
 
     def _garbage(

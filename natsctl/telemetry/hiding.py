@@ -55,6 +55,8 @@ class Hider:
         at the cut is hidden completely.
         """
         cut = len(text) > limit
+        if not cut and self._is_harmless(text):
+            return text
         window = text[: limit + max(OVERLAP, self._known.longest, _registered.known.longest)]
         end = min(limit, len(text))
         for pattern in (*self._known.patterns, *_registered.known.patterns):
@@ -63,6 +65,16 @@ class Hider:
             for pattern in _patterns(cut=cut):
                 window, end = _masked(pattern, window, end)
         return f"{window[:end]}… ({len(text) - limit} more characters)" if cut else window
+
+    def _is_harmless(self, text: str) -> bool:
+        """Return whether no pattern matches, as in most texts."""
+        if _may_look_like_a_secret(text):
+            return False
+        for known in (self._known, _registered.known):
+            for pattern in known.patterns:
+                if pattern.search(text):
+                    return False
+        return True
 
 
 class Secrets:

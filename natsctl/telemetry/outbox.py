@@ -68,7 +68,8 @@ class Budget:
     def take(self, about: str) -> bool:
         """Take a token of the object *about*; return False if it has none left."""
         now = self._clock()
-        tokens, refilled = self._buckets.pop(about, (float(BURST), now))
+        bucket = self._buckets.pop(about, None)
+        tokens, refilled = (float(BURST), now) if bucket is None else bucket
         tokens = min(float(BURST), tokens + (now - refilled) / REFILL_S)
         allowed = tokens >= 1
         self._buckets[about] = (tokens - allowed, now)
@@ -169,7 +170,8 @@ class Outbox(Generic[E]):
         make = first if recent is None else partial(again, recent)
         has_room = self.pending < PENDING_MAX or (urgent and bool(self._others))
         if has_room and self._budget.take(about):
-            self._sent.pop(identity, None)
+            if recent is not None:
+                del self._sent[identity]
             now = self._clock()
             self._added.append(now)
             self._enqueue(queue, identity, _Pending(about, make, now))
@@ -263,9 +265,12 @@ class Outbox(Generic[E]):
                     await self._closed.wait()
 
     def _recent(self, identity: Hashable) -> E | None:
-        event, sent_at = self._sent.get(identity, (None, 0.0))
-        if event is None or self._clock() - sent_at > self._repeat_s:
-            self._sent.pop(identity, None)
+        sent = self._sent.get(identity)
+        if sent is None:
+            return None
+        event, sent_at = sent
+        if self._clock() - sent_at > self._repeat_s:
+            del self._sent[identity]
             return None
         return event
 

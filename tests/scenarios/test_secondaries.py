@@ -325,6 +325,18 @@ async def test_handle_secondary_sets_the_keys_that_a_secondary_enqueues() -> Non
         assert set(controller.syncs) == {"watchtower", "shop.main"}
 
 
+async def test_handle_secondary_sets_the_keys_that_a_created_secondary_enqueues() -> None:
+    class Watchful(Apps):
+        def handle_secondary(self, change: Change[Any]) -> Iterable[str]:
+            return ("watchtower",)
+
+    controller = Watchful()
+    async with running(controller) as harness:
+        await app_client(harness).app("shop")
+        await harness.run_until_idle()
+        assert controller.syncs == ["shop", "watchtower"]
+
+
 async def test_the_owner_is_enqueued_if_handle_secondary_fails() -> None:
     class Broken(Apps):
         def handle_secondary(self, change: Change[Any]) -> Iterable[str]:

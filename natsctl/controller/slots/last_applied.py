@@ -37,7 +37,8 @@ class LastApplied:
         """Return the manifest with an annotation of its digest."""
         encoded = msgspec.json.encode(manifest, order="deterministic")
         digest = hashlib.sha256(encoded).hexdigest()[:32]
-        return documents.with_labels(manifest, {}, {self._annotation: digest})
+        annotations = {**documents.annotations_of(manifest), self._annotation: digest}
+        return documents.with_annotations(manifest, annotations)
 
     def carries(self, manifest: Document, stored: Stored) -> bool:
         """Return whether the object carries the digest of the sealed *manifest*."""

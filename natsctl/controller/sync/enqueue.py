@@ -39,6 +39,7 @@ class Enqueuer:
 
     Args:
         controller: maps changes of secondaries to keys.
+        maps: whether the controller's own method maps them; False means to their owners.
         keys: enqueues keys.
         primary: the primaries.
         secondaries: the secondary slots.
@@ -54,11 +55,13 @@ class Enqueuer:
         primary: Primary[Any],
         secondaries: Secondaries,
         *,
+        maps: bool,
         reads: Reads,
         runs: SyncRuns,
         reports: SyncReports,
     ) -> None:
         self._controller = controller
+        self._maps = maps
         self._keys = keys
         self._primary = primary
         self._secondaries = secondaries
@@ -116,8 +119,10 @@ class Enqueuer:
         """Enqueue the keys that the change concerns, but not the *writer*, whose sync made it.
 
         A change of another installation's object concerns no key, and one of an object whose value
-        is not kept concerns a key of another process.
+        is not kept concerns a key of another process. A sync creates objects of one key, its own.
         """
+        if writer is not None and change.before is None and not self._maps:
+            return
         if not self._has_value(change) or self._secondaries.is_foreign(change):
             return
         try:

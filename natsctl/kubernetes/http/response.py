@@ -21,12 +21,15 @@ class HttpResponse(msgspec.Struct, frozen=True, eq=False):
         """
         chunks, size = [], 0
         try:
-            while chunk := await self.content.readany():
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > limit:
-                    self.abort()
-                    break
+            if self.content.is_eof():  # a small body arrives with the headers
+                chunks.append(self.content.read_nowait())
+            else:
+                while chunk := await self.content.readany():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > limit:
+                        self.abort()
+                        break
         finally:
             self.connection.release()  # the pool closes it unless the body was read to its end
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
