@@ -47,6 +47,7 @@ class Disks(Controller):
 
     disks = primary(DISKS)
     sync_timeout_s = 120.0
+    resync_s = 1e6  # a resync observes as well, between two polls
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
