@@ -24,17 +24,15 @@ class SplitDict(Mapping[str, V]):
     key once that is present from its start to its end.
     """
 
-    __slots__ = ("_parts", "_whole_max")
+    __slots__ = ("_count", "_parts", "_whole_max")
 
     def __init__(self, *, whole_max: int = WHOLE_MAX) -> None:
         self._parts: list[dict[str, V]] = [{}]
+        self._count = 0  # a sum over the parts takes as long as a sync
         self._whole_max = whole_max
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    def __bool__(self) -> bool:
-        return any(self._parts)
+        return self._count
 
     def __iter__(self) -> Iterator[str]:
         for part in self._parts:
@@ -51,9 +49,12 @@ class SplitDict(Mapping[str, V]):
     def __setitem__(self, key: str, value: V) -> None:
         parts = self._parts
         part = parts[hash(key) % len(parts)]
+        size = len(part)
         part[key] = value
-        if len(part) > self._whole_max and len(parts) == 1:
-            self._split(part)
+        if len(part) > size:
+            self._count += 1
+            if size >= self._whole_max and len(parts) == 1:
+                self._split(part)
 
     @overload
     def get(self, key: str, /) -> V | None: ...
@@ -67,7 +68,11 @@ class SplitDict(Mapping[str, V]):
     def pop(self, key: str) -> V | None:
         """Remove *key*, and return its value; None if it is not present."""
         parts = self._parts
-        return parts[hash(key) % len(parts)].pop(key, None)
+        part = parts[hash(key) % len(parts)]
+        size = len(part)
+        value = part.pop(key, None)
+        self._count -= size - len(part)
+        return value
 
     def drain(self) -> Iterator[None]:
         """Remove all keys, one by one.
@@ -77,6 +82,7 @@ class SplitDict(Mapping[str, V]):
         for part in self._parts:
             while part:
                 part.popitem()
+                self._count -= 1
                 yield
 
     @property
