@@ -93,11 +93,14 @@ class HeldRecords:
             if key_place == place and holds(key)
         ]
 
-    async def try_write(self, store: Store) -> None:
-        """Write the record of this process, if it has changed; log a failure."""
+    async def try_write(self, store: Store) -> bool:
+        """Write the record of this process, if it has changed.
+
+        Returns False after a failure, which is logged: the caller tries again later.
+        """
         keys = tuple(self._own)
         if keys == self._written:
-            return
+            return True
         value = msgspec.json.encode(HeldRecord(keys))
         try:
             await rewrite(store, self._name, lambda _: value, seen=await read(store, self._name))
@@ -105,8 +108,10 @@ class HeldRecords:
             pass  # the next change writes the record
         except StoreError as error:
             log.warning("cannot record the keys that are held for long", error=error)
+            return False
         else:
             self._written, self._exists = keys, True
+        return True
 
     async def close(self, store: Store) -> None:
         """Delete the record of this process, so that the next process counts no death.

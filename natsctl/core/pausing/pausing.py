@@ -331,7 +331,7 @@ class Pausing:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self._held.try_write(store)
+            written = await self._held.try_write(store)
             while self._unrecorded:
                 (number, key), _ = self._unrecorded.popitem()
                 try:
@@ -342,6 +342,9 @@ class Pausing:
                     log.warning("cannot write the record of a pause", key=key, error=error)
                     await asyncio.sleep(RETRY_S)
                     self._check_record(number, key)
+            if not written:
+                await asyncio.sleep(RETRY_S)
+                self._write_soon()
 
     async def _correct_record(self, store: Store, paused: PausedKeys, key: str) -> None:
         """Write or delete the records of a key, unless another process syncs it."""

@@ -81,3 +81,14 @@ def test_a_directory_that_cannot_be_written_is_reported(
         held.slot(0).hold("shop")
     state_directory.reset(token)
     assert "cannot note held keys" in caplog.text
+
+
+def test_only_the_user_can_read_the_state_directory(directory: Path) -> None:
+    with held_file("apps.0", 1):
+        assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_sync_loop_without_a_name_has_no_file(directory: Path) -> None:
+    with held_file("", 1) as held:
+        assert held is None
+    assert (keys_of_dead(""), directory.exists()) == ([], False)

@@ -98,6 +98,14 @@ async def test_a_key_that_is_held_after_an_idle_time_is_recorded(bench: Bench) -
     assert await bench.recorded() == ["shop"]
 
 
+async def test_a_key_that_is_held_for_long_again_is_recorded_again(bench: Bench) -> None:
+    for _ in range(2):
+        bench.begin("shop")
+        await asyncio.sleep(2 * LONG_S)
+        assert await bench.recorded() == ["shop"]
+        bench.end("shop")
+
+
 async def test_no_key_is_recorded_after_the_end(bench: Bench) -> None:
     bench.begin("shop")
     bench.syncs.close()

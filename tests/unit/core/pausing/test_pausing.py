@@ -13,6 +13,7 @@ from natsctl import kv
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.held_file import held_file, state_directory
 from natsctl.core.pausing.held_records import HeldRecord, held_record
+from natsctl.core.pausing.long_syncs import LONG_S
 from natsctl.core.pausing.pause_reports import WHOLE, PauseReports
 from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
 from natsctl.core.pausing.pausing import (
@@ -25,6 +26,7 @@ from natsctl.core.pausing.pausing import (
     key_record,
 )
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
+from natsctl.core.queue.workqueue import Workqueue
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.pause import Pause
@@ -316,6 +318,26 @@ class TestTheRecordOfDeaths:
             await bench.pausing.note_deaths(bench.apps)
             await asyncio.sleep(1)
             assert list(bench.records.keys()) == [name]
+
+
+async def test_a_key_that_is_held_for_long_is_recorded_once_the_store_answers(
+    bench: Bench, tmp_path: Path
+) -> None:
+    token = state_directory.set(tmp_path)
+    queue = Workqueue[str]()
+    queue.add("shop")
+    queue.get_nowait()
+    async with watching(bench):
+        with bench.pausing.long_syncs(bench.apps, queue, 1) as syncs:
+            assert syncs is not None
+            bench.records.fail(StoreError("away"))
+            syncs.wait()
+            await asyncio.sleep(2 * LONG_S)
+            bench.records.fail(None)
+            await asyncio.sleep(2 * RETRY_S)
+            record = await bench.records.get(held_record("apps", bench.pausing.process))
+            assert record.value == HELD_LONG
+    state_directory.reset(token)
 
 
 class TestADeathOfAProcess:
