@@ -34,10 +34,9 @@ class Slices:
     a copy of any collection that they change.
     """
 
-    __slots__ = ("_clock", "_ends_at", "_left", "_number", "_turns", "waited")
+    __slots__ = ("_clock", "_ends_at", "_left", "_number", "_turns")
 
     def __init__(self) -> None:
-        self.waited = False  # whether the task waited during the slice before `over` was read
         self._turns = _turns()
         self._clock = self._turns.clock
         self._begin()
@@ -45,8 +44,7 @@ class Slices:
     @property
     def over(self) -> bool:
         """True if other tasks should run before the next item."""
-        self.waited = self._number != self._turns.number
-        if self.waited:
+        if self._number != self._turns.number:  # the task has waited
             self._begin()
             return False
         self._left -= 1

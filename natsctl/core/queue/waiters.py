@@ -1,7 +1,8 @@
-"""Wakes one waiting task, or all of them."""
+"""Wakes one waiting task, all of them, or one after the other."""
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -38,3 +39,28 @@ class Waiters(deque[asyncio.Future[None]]):
         """Wake every waiting task."""
         while self:
             self.wake_one()
+
+
+class Relay(Waiters):
+    """Tasks that share work. One of them is woken at a time, as long as *work_left* returns True.
+
+    A task that does all the work without waiting needs no other task. So the next task is woken
+    only after the first one has run, if work is left then.
+    """
+
+    def __init__(self, work_left: Callable[[], object]) -> None:
+        super().__init__()
+        self._work_left = work_left
+        self._waking = False  # whether a woken task has not run yet
+
+    def wake(self) -> None:
+        """Wake a task, and after it others if work is left."""
+        if self and not self._waking:
+            self._waking = True
+            self.wake_one()
+            asyncio.get_running_loop().call_soon(self._wake_next)  # runs after the woken task
+
+    def _wake_next(self) -> None:
+        self._waking = False
+        if self._work_left():
+            self.wake()

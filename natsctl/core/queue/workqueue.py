@@ -18,7 +18,7 @@ from natsctl.core.queue.requeue_times import Requeue, Requeues, sooner
 from natsctl.core.queue.retry import ExponentialLimiter, RateLimit, TokenBucket
 from natsctl.core.queue.stats import QueueCounters, QueueStats
 from natsctl.core.queue.timers import Timers
-from natsctl.core.queue.waiters import Waiters
+from natsctl.core.queue.waiters import Relay, Waiters
 from natsctl.errors import QueueShutDownError, UsageError
 from natsctl.slices import retain
 
@@ -78,7 +78,7 @@ class Workqueue(Generic[K]):
         self._shut_down = False
         self.now: Callable[[], float] = self._find_clock
         """Returns the loop time; an attribute, because every change calls it."""
-        self._getters, self._joiners = Waiters(), Waiters()
+        self._getters, self._joiners = Relay(self.__len__), Waiters()
         self._counters = QueueCounters()
         if (queues := made_queues.get()) is not None:
             queues.append(self)
@@ -363,7 +363,7 @@ class Workqueue(Generic[K]):
             del self._requeues[key]
 
     def _offer(self, key: K, priority: Priority, now: float) -> None:
-        """Make a key ready that is not held, and wake one worker for it."""
+        """Make a key ready that is not held, and wake a worker for it."""
         requeues = self._requeues.get(key)
         if requeues is not None:
             self._timers.cancel(key)
@@ -375,7 +375,7 @@ class Workqueue(Generic[K]):
                 self._count_add(requeues)
                 requeues.counted = False
             if self._getters:
-                self._getters.wake_one()
+                self._getters.wake()
 
     def _count_add(self, requeues: Requeues) -> None:
         """Count that a key became due. A held key is counted when it is added, not at `done`."""

@@ -158,6 +158,7 @@ class SyncLoop(Generic[K]):
             bind_sync(context, key, queue.failures)
             begun, changed = clock(), counters.begin(key)
             outcome = attempts.start(key)
+            waited = isinstance(outcome, Unfinished)
             if isinstance(outcome, Unfinished):
                 outcome = await self._waited(key, outcome)
             if slot is not None:
@@ -169,7 +170,7 @@ class SyncLoop(Generic[K]):
             settle(queue, key, outcome, retry)
             if shared and not self.holdings.has(key):
                 await self.assigned.give_up(key)
-            if slices.over or slices.waited:
+            if waited or (queue and slices.over):
                 await slices.pause()  # events of its writes arrive first
         raise asyncio.CancelledError  # the handler swallowed the cancellation
 

@@ -183,7 +183,7 @@ class _Parser(Parser):
         self.buf.extend(data)
         while self.buf and len(self.buf) >= self._awaited:
             self._receive_raw()
-            if self._awaited or not await self._pass_on():
+            if self._awaited or not self.buf or not await self._pass_on():
                 return
 
     def _receive_raw(self) -> None:
