@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
 from natsctl.slices import in_slices
@@ -39,19 +40,36 @@ async def resync(
     *keys* returns all keys, and takes the share of them that is before the first one, 0 to 1. They
     have the order of the cache, so a key has about the same time in each interval. *start* is that
     share. It is random by default, so that several processes do not sync the same key at the same
-    time. *count* returns about how many keys there are.
+    time. *count* returns about how many keys there are: an interval has no more than it had keys
+    at its begin, and the next interval continues with the keys that are left.
     """
     steps = max(1, min(STEPS_MAX, int(interval_s / STEP_S)))
     start = random.random() if start is None else start  # noqa: S311 - spreads load, keeps no secret
     clock = asyncio.get_running_loop().time
-    begun = clock()
+    circle, begun = _Circle(partial(keys, start)), clock()
     while True:
-        remaining, total = keys(start), count()
-        added, step = 0, 0
+        total, added, step = count(), 0, 0
         while step < steps:
             step = -(-steps * (added + 1) // total) if added < total else steps
             await asyncio.sleep(begun + interval_s * step / steps - clock())
             due = total * step // steps
-            await in_slices(islice(remaining, due - added) if step < steps else remaining, add)
+            await in_slices(circle.take(due - added), add)
             added = due
         begun += interval_s
+
+
+class _Circle:
+    """Takes keys one after the other, and the first one again after the last."""
+
+    def __init__(self, keys: Callable[[], Iterator[str]]) -> None:
+        self._keys = keys
+        self._remaining = keys()
+
+    def take(self, number: int) -> Iterator[str]:
+        """Return the next keys, fewer if there are fewer."""
+        for key in islice(self._remaining, number):
+            number -= 1
+            yield key
+        if number:
+            self._remaining = self._keys()
+            yield from islice(self._remaining, number)

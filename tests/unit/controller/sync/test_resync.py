@@ -109,6 +109,19 @@ async def test_the_keys_are_read_again_in_every_interval(running_resync: Resync)
     assert running_resync.between(INTERVAL_S + 1, 2 * INTERVAL_S) == Counter(["new"])
 
 
+async def test_keys_that_come_in_an_interval_are_spread_over_the_next_one() -> None:
+    running_resync = Resync(["first"])
+    async with running_resync.running():
+        await asyncio.sleep(INTERVAL_S / 2)
+        running_resync.keys = ["first", *(f"new-{number}" for number in range(60))]
+        await asyncio.sleep(1.5 * INTERVAL_S)
+    assert running_resync.between(1, INTERVAL_S).total() == 1
+    tenths = [
+        sum(running_resync.between(600.0 + n * 60.0, 660.0 + n * 60.0).values()) for n in range(10)
+    ]
+    assert max(tenths) <= 7
+
+
 async def test_without_keys_a_resync_waits_for_the_first_key() -> None:
     running_resync = Resync([])
     async with running_resync.running(10):
