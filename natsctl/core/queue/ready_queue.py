@@ -1,8 +1,8 @@
 """Orders the ready keys by priority, fair share and age."""
 
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Hashable, Iterator
 from enum import IntEnum
 from typing import Generic, Protocol, TypeVar
 
@@ -39,110 +39,188 @@ class ReadyQueue(Generic[K]):
     takes the oldest key. So every key is taken at last, and an urgent key waits for one other key
     at most.
 
-    `entries` is a live view of the keys, the oldest first.
+    `keys` is a live view of the keys.
 
     *share_of* returns a key's share, always the same for the same key; without it all keys have one
-    share. Every operation takes constant time (popping the first key of a `dict` would not).
+    share. Every operation takes constant time. (An `OrderedDict` would take 50 ms to grow beyond
+    700,000 keys, and popping the first key of a `dict` would not take constant time.)
     """
 
     def __init__(self, share_of: Callable[[K], Hashable] | None, ageing_s: float) -> None:
         self._ageing_s = ageing_s
-        self._ready: OrderedDict[K, Ready] = OrderedDict()  # the oldest first
-        self.entries: Mapping[K, Ready] = self._ready
+        self._entries: dict[K, _Entry[K]] = {}
+        self.keys: Collection[K] = self._entries
+        self._by_since = deque[_Entry[K]]()  # the oldest first; some are taken
         self._aged_at = -math.inf  # no ready key has aged before then
         self._by_age = False  # whether the last `pop` took the oldest key
         self._lines: dict[Priority, _Line[K]] = {  # the most urgent first
-            priority: OrderedDict() if share_of is None else _Shares(share_of)
+            priority: _Share(priority) if share_of is None else _Shares(priority, share_of)
             for priority in sorted(Priority, reverse=True)
         }
+
+    def get(self, key: K) -> Ready | None:
+        """Return since when the key is ready, and its priority; None if it is not ready."""
+        entry = self._entries.get(key)
+        return None if entry is None else Ready(entry.since, entry.priority)
+
+    def oldest(self) -> Iterator[tuple[K, Ready]]:
+        """Yield the ready keys, the oldest first, while no key is added or removed."""
+        for entry in self._by_since:
+            if not entry.is_taken:
+                yield entry.key, Ready(entry.since, entry.priority)
 
     def push(self, key: K, priority: Priority, now: float) -> bool:
         """Add *key*, and return whether it was not ready before.
 
         A ready key keeps its age. It keeps its place too, unless the new priority is higher.
         """
-        ready = self._ready.get(key)
-        if ready is None:
-            self._lines[priority][key] = None
-            self._ready[key] = Ready(now, priority)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = _Entry(key, now, priority)
+            self._lines[priority].append(entry)  # raises if *share_of* does
+            self._entries[key] = entry
+            self._by_since.append(entry)
             return True
-        if priority > ready.priority:
-            self._lines[priority][key] = None
-            del self._lines[ready.priority][key]
-            self._ready[key] = Ready(ready.since, priority)
+        if priority > entry.priority:
+            self._lines[priority].append(entry)
+            line, entry.priority = self._lines[entry.priority], priority
+            line.lost(entry)
         return False
 
     def pop(self, now: float) -> tuple[K, Ready]:
         """Remove and return the next key; raises `KeyError` if no key is ready."""
-        if now > self._aged_at and not self._by_age and self._ready:
-            oldest, ready = next(iter(self._ready.items()))
-            self._aged_at = ready.since + self._ageing_s
+        if now > self._aged_at and not self._by_age and self._entries:
+            oldest = self._by_since[0]
+            self._aged_at = oldest.since + self._ageing_s
             if now > self._aged_at:
                 self._by_age = True
-                del self._lines[ready.priority][oldest]
-                return self._ready.popitem(last=False)
+                self.remove(oldest.key)
+                return oldest.key, Ready(oldest.since, oldest.priority)
         self._by_age = False
         for line in self._lines.values():
-            if line:
-                key, _ = line.popitem(last=False)
-                return key, self._ready.pop(key)
+            if line.size:
+                entry = line.pop()
+                self._take(entry)
+                return entry.key, Ready(entry.since, entry.priority)
         raise KeyError("no key is ready")
 
     def remove(self, key: K) -> None:
         """Drop *key* if it is ready."""
-        ready = self._ready.pop(key, None)
-        if ready is not None:
-            del self._lines[ready.priority][key]
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._take(entry)
+            self._lines[entry.priority].lost(entry)
 
     def clear(self) -> None:
         """Drop every key."""
-        self._ready.clear()
+        self._entries.clear()
+        self._by_since.clear()
         for line in self._lines.values():
             line.clear()
 
+    def _take(self, entry: "_Entry[K]") -> None:
+        del self._entries[entry.key]
+        entry.is_taken = True
+        by_since = self._by_since
+        while by_since and by_since[0].is_taken:
+            by_since.popleft()
+
+
+class _Entry(msgspec.Struct, Generic[K], gc=False, eq=False):
+    """A ready key. An entry that is taken, or in the line of a lower priority, is skipped there."""
+
+    key: K
+    since: float
+    priority: Priority
+    is_taken: bool = False
+
 
 class _Line(Protocol[K]):
-    """The keys of one priority in their order; an `OrderedDict` is first in, first out."""
+    """The keys of one priority in their order; `size` is their number."""
 
-    def __len__(self) -> int: ...
-    def __setitem__(self, key: K, value: None, /) -> None: ...
-    def __delitem__(self, key: K, /) -> None: ...
-    def popitem(self, *, last: bool) -> tuple[K, None]: ...
-    def clear(self) -> None: ...
+    size: int
+
+    def append(self, entry: _Entry[K]) -> None:
+        """Add a key to the end."""
+
+    def lost(self, entry: _Entry[K]) -> None:
+        """Count that a key is taken, or has another priority now."""
+
+    def pop(self) -> _Entry[K]:
+        """Remove and return the first key; the line is not empty."""
+        ...
+
+    def clear(self) -> None:
+        """Remove all keys."""
+
+
+class _Share(Generic[K]):
+    """A line that is first in, first out."""
+
+    def __init__(self, priority: Priority) -> None:
+        self.size = 0
+        self._priority = priority
+        self._entries = deque[_Entry[K]]()
+
+    def append(self, entry: _Entry[K]) -> None:
+        self.size += 1
+        self._entries.append(entry)
+
+    def lost(self, entry: _Entry[K]) -> None:  # noqa: ARG002 - the protocol's signature
+        self.size -= 1
+        entries = self._entries
+        while entries and self._is_gone(entries[0]):
+            entries.popleft()
+
+    def pop(self) -> _Entry[K]:
+        self.size -= 1
+        while self._is_gone(entry := self._entries.popleft()):
+            pass
+        return entry
+
+    def clear(self) -> None:
+        self.size = 0
+        self._entries.clear()
+
+    def _is_gone(self, entry: _Entry[K]) -> bool:
+        return entry.is_taken or entry.priority is not self._priority
 
 
 class _Shares(Generic[K]):
     """A line whose shares alternate; each share is first in, first out."""
 
-    def __init__(self, share_of: Callable[[K], Hashable]) -> None:
+    def __init__(self, priority: Priority, share_of: Callable[[K], Hashable]) -> None:
+        self.size = 0
+        self._priority = priority
         self._share_of = share_of
-        self._shares: OrderedDict[Hashable, OrderedDict[K, None]] = OrderedDict()
+        self._shares: OrderedDict[Hashable, _Share[K]] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._shares)
+    def append(self, entry: _Entry[K]) -> None:
+        name = self._share_of(entry.key)
+        share = self._shares.get(name)
+        if share is None:
+            share = self._shares[name] = _Share(self._priority)
+        share.append(entry)
+        self.size += 1
 
-    def __setitem__(self, key: K, value: None, /) -> None:
-        share = self._share_of(key)
-        keys = self._shares.get(share)
-        if keys is None:
-            keys = self._shares[share] = OrderedDict()
-        keys[key] = value
+    def lost(self, entry: _Entry[K]) -> None:
+        self.size -= 1
+        name = self._share_of(entry.key)
+        share = self._shares[name]
+        share.lost(entry)
+        if not share.size:
+            del self._shares[name]
 
-    def __delitem__(self, key: K, /) -> None:
-        share = self._share_of(key)
-        keys = self._shares[share]
-        del keys[key]
-        if not keys:
-            del self._shares[share]
-
-    def popitem(self, *, last: bool) -> tuple[K, None]:
-        share, keys = next(iter(self._shares.items()))
-        item = keys.popitem(last=last)
-        if keys:
-            self._shares.move_to_end(share)
+    def pop(self) -> _Entry[K]:
+        self.size -= 1
+        name, share = next(iter(self._shares.items()))
+        entry = share.pop()
+        if share.size:
+            self._shares.move_to_end(name)
         else:
-            del self._shares[share]
-        return item
+            del self._shares[name]
+        return entry
 
     def clear(self) -> None:
+        self.size = 0
         self._shares.clear()

@@ -85,12 +85,12 @@ class Workqueue(Generic[K]):
 
     def __len__(self) -> int:
         """Return the number of ready keys."""
-        return len(self._ready.entries)
+        return len(self._ready.keys)
 
     @property
     def idle(self) -> bool:
         """True if no key is waiting, ready or held."""
-        return not (self._timers or self._ready.entries or self._held or self._backlog.size)
+        return not (self._timers or self._ready.keys or self._held or self._backlog.size)
 
     @property
     def settled(self) -> bool:
@@ -98,7 +98,7 @@ class Workqueue(Generic[K]):
 
         A key that only waits for a requested time does not count.
         """
-        if self._ready.entries or self._held or self._backlog.size:
+        if self._ready.keys or self._held or self._backlog.size:
             return False
         while self._failed:
             key = next(reversed(self._failed))
@@ -136,7 +136,7 @@ class Workqueue(Generic[K]):
         """
         if not self._shut_down:
             self._backlog.append(keys, add)
-            self._backlog.refill(len(self._ready.entries))
+            self._backlog.refill(len(self._ready.keys))
             self._getters.wake_all()
 
     def retry(self, key: K, *, after: float | None = None) -> None:
@@ -193,7 +193,7 @@ class Workqueue(Generic[K]):
 
     async def keep(self, wanted: Callable[[K], bool]) -> None:
         """Drop every key that is not *wanted*, in slices. It does not wait for keys to be fed."""
-        for keys in (self._ready.entries, self._requeues, self._held):
+        for keys in (self._ready.keys, self._requeues, self._held):
             await retain(keys, wanted, self.drop)
 
     def feed_no_more(self) -> None:
@@ -222,8 +222,8 @@ class Workqueue(Generic[K]):
         """
         while True:
             if self._backlog.size:
-                self._backlog.refill(len(self._ready.entries))
-            while not self._ready.entries:
+                self._backlog.refill(len(self._ready.keys))
+            while not self._ready.keys:
                 if self._shut_down:
                     raise QueueShutDownError("the queue was shut down")
                 if self._backlog.size:
@@ -237,8 +237,8 @@ class Workqueue(Generic[K]):
     def get_nowait(self) -> K | None:
         """Take the next key like `get`; return None if no key is ready or the pace forbids it."""
         if self._backlog.size:
-            self._backlog.refill(len(self._ready.entries))
-        if not self._ready.entries:
+            self._backlog.refill(len(self._ready.keys))
+        if not self._ready.keys:
             return None
         if self._pace is not None and not self._pace.take_nowait():
             return None
@@ -253,9 +253,9 @@ class Workqueue(Generic[K]):
         except asyncio.CancelledError:
             self._getters.wake_one()
             raise
-        if not self._ready.entries:
+        if not self._ready.keys:
             self._pace.give_back()
-        return bool(self._ready.entries)
+        return bool(self._ready.keys)
 
     def done(self, key: K) -> None:
         """Give a held key back. It waits or is ready if it was requested while it was held.
@@ -304,7 +304,7 @@ class Workqueue(Generic[K]):
 
         The wait has no time limit.
         """
-        while self._held or (self._shut_down and self._ready.entries):
+        while self._held or (self._shut_down and self._ready.keys):
             await self._joiners.wait()
 
     def place(self, key: K) -> Place | None:
@@ -312,18 +312,18 @@ class Workqueue(Generic[K]):
         until = self._timers.get(key)
         if until is not None:
             return Waiting(until)
-        return self._held.get(key) or self._ready.entries.get(key)
+        return self._held.get(key) or self._ready.get(key)
 
     def places(self, count: int) -> Iterator[tuple[K, Place]]:
         """Yield up to *count* keys of each place: held and ready the longest, waiting the least."""
         yield from islice(self._held.items(), count)  # in the order in which they were taken
-        yield from islice(self._ready.entries.items(), count)
+        yield from islice(self._ready.oldest(), count)
         for key, until in self._timers.soonest(count):
             yield key, Waiting(until)
 
     def oldest_ready(self) -> float | None:
         """Return the loop time since which the oldest ready key is ready, None if no key is."""
-        return next((ready.since for ready in self._ready.entries.values()), None)
+        return next((ready.since for _, ready in self._ready.oldest()), None)
 
     def stats(self) -> QueueStats:
         """Return the measures; takes time in proportion to the held keys only."""
@@ -331,7 +331,7 @@ class Workqueue(Generic[K]):
         requested = filter(None, map(self._requeues.get, self._held))
         due = sum(requeues.due_at <= now for requeues in requested)
         return self._counters.read(
-            depth=len(self._ready.entries) + self._backlog.size + due,
+            depth=len(self._ready.keys) + self._backlog.size + due,
             waiting=len(self._timers),
             held_s=[now - held.since for held in self._held.values()],
         )
@@ -346,7 +346,7 @@ class Workqueue(Generic[K]):
         requeues = self._requeues.get(key)
         if requeues is None:
             requeues = self._requeues[key] = Requeues()
-        elif key in self._ready.entries:
+        elif key in self._ready.keys:
             requeues.begin(now)
         return requeues
 
@@ -354,7 +354,7 @@ class Workqueue(Generic[K]):
         """Put a key that is not held into the place that its requests demand."""
         if key in self._held:
             return
-        if requeues.due_at <= now or key in self._ready.entries:
+        if requeues.due_at <= now or key in self._ready.keys:
             self._offer(key, requeues.priority, now)
         elif requeues:
             self._timers.set(key, requeues.due_at)
