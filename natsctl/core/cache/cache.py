@@ -75,6 +75,7 @@ class Cache(Generic[T]):
         self.partial = keeping is not None  # whether values can be missing
         self.wants_all = asyncio.Event() if keeping is None else keeping.wants_all
         self._take_over(State(kind, by_name, keeping))
+        self.shown = _ShownKeys(self._state)
         self._listing: NextState[T] | None = None
         self._deleted: dict[str, Deleted] | None = {} if notes_deleted else None
         self._decoded = DecodedObjects[T]()
@@ -184,14 +185,6 @@ class Cache(Generic[T]):
         """Return those of `keys` whose values are kept; a live view, also after a listing."""
         return CurrentKeys(lambda: self._state.objects)
 
-    @property
-    def shown(self) -> Collection[str]:
-        """A live view of the objects that exist by the events so far, also those of a listing.
-
-        Other tasks may run during an iteration.
-        """
-        return _Shown(lambda: self._state if self._listing is None else self._listing.after)
-
     def by_index(self, index: str, value: str) -> list[Stored]:
         """Return the objects with *value* in the named index, sorted by key."""
         indexed = map(self.get, sorted(self._state.indexes[index].keys(value)))
@@ -240,6 +233,7 @@ class Cache(Generic[T]):
                     listing.skip(event)
             case Listing():
                 self._listing = NextState(self._state, event.incarnation)
+                self.shown.state = self._listing.after
                 return () if listing is None else listing.after.drain()
             case Listed():
                 return self._end_listing(event.revision)
@@ -371,22 +365,27 @@ class Cache(Generic[T]):
             _resolve(future)
 
 
-class _Shown(Collection[str]):
-    """The keys of the objects in a state that changes, valid or not."""
+class _ShownKeys(Collection[str]):
+    """The keys of the objects that exist by the events so far, valid or not; a live view.
 
-    def __init__(self, state: Callable[[], State[Any]]) -> None:
-        self._state = state
+    During a listing, *state* is the one that the listing shows. Other tasks may run during an
+    iteration.
+    """
+
+    def __init__(self, state: State[Any]) -> None:
+        self.state = state
 
     def __len__(self) -> int:
-        state = self._state()
-        return len(state) + len(state.rejected)
+        return len(self.state) + len(self.state.rejected)
 
     def __contains__(self, key: object) -> bool:
-        state = self._state()
-        return isinstance(key, str) and (key in state or key in state.rejected)
+        state = self.state
+        if key in state.objects:
+            return True
+        return isinstance(key, str) and (key in state.unread or key in state.rejected)
 
     def __iter__(self) -> Iterator[str]:
-        state = self._state()
+        state = self.state
         return chain(state.objects, state.unread, tuple(state.rejected))
 
 

@@ -112,7 +112,7 @@ class State(Generic[T]):
         if self.invalid:
             self._forget_invalid(key)
         self.objects[key] = stored
-        if self.unread:
+        if self.keeping is not None:
             self.unread.remove(key)
         return obj
 

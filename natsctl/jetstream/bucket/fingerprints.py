@@ -7,7 +7,7 @@ _SHARDS = 4096  # many short sorted arrays, so that an insertion moves few items
 
 
 class Fingerprints:
-    """A set of key hashes.
+    """A set of key hashes; `size` is their number.
 
     Two keys with the same hash count as one. The probability of such a pair among a million keys is
     about one in thirty million.
@@ -15,10 +15,10 @@ class Fingerprints:
 
     def __init__(self) -> None:
         self._shards: dict[int, array[int]] = {}
-        self._count = 0
+        self.size = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.size
 
     def __contains__(self, key: str) -> bool:
         fingerprint = hash(key)
@@ -32,7 +32,7 @@ class Fingerprints:
         index, present = _locate(shard, fingerprint)
         if not present:
             shard.insert(index, fingerprint)
-            self._count += 1
+            self.size += 1
 
     def discard(self, key: str) -> None:
         """Remove *key*, if present."""
@@ -43,7 +43,7 @@ class Fingerprints:
         index, present = _locate(shard, fingerprint)
         if present:
             del shard[index]
-            self._count -= 1
+            self.size -= 1
             if not shard:
                 del self._shards[fingerprint % _SHARDS]
 

@@ -275,7 +275,7 @@ class _ReportedKeys:
     def _event(self, item: Item) -> WatchEvent:
         if isinstance(item, Stored):
             if self._own is None:
-                if self.deleted and item.key not in self.alive:
+                if self.deleted.size and item.key not in self.alive:
                     self.deleted.discard(item.key)
             elif item.key not in self._own:
                 self._own[item.key] = None
