@@ -12,13 +12,17 @@ from typing import NamedTuple
 import pytest
 
 from controllers.demo import offer_console
+from tests.support.cli import forked_command
 from tests.support.cli.doc_page import RunCommand
 from tests.support.cli.doc_reader import Reader
+from tests.support.cli.forked_process import FORKS
 from tests.support.cli.natsctl_command import ROOT
 from tests.support.servers.nats_server import NatsServer
 
-LEADS_ITS_TERMINAL = "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-TOUR = f"{LEADS_ITS_TERMINAL}runpy.run_module('controllers.demo', run_name='__main__')"
+LEADS_ITS_TERMINAL = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+TOUR = (  # its arguments are the command that runs natsctl
+    f"{LEADS_ITS_TERMINAL}import controllers.demo as tour; tour.NATSCTL = sys.argv[1:]; tour.main()"
+)
 
 
 class Tour(NamedTuple):
@@ -34,9 +38,14 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
     """Take the tour: let it open the console, and end the console with Ctrl-C."""
     own_end, other_end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", TOUR],
+        [sys.executable, "-c", TOUR, sys.executable, "-IS", str(forked_command.__file__)],
         cwd=tmp_path_factory.mktemp("tour"),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "BROWSER": "true"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "BROWSER": "true",
+            forked_command.VARIABLE: FORKS.address,
+        },
         stdin=other_end,
         stdout=other_end,
         stderr=other_end,

@@ -73,7 +73,6 @@ class Reader:
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": "ignore",
         }
-        self._descriptors: tuple[int, ...] = ()
         if not fresh:
             self._fork_commands(folder.parent / "bin")
 
@@ -96,9 +95,7 @@ class Reader:
         words = (sys.executable, "-IS", str(forked_command.__file__))
         program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         program.chmod(0o755)
-        control = FORKS.control.fileno()
-        self._descriptors = (control,)
-        self._environ[forked_command.VARIABLE] = str(control)
+        self._environ[forked_command.VARIABLE] = FORKS.address
         self._environ["PATH"] = f"{programs}:{self._environ['PATH']}"
 
     async def run(self, step: Step) -> None:
@@ -145,7 +142,6 @@ class Reader:
                 env=environ,
                 stdout=log,
                 stderr=log,
-                pass_fds=self._descriptors,
             )
         terminal = Terminal(step.command, process, file)
         self._terminals.append(terminal)
@@ -169,7 +165,6 @@ class Reader:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            pass_fds=self._descriptors,
         )
         try:
             async with asyncio.timeout(LIMIT_S):

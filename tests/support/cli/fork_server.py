@@ -35,6 +35,7 @@ REQUEST_BYTES_MAX = 200_000
 PRELOADED = (
     "nats",
     "aiohttp",
+    "jsonschema",
     "yaml",
     "natsctl.daemon.http.metrics",
     "natsctl.jetstream.stores",

@@ -2,9 +2,9 @@
 
     python -IS tests/support/cli/forked_command.py ARGUMENT...
 
-The environment variable FORK_SERVER is the number of an inherited descriptor: the fork server's
-socket. The command gets this process's arguments, folder, environment, input, outputs and signals,
-and this process ends as the command ends.
+The environment variable FORK_SERVER is the address of the fork server. The command gets this
+process's arguments, folder, environment, input, outputs and signals, and this process ends as the
+command ends.
 """
 
 import json
@@ -20,7 +20,8 @@ VARIABLE = "FORK_SERVER"
 def main() -> int:
     """Run the command, and return its exit status."""
     environ = dict(os.environ)
-    control = socket.socket(fileno=os.dup(int(environ.pop(VARIABLE))))
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.connect(f"\0{environ.pop(VARIABLE)}")
     request = {"arguments": sys.argv[1:], "folder": str(Path.cwd()), "environ": environ}
     own_end, other_end = socket.socketpair()
     socket.send_fds(control, [json.dumps(request).encode()], [0, 1, 2, other_end.fileno()])

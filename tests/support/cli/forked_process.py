@@ -20,13 +20,16 @@ ROOT = Path(__file__).parents[3]
 
 
 class ForkServer:
-    """A running fork server, which belongs to this process, and its address."""
+    """A running fork server, which belongs to this process.
+
+    `address` is the name of an abstract Unix socket, without the leading zero byte.
+    """
 
     def __init__(self) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind("")  # Linux chooses a free address
             listener.listen()
-            self.address = listener.getsockname().decode()
+            self.address = listener.getsockname()[1:].decode()
             self._process = subprocess.Popen(
                 [sys.executable, str(PROGRAM), str(listener.fileno())],
                 pass_fds=(listener.fileno(),),
@@ -42,10 +45,7 @@ class ForkServer:
 
 
 class Forks:
-    """The connection of this process to a fork server.
-
-    It is a server of this process, which the first command starts, unless `share` names another.
-    """
+    """The connection of this process to a fork server."""
 
     def __init__(self) -> None:
         self._address: str | None = None
@@ -77,19 +77,22 @@ class Forks:
         return ForkedProcess(pid, reader, writer)
 
     @property
+    def address(self) -> str:
+        """The address of the server; the first use starts one, unless `share` named another."""
+        if self._address is None:
+            server = ForkServer()
+            atexit.register(server.stop)
+            self._address = server.address
+        return self._address
+
+    @property
     def control(self) -> socket.socket:
         """The socket for requests."""
         if self._control is None:
             self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._control.connect(self._address or _own_server())
+            self._control.connect(f"\0{self.address}")
             atexit.register(self._control.close)
         return self._control
-
-
-def _own_server() -> str:
-    server = ForkServer()
-    atexit.register(server.stop)
-    return server.address
 
 
 class ForkedProcess:
