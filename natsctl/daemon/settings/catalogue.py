@@ -10,6 +10,7 @@ from natsctl.daemon.settings.values import (
     COLLECTOR,
     COUNT,
     COUNT_OR_AUTO,
+    DIRECTORY,
     DOMAIN,
     FILE,
     LEASE,
@@ -243,7 +244,7 @@ SETTINGS = (
     ),
     new_setting(
         "controllers.state_dir",
-        FILE,
+        DIRECTORY,
         "/var/lib/natsctl",
         "Directory of the files that note which keys are held, in case the process dies",
         "--state-dir",

@@ -90,6 +90,7 @@ TEXT = Shape("a text of at least one character", "TEXT", _Text)
 NAME = Shape("a text of at least one character", "NAME", _Text)
 URLS = Shape("a URL, or a list of URLs", "URL", _Text | _Texts, _urls)
 FILE = Shape("the path of a file", "FILE", _Text)
+DIRECTORY = Shape("the path of a directory", "DIR", _Text)
 ADDRESS = Shape("HOST:PORT, or :PORT for all interfaces", "HOST:PORT", _Text, _address)
 COLLECTOR = Shape(
     "http://HOST:PORT or https://HOST:PORT, with or without a path", "URL", _Text, _collector
