@@ -211,7 +211,7 @@ async def test_orphaned_processes_are_reaped(stack: Stack) -> None:
 async def test_the_commands_of_the_compose_page_succeed(
     stack: Stack, jetstream: JetStreamContext
 ) -> None:
-    put, *others = commands(about="Greetings")
+    put, *others = commands(about="Use it")
     await run(stack, put)
     await eventually(lambda: _has_payload(jetstream, "shop", "hi!"))
     assert others
