@@ -104,6 +104,17 @@ async def test_a_plan_is_shown_and_nothing_is_written(shared_site: Site, visitor
     await expect(dialog).to_have_count(0)
 
 
+async def test_the_plan_of_a_paused_key_shows_the_pause(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await open_key(shared_site, visitor, "held-shop")
+    await shared_site.natsctl.done("pause", "held-shop", "--reason", "waits for a disk")
+    await expect(visitor.page.locator("dd").filter(has_text="waits for a disk")).to_have_count(1)
+    await button(visitor, "Plan").click()
+    dialog = visitor.page.get_by_role("dialog", name="Plan for held-shop")
+    await expect(dialog).to_contain_text("The key is not synced: paused")
+
+
 async def test_a_recording_is_downloaded(
     shared_site: Site, visitor: Visitor, tmp_path: Path
 ) -> None:

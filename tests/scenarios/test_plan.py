@@ -5,7 +5,7 @@ import pytest
 
 from controllers.greetings import Greetings
 from natsctl import Controller, ExistsError, PlanningError, plan, planning, primary, secondary
-from natsctl.model.plans.plan import Action, Plan
+from natsctl.model.plans.plan import Action, KeyPlan, Plan, PlanSummary
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import (
@@ -145,6 +145,20 @@ async def test_a_named_key_is_planned_alone(client: AppClient) -> None:
     await client.app("shop")
     await client.app("market")
     assert {key for key, _, _ in signs(await plan_of(client, Apps(), "shop"))} == {"shop"}
+
+
+async def test_a_paused_key_is_held_back_with_the_reason(client: AppClient) -> None:
+    await client.app("shop", parts=("a",))
+    pause = "by=ann reason=waits for a disk"
+    await edit(client.apps, "shop", "metadata", "annotations", "natsctl.io/paused", to=pause)
+    made = await plan_of(client)
+    assert made.keys == {"shop": KeyPlan(held_back="paused by ann: waits for a disk")}
+    assert made.summary == PlanSummary(held_back=1)
+
+
+async def test_a_plan_without_held_back_keys_does_not_mention_them(client: AppClient) -> None:
+    await client.app("shop")
+    assert "held" not in str((await plan_of(client)).summary)
 
 
 async def test_an_invalid_object_is_an_error_of_its_key(client: AppClient) -> None:

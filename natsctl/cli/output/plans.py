@@ -49,7 +49,7 @@ def write_plan(made: MadePlan, output: PlanOutput) -> None:
         case "diff":
             for change in made.changes:
                 write_unified(f"{change.kind}/{change.key}", change.before, change.after)
-            _write_errors(made.plan)
+            _write_reasons(made.plan)
             write_notice(str(made.plan.summary))
         case "tree":
             for key, key_plan in made.plan.keys.items():
@@ -73,14 +73,17 @@ def _write_key(key: str, key_plan: KeyPlan) -> None:
         write_differences(action.diff, indent="      ")
     if key_plan.error:
         write_signed(f"! {key_plan.error}", indent="  ")
+    if key_plan.held_back:
+        write_text(f"    {key_plan.held_back}")
     if key_plan.after_s is not None:
         write_text(f"    again after {key_plan.after_s:g} s")
 
 
-def _write_errors(plan: Plan) -> None:
+def _write_reasons(plan: Plan) -> None:
+    """Write why keys fail or are held back."""
     for key, key_plan in plan.keys.items():
-        if key_plan.error:
-            write_notice(f"{key}: {key_plan.error}")
+        if reason := key_plan.error or key_plan.held_back:
+            write_notice(f"{key}: {reason}")
 
 
 def _write_garbage(plan: Plan) -> None:

@@ -107,6 +107,13 @@ class PausedKeys:
         self._pending.add(key)
         return True
 
+    def reason(self, key: Any) -> str:
+        """Return why the key is held back; empty if it is not."""
+        if key in self.pauses:
+            return f"paused {self.pauses[key]}"
+        deaths = self.quarantine.quarantined.get(key)
+        return "" if deaths is None else f"quarantined: {deaths}"
+
     def state(self, key: str) -> str | None:
         """Return a digest of the desired state of the object; empty if it does not exist.
 

@@ -51,12 +51,12 @@ class PlannedChange(msgspec.Struct, frozen=True):
 class _KeyRecord:
     """The writes of one key's syncs, and the result of its last sync."""
 
-    __slots__ = ("after_s", "error", "external", "failed_at", "final", "writes")
+    __slots__ = ("after_s", "error", "external", "failed_at", "final", "held_back", "writes")
 
     def __init__(self) -> None:
         self.writes: dict[_Place, _Write] = {}
         self.external: dict[_Place, Action] = {}
-        self.error = ""
+        self.error = self.held_back = ""
         self.after_s: float | None = None
         self.failed_at = 0  # the number of writes when the sync failed
         self.final = False  # whether no further sync repeats what has failed
@@ -69,7 +69,12 @@ class _KeyRecord:
             for action in actions_of(write.kind, key, write.before, write.after, write.reason)
         ]
         actions += self.external.values()
-        return KeyPlan(error=self.error, after_s=self.after_s, actions=tuple(actions))
+        return KeyPlan(
+            error=self.error,
+            after_s=self.after_s,
+            actions=tuple(actions),
+            held_back=self.held_back or UNSET,
+        )
 
 
 class PlanRecord:
@@ -146,7 +151,7 @@ class PlanRecord:
                 self._quiet.add(name)
             return
         record = self._record(name)
-        record.after_s = after_s
+        record.after_s, record.held_back = after_s, ""
         if not record.final:
             record.error = ""
 
@@ -157,12 +162,16 @@ class PlanRecord:
             return
         self.syncs += 1
         record = self._record(str(key))
-        record.error, record.after_s = error_text(error), None
+        record.error, record.after_s, record.held_back = error_text(error), None, ""
         record.failed_at = self.version
 
     def skipped(self, key: str, reason: str) -> None:
         """Record that a key is not synced because its object is invalid."""
         self._record(key).error = reason
+
+    def held_back(self, key: Hashable, reason: str) -> None:
+        """Record that a key is not synced because it is paused or quarantined."""
+        self._record(str(key)).held_back = reason
 
     def dropped(self, key: str, error: Exception) -> None:
         """Record that a call for the key failed, which no later sync of the key repeats."""
@@ -190,12 +199,12 @@ class PlanRecord:
         return KeyPlan() if record is None else record.plan
 
     def keys(self) -> dict[str, KeyPlan]:
-        """Return the plans of the keys that change anything, fail, or ask to come back."""
+        """Return the plans of the keys that do or request anything, fail, or are held back."""
         plans = {key: record.plan for key, record in sorted(self._keys.items())}
         return {
             key: plan
             for key, plan in plans.items()
-            if plan.actions or plan.error or plan.after_s is not None
+            if plan.actions or plan.error or plan.held_back or plan.after_s is not None
         }
 
     def changes(self) -> Iterator[PlannedChange]:
@@ -213,7 +222,7 @@ class PlanRecord:
 
         *existing* returns how many of some keys exist.
         """
-        busy = {key for key, plan in keys.items() if plan.actions or plan.error}
+        busy = {key for key, plan in keys.items() if plan.actions or plan.error or plan.held_back}
         synced = self._quiet | self._keys.keys()
         return PlanSummary.of(keys.values(), unchanged=existing(synced - busy))
 

@@ -225,6 +225,8 @@ class SyncLoop(Generic[K]):
     async def _hold_back(self, key: K) -> None:
         """Give back a paused key; its change is not answered until the key is resumed."""
         self.counters.begin(key)
+        if self._plan is not None:
+            self._plan.held_back(key, self.paused.reason(key))
         if self._on_held_back is None:
             self.queue.done(key)
         else:

@@ -49,6 +49,7 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         error: why the sync fails; empty if it succeeds.
+        held_back: why the key is not synced, if it is paused or quarantined.
         after_s: seconds until the next sync that the handler requests; None if it requests none.
         actions: the writes.
     """
@@ -56,28 +57,31 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     after_s: float | None = None
     actions: tuple[Action, ...] = ()
+    held_back: str | UnsetType = UNSET
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of objects that change, and of keys that fail or change nothing."""
+    """The number of objects that change, and of keys that fail, change nothing, or are paused."""
 
     create: int = 0
     update: int = 0
     delete: int = 0
     failed: int = 0
     unchanged: int = 0
+    held_back: int | UnsetType = UNSET  # keys, if any
 
     @classmethod
     def of(cls, keys: Iterable[KeyPlan], *, unchanged: int) -> "PlanSummary":
         """Count the actions of the keys."""
         counts = {"create": 0, "update": 0, "delete": 0}
-        failed = 0
+        failed = held_back = 0
         for key in keys:
             failed += bool(key.error)
+            held_back += bool(key.held_back)
             effects = {(action.kind, action.key, action.effect) for action in key.actions}
             for _, _, effect in effects:
                 counts[effect] += 1
-        return cls(**counts, failed=failed, unchanged=unchanged)
+        return cls(**counts, failed=failed, unchanged=unchanged, held_back=held_back or UNSET)
 
     @property
     def changes(self) -> bool:
@@ -85,9 +89,10 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.create or self.update or self.delete)
 
     def __str__(self) -> str:
+        held_back = f", {self.held_back} held back" if self.held_back else ""
         return (
             f"Plan: {self.create} to create, {self.update} to change, {self.delete} to delete, "
-            f"{self.failed} failed, {self.unchanged} unchanged"
+            f"{self.failed} failed, {self.unchanged} unchanged{held_back}"
         )
 
 
@@ -97,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         controller: the controller's name.
         summary: the counts.
-        keys: the keys that change anything, fail, or ask to be synced again.
+        keys: the keys that change anything, fail, are held back, or ask to be synced again.
         garbage: the orphans that garbage collection would keep, with the reasons.
     """
 

@@ -22,11 +22,12 @@ export function planned(plan) {
  * @param {string} key
  * @param {any} entry
  */
-export function plannedKey(key, { error, after_s: after, actions }) {
-  const nothing = !error && actions.length === 0;
+export function plannedKey(key, { error, held_back: heldBack, after_s: after, actions }) {
+  const nothing = !error && !heldBack && actions.length === 0;
   return h("section", { "aria-label": shown(key, 80) },
     h("h3", { class: "text" }, shown(key)),
     error && h("p", { class: "bad text" }, `The sync fails: ${shown(error)}`),
+    heldBack && h("p", { class: "text" }, `The key is not synced: ${shown(heldBack)}`),
     nothing && h("p", { class: "empty" }, "The sync changes nothing."),
     ...actions.map((action) => h("div", {},
       h("h4", { class: "text" }, `${action.action} ${shown(`${action.kind}/${action.key}`)}`),
