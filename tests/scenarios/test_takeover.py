@@ -17,7 +17,7 @@ from natsctl.core.coordination.sharding import shards
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.objects.primary import Primary
 from natsctl.daemon.operator import Operator
-from natsctl.errors import StoreError, UsageError
+from natsctl.errors import PermanentError, StoreError, UsageError
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.kinds import Kind
@@ -133,6 +133,66 @@ async def test_an_owner_that_vanished_while_no_leader_ran_is_synced_by_the_next_
     assert not two.runtime.holds("shop")
     await eventually(lambda: "shop" in two.controller.syncs, within_s=2 * TTL_S)
     await two.stop()
+
+
+class Refusing(Idle):
+    """Fails permanently in every sync."""
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.syncs.append(key)
+        raise PermanentError("no such region")
+
+
+async def test_a_key_that_failed_permanently_is_synced_again_in_the_next_term() -> None:
+    stores, controller = MemoryStores(), Refusing()
+    await AppClient(stores).app("shop")
+    leadership = Leadership("apps", asyncio.get_running_loop().time)
+    leadership.begin(1, until=math.inf)
+    current_leadership.set(leadership)
+    runtime = ControllerRuntime(controller, nats=stores)
+    running = asyncio.create_task(runtime.run())
+    await eventually(lambda: controller.syncs == ["shop"])
+    leadership.step_down()
+    await leadership.quiet()
+    leadership.begin(2, until=math.inf)
+    await eventually(lambda: controller.syncs == ["shop", "shop"])
+    runtime.stop()
+    await running
+
+
+async def test_each_member_applies_its_part_of_a_garbage_plan() -> None:
+    stores = MemoryStores()
+    client, keys = AppClient(stores), [f"app{number}" for number in range(10)]
+    for key in keys:
+        await client.app(key)
+    alone = await process(stores, Apps())
+    await eventually(lambda: len(client.part_keys) == len(keys))
+    await alone.stop()
+    client.apps.vanish(*keys[1:])
+    operators = [
+        Operator(
+            [Apps()],
+            nats=stores,
+            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now(), identity=name),
+        )
+        for name in ("one", "two")  # fixed names, so that each has some of the keys
+    ]
+    tasks = [asyncio.create_task(operator.run()) for operator in operators]
+    runtimes = [operator.runtimes[0] for operator in operators]
+    await eventually(
+        lambda: all(sum(runtime.holds(key) for runtime in runtimes) == 1 for key in keys),
+        within_s=6 * TTL_S,
+    )
+    for runtime in runtimes:
+        assert isinstance(runtime, ControllerRuntime)
+        plan = await runtime.garbage_plan(at_once=True)
+        removed = await runtime.garbage_apply(plan)
+        assert len(removed.orphans) > 0
+        assert all(runtime.holds(orphan.owner) for orphan in removed.orphans)
+    assert client.part_keys == ["app0.main"]
+    for operator in operators:
+        operator.stop()
+    await asyncio.gather(*tasks)
 
 
 class ForgetfulStore(MemoryStore):

@@ -1,5 +1,6 @@
 """The keys that a process held when it died are found in its file."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.core.pausing.held_file import SLOT, held_file, keys_of_dead, state_directory
+from natsctl.core.pausing.held_file import (
+    SLOT,
+    held_file,
+    keys_of_dead,
+    process_name,
+    state_directory,
+)
 
 DYING = """
 import os, sys
@@ -92,3 +99,9 @@ def test_a_sync_loop_without_a_name_has_no_file(directory: Path) -> None:
     with held_file("", 1) as held:
         assert held is None
     assert (keys_of_dead(""), directory.exists()) == ([], False)
+
+
+def test_every_process_has_a_name_of_its_own() -> None:
+    names = {process_name() for _ in range(2)}
+    assert len(names) == 2
+    assert all(name.startswith(f"{os.getpid()}-") for name in names)
