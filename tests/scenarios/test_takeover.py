@@ -169,22 +169,22 @@ async def test_each_member_applies_its_part_of_a_garbage_plan() -> None:
     await eventually(lambda: len(client.part_keys) == len(keys))
     await alone.stop()
     client.apps.vanish(*keys[1:])
+    controllers = Apps(), Apps()
     operators = [
         Operator(
-            [Apps()],
+            [controller],
             nats=stores,
             shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now(), identity=name),
         )
-        for name in ("one", "two")  # fixed names, so that each has some of the keys
+        for controller, name in zip(controllers, ("one", "two"), strict=True)  # both have keys
     ]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
-    runtimes = [operator.runtimes[0] for operator in operators]
+    runtimes = [controller.runtime for controller in controllers]
     await eventually(
         lambda: all(sum(runtime.holds(key) for runtime in runtimes) == 1 for key in keys),
         within_s=6 * TTL_S,
     )
     for runtime in runtimes:
-        assert isinstance(runtime, ControllerRuntime)
         plan = await runtime.garbage_plan(at_once=True)
         removed = await runtime.garbage_apply(plan)
         assert len(removed.orphans) > 0

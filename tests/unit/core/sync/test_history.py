@@ -2,14 +2,15 @@
 
 import asyncio
 import math
+from datetime import UTC, datetime
 
 import pytest
 
 from natsctl import kv
 from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.tape import RecordedError, StoreCall, Tape
+from natsctl.core.objects.tape import CacheKeys, RecordedError, StoreCall, Tape
 from natsctl.core.queue.workqueue import Workqueue
-from natsctl.core.recording.recordings import KeptSync
+from natsctl.core.recording.recordings import Delivery, KeptSync
 from natsctl.core.sync.history import (
     PAST_S,
     REASON_EXISTS,
@@ -36,7 +37,9 @@ def recorder() -> MemoryRecorder:
 
 
 @pytest.fixture
-def history(recorder: MemoryRecorder) -> SyncHistory:
+async def history(recorder: MemoryRecorder) -> SyncHistory:
+    """Return a history at another time than zero, so that a duration is no time."""
+    await asyncio.sleep(100)
     history = SyncHistory("apps")
     history.recorders = (recorder,)
     return history
@@ -75,6 +78,7 @@ class TestSuccesses:
         [
             ({"created": 1, "updated": 1}, "(created)"),
             ({"updated": 1, "deleted": 1}, "(updated)"),
+            ({"updated": 1}, "(updated)"),
             ({"deleted": 1}, "(deleted)"),
         ],
     )
@@ -103,13 +107,21 @@ class TestSuccesses:
     async def test_an_event_has_the_sync(
         self, history: SyncHistory, recorder: MemoryRecorder
     ) -> None:
-        run = begin(history, created=1)
+        run = history.begin("shop", "put", STORED, handler="on_change")
+        run.created, run.updated, run.deleted = 1, 2, 3
         await asyncio.sleep(5)
         history.succeeded(run, now(), failed=False)
-        note = recorder.events[0].sync
-        assert note is not None
-        assert (note.operation, note.revision, note.created, note.failures) == ("put", 7, 1, 0)
-        assert (note.duration_s, note.started) == (5, run.started)
+        assert recorder.events[0].sync == SyncNote(
+            operation="put",
+            started=datetime.fromtimestamp(run.started_s, UTC),
+            duration_s=5,
+            revision=7,
+            created=1,
+            updated=2,
+            deleted=3,
+            failures=0,
+            handler="on_change",
+        )
 
 
 class TestFailures:
@@ -160,6 +172,15 @@ class TestFailures:
         await self.fail(history, NatsctlError("no"), logs=logs)
         assert len(caplog.messages) == logs
 
+    async def test_the_failures_in_a_row_are_logged(
+        self, history: SyncHistory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for _ in range(2):
+            await self.fail(history, NatsctlError("no"))
+        history.succeeded(begin(history), now(), failed=True)
+        await self.fail(history, NatsctlError("no"))
+        assert ["failures=2" in message for message in caplog.messages] == [False, True, False]
+
     async def test_a_text_names_the_handler(self, history: SyncHistory) -> None:
         run = history.begin("shop", "put", None, handler="on_change")
         history.failed(run, NatsctlError("no"), now(), failures=1)
@@ -184,6 +205,13 @@ async def test_syncs_that_are_reported_otherwise_are_recorded_where_they_can_be_
     history.recorders = (forgetful, recorder)
     history.succeeded(begin(history, created=1), now(), failed=False)
     assert (forgetful.reasons, len(recorder.events)) == ([], 1)
+
+
+async def test_syncs_that_are_not_reported_otherwise_are_recorded_everywhere() -> None:
+    history, forgetful = SyncHistory("apps"), Forgetful()
+    history.recorders = (forgetful,)
+    history.succeeded(begin(history, created=1), now(), failed=False)
+    assert forgetful.reasons == [REASON_SYNCED]
 
 
 async def test_other_events_are_recorded_everywhere(recorder: MemoryRecorder) -> None:
@@ -254,6 +282,11 @@ class TestEarlierFailures:
         names = [("shop", ""), ("shop", ""), ("shop", "other"), ("bank", "")]
         counts = [await history.past_failures(key, OSError(), name) for key, name in names]
         assert counts == [4, 0, 4, 4]
+
+    async def test_recorders_whose_events_cannot_be_read_are_not_asked(self) -> None:
+        history = SyncHistory("apps")
+        history.recorders = (Forgetful(), Past())
+        assert await history.past_failures("shop", OSError()) == 4
 
     async def test_a_key_that_left_is_recalled_again(self) -> None:
         history = SyncHistory("apps")
@@ -347,9 +380,11 @@ class TestRecordings:
         assert len(kept.syncs) == 1
 
     async def test_a_recording_has_the_sync_and_its_notes(self) -> None:
+        await asyncio.sleep(100)
         history = self.history(kept := Kept("shop"))
         history.around = lambda key, notes: ((SITES, key, STORED),) * len(notes)
-        run = history.begin("shop", "put", STORED, last=LAST)
+        delivery = Delivery("sites", "watcher", None, STORED)
+        run = history.begin("shop", "put", STORED, last=LAST, delivery=delivery)
         assert isinstance(run.tape, list)
         run.tape.append(call("get"))
         await asyncio.sleep(5)
@@ -357,7 +392,7 @@ class TestRecordings:
         [sync] = kept.syncs
         assert (sync.controller, sync.key, sync.operation) == ("apps", "shop", "put")
         assert (sync.started, sync.duration_s, sync.after_s) == (run.started, 5, 60.0)
-        assert (sync.stored, sync.last) == (STORED, LAST)
+        assert (sync.stored, sync.last, sync.delivery) == (STORED, LAST, delivery)
         assert (sync.notes, sync.around) == ((call("get"),), ((SITES, "shop", STORED),))
         assert (sync.error, sync.frames, sync.failures) == (None, (), 0)
 
@@ -368,11 +403,17 @@ class TestRecordings:
         assert (sync.error, sync.failures, len(sync.frames)) == (FAILURE, 2, 1)
 
     def test_the_successful_writes_on_a_tape_are_counted(self) -> None:
-        verbs = ("create", "update", "apply", "patch_status", "delete", "get")
+        verbs = ("create", "update", "apply", "patch_status", "delete", "get", "get")
         run = SyncRun("shop", operation="put", started_s=0.0, begun=0.0)
-        run.tape = [*map(call, verbs), *(call(verb, FAILURE) for verb in verbs)]
+        failed = [call(verb, FAILURE) for verb in (*verbs, *verbs)]
+        run.tape = [*map(call, verbs), *failed, CacheKeys(SITES, ("shop",))]
         run.count_writes()
         assert (run.created, run.updated, run.deleted) == (1, 3, 1)
+
+    def test_no_writes_are_counted_without_a_tape(self) -> None:
+        run = SyncRun("shop", operation="put", started_s=0.0, begun=0.0)
+        run.count_writes()
+        assert (run.created, run.updated, run.deleted) == (0, 0, 0)
 
 
 def test_a_note_of_a_sync_without_an_object_has_no_revision() -> None:
