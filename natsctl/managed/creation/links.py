@@ -84,9 +84,9 @@ def standing(recorded: Link, held: Link | None) -> Standing | None:
     if held is None:
         exists = recorded.external_name or recorded.creation.unknown
         return Standing.LOST if exists else None
-    if held and recorded.contradicts(held):
-        return Standing.LOST
     link = recorded if not held or recorded.answers(held) else held
+    if link is held and recorded.contradicts(held):
+        return Standing.LOST
     if link.creation.unknown:
         return Standing.UNKNOWN
     return Standing.LINKED if recorded and link.external_name else None

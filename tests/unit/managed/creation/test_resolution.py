@@ -8,7 +8,7 @@ import pytest
 from natsctl.errors import NotFoundError, UsageError
 from natsctl.managed import AnnotationNames
 from natsctl.managed.creation.creation import Creation
-from natsctl.managed.creation.resolution import resolve, unresolved
+from natsctl.managed.creation.resolution import domains_of, resolve, unlink, unresolved
 from natsctl.testing.memory import MemoryStore
 from tests.support.controllers.disk_reconciler import DISKS
 
@@ -41,6 +41,10 @@ def test_an_intent_with_its_result_is_resolved() -> None:
     assert unresolved({}) is None
 
 
+def test_another_annotation_with_a_time_is_no_intent() -> None:
+    assert unresolved({"example.org/created-at": PENDING}) is None
+
+
 @pytest.mark.parametrize("created", [True, False])
 async def test_resolve_keeps_other_annotations(
     created: bool,  # noqa: FBT001 - a test parameter
@@ -65,3 +69,30 @@ async def test_resolve_without_an_unknown_creation_is_refused() -> None:
 async def test_resolve_of_a_missing_object_raises_not_found() -> None:
     with pytest.raises(NotFoundError):
         await resolve(MemoryStore(DISKS), "a", created=True)
+
+
+class TestUnlink:
+    async def test_removes_the_link_and_records_that_nothing_was_created(self) -> None:
+        names = ("external-name", "external-create-pending", "external-create-succeeded")
+        store = await store_with({"mine": "1", **{f"natsctl.io/{name}": "x" for name in names}})
+        await unlink(store, "a")
+        stored = await annotations(store)
+        assert stored.keys() == {"mine", "natsctl.io/external-create-failed"}
+        assert not Creation.of(stored, AnnotationNames()).unknown
+
+    async def test_leaves_an_object_without_a_link(self) -> None:
+        store = await store_with({"mine": "1", "other.io/size": "2"})
+        await unlink(store, "a")
+        assert await annotations(store) == {"mine": "1", "other.io/size": "2"}
+
+    async def test_needs_no_object(self) -> None:
+        store = MemoryStore(DISKS)
+        await unlink(store, "a")
+        assert store.writes == 0
+
+
+def test_the_domains_of_links_are_sorted() -> None:
+    stored = dict.fromkeys(
+        ("b.io/external-name", "a.io/external-create-failed", "c.io/other", "external-name"), "1"
+    )
+    assert domains_of(stored) == ["a.io", "b.io"]
