@@ -39,7 +39,7 @@ class _Consumer:
         self.inbox = self._client.new_inbox()
         self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
         self.feed = feed(bucket.prefix, self._client)
-        self.feed.allow_silence(busy_s)
+        self.feed.allow_silence(busy_s, bucket.state)
         self._subscription: Subscription | None = None
         self._on_lost = ExitStack()
         self._on_lost.enter_context(connection.on_lost(lambda error: self.feed.fail(str(error))))

@@ -6,13 +6,13 @@ before it are processed, so the server never sends more than its window ahead.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from nats.errors import Error as NatsError
 from nats.errors import FlushTimeoutError
 
-from natsctl.errors import WatchBrokenError
+from natsctl.errors import StoreError, StoreMissingError, WatchBrokenError
 from natsctl.jetstream.bucket.codec import LAST_CONSUMER, STALLED, Marker, marker, position
 from natsctl.jetstream.connection.client import RawMessage
 from natsctl.jetstream.connection.headers import STATUS, parse_headers
@@ -24,6 +24,7 @@ Item = Stored | Deleted | IllegalKey
 HEARTBEAT_S = 0.5  # the interval of an idle consumer's heartbeats
 SILENCE = 3  # missing heartbeats in a row after which the feed fails
 BEGIN = 20  # the same, until the server has created the consumer
+ANSWERS = 2  # answers about the bucket, a silence apart, which show that the server is not busy
 BUFFERED_MAX = 1_000_000  # messages; far above the server's flow control window of 32 MiB
 
 
@@ -50,6 +51,10 @@ class Feed:
     `prefix` is the part of the subjects that precedes each key. A feed without messages fails after
     `SILENCE` heartbeats. If other data arrives on the connection, heartbeats may wait behind it, so
     the feed first asks the server for an answer, which follows them.
+
+    A server that creates consumers of a large bucket sends no heartbeats, and answers no request
+    about the bucket. So a feed that allows a longer silence asks about the bucket meanwhile. If the
+    server answers and the consumer stays silent, the feed fails without waiting any longer.
     """
 
     def __init__(self, prefix: str, link: Link) -> None:
@@ -67,10 +72,19 @@ class Feed:
         self._silent_max = BEGIN
         self._traffic = link.traffic
         self._flush: asyncio.Task[None] | None = None
+        self._ask: Callable[[], Awaitable[object]] | None = None
+        self._asks_at = SILENCE  # missing heartbeats
+        self._answers = 0
+        self._question: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
-    def allow_silence(self, busy_s: float) -> None:
-        """Fail only after *busy_s* more seconds of silence, for a server that may be busy."""
+    def allow_silence(self, busy_s: float, ask: Callable[[], Awaitable[object]]) -> None:
+        """Fail only after *busy_s* more seconds of silence, for a server that may be busy.
+
+        *ask* returns as soon as the server answers a request about the bucket, and raises a
+        `StoreError` if it does not. After `ANSWERS` answers, the server counts as not busy.
+        """
+        self._ask = ask
         beats = int(busy_s / HEARTBEAT_S)
         self._allowed, self._silent_max = SILENCE + beats, BEGIN + beats
 
@@ -121,8 +135,9 @@ class Feed:
     def close(self) -> None:
         """Stop the heartbeat timer and discard buffered messages."""
         self._timer.cancel()
-        if self._flush is not None:
-            self._flush.cancel()
+        for task in (self._flush, self._question):
+            if task is not None:
+                task.cancel()
         self._items.clear()
 
     async def take(self) -> list[Item]:
@@ -186,12 +201,16 @@ class Feed:
         """
         before, self._traffic = self._traffic, self._link.traffic
         self._silent += 1
+        if self._silent == 1:
+            self._asks_at, self._answers = SILENCE, 0
         if self._silent >= self._silent_max:
             if self._traffic == before:
                 self._fail_silent()
                 return
             if self._flush is None:
                 self._flush = self._loop.create_task(self._await_backlog(), name="backlog")
+        elif self._silent >= self._asks_at and self._silent_max == self._allowed:
+            self._ask_about_bucket()
         self.wake()
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
 
@@ -205,6 +224,26 @@ class Feed:
             self._flush = None
         if self._silent >= self._silent_max:
             self._fail_silent()
+
+    def _ask_about_bucket(self) -> None:
+        if self._ask is not None and self._question is None:
+            question = self._await_answer(self._ask)
+            self._question = self._loop.create_task(question, name="busy server")
+
+    async def _await_answer(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Ask whether the server is busy; after `ANSWERS` answers, the next silent beat fails."""
+        try:
+            await ask()
+        except StoreMissingError:
+            pass  # this is an answer
+        except StoreError:
+            return  # the next beat asks again
+        finally:
+            self._question = None
+        self._answers += 1
+        self._asks_at = self._silent + SILENCE
+        if self._answers >= ANSWERS:
+            self._silent_max = self._silent
 
     def _fail_silent(self) -> None:
         self.fail(f"the consumer sent nothing for {self._silent * HEARTBEAT_S:g} s")
