@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
@@ -69,6 +69,17 @@ def thread_frames(ident: int) -> Frames:
 def user_frames_text(frames: Frames) -> str:
     """Return the frames of the user's own code as Python prints them; empty if there are none."""
     return "".join(user_frames(frames).format()).rstrip()
+
+
+def user_traceback(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an exception from the first frame outside of natsctl.
+
+    The traceback is whole if all frames are natsctl's.
+    """
+    frame = error.__traceback__
+    while frame is not None and in_natsctl(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    return frame or error.__traceback__
 
 
 def explained_error(error: BaseException) -> str:

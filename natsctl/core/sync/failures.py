@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from natsctl.telemetry.classification import ErrorClass, classify
+from natsctl.telemetry.frames import user_traceback
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import EventLogger
 
@@ -19,9 +20,10 @@ TRACEBACK_S = 600.0  # an error that repeats is logged with a traceback once in 
 class HandlerFailures:
     """Logs the failures of one controller's handlers.
 
-    An unexpected error is logged with a traceback once in `TRACEBACK_S` seconds for all keys
-    together. Errors of the same type that are raised at the same line count as the same error.
-    Expected errors are logged without a traceback, and delays are not logged.
+    An unexpected error is logged with a traceback, from the first frame outside of natsctl, once in
+    `TRACEBACK_S` seconds for all keys together. Errors of the same type that are raised at the same
+    line count as the same error. Expected errors are logged without a traceback, and delays are not
+    logged.
     """
 
     def __init__(self, logger: EventLogger, level: int = logging.ERROR) -> None:
@@ -41,7 +43,8 @@ class HandlerFailures:
             count = self._count(key)
             if error_class is ErrorClass.PERMANENT:
                 self.succeeded(key)  # the key is not retried
-            trace = error if error_class is ErrorClass.UNEXPECTED and self._is_new(error) else None
+            is_traced = error_class is ErrorClass.UNEXPECTED and self._is_new(error)
+            trace = (type(error), error, user_traceback(error)) if is_traced else None
             repeats = {"failures": count} if count > 1 else {}
             logged: dict[str, Any] = {**fields, **repeats, "error": text}
             self._logger.log(self._level, event, exc_info=trace, **logged)

@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable
 
 import pytest
 
+from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.sync.attempts import Attempts
 from natsctl.core.sync.failures import ERRORS_MAX, KEYS_MAX, TRACEBACK_S, HandlerFailures
+from natsctl.core.sync.follow_up import Failed
 from natsctl.errors import NatsctlError, PermanentError, RetryAfter
 from natsctl.telemetry.logger import get_logger
 
@@ -44,6 +48,20 @@ async def test_a_failure_is_logged_with_its_fields_and_its_error(
     text = failures.failed("shop", "sync failed", fail(ValueError("mine")), key="shop")
     assert "mine" in text
     assert caplog.messages[0].startswith("sync failed key=shop error=")
+
+
+async def test_the_traceback_begins_with_the_code_of_the_user(
+    failures: HandlerFailures, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(key: str) -> None:
+        raise ValueError(key)
+
+    outcome = Attempts(handler, Workqueue[str](), None).start("shop")
+    assert isinstance(outcome, Failed)
+    failures.failed("shop", "sync failed", outcome.error)
+    assert caplog.records[0].exc_info is not None
+    frames = traceback.extract_tb(caplog.records[0].exc_info[2])
+    assert [frame.name for frame in frames] == ["handler"]
 
 
 async def test_a_secret_is_hidden(
