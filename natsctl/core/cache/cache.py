@@ -72,6 +72,7 @@ class Cache(Generic[T]):
         if keeping is not None and not keeping.indexes.issuperset(by_name):
             keeping = None
         self._keeping = keeping
+        self._is_quiet = keeping is not None and keeping.quiet
         self.partial = keeping is not None  # whether values can be missing
         self.wants_all = asyncio.Event() if keeping is None else keeping.wants_all
         self._take_over(State(kind, by_name, keeping))
@@ -295,7 +296,7 @@ class Cache(Generic[T]):
 
     def _fold(self, stored: Stored) -> Change[T] | None:
         key, state = stored.key, self._state
-        if self.partial and not self._key_waiters and self._is_quiet() and state.renew(stored):
+        if self._is_quiet and not self._key_waiters and state.renew(stored):
             return None
         old = self.get(key)
         if old is not None and old.revision == stored.revision and state.has(stored):
@@ -314,11 +315,7 @@ class Cache(Generic[T]):
             self._wake_key_waiters(key)
         change = Change(self.kind, key, old, self.get(key) if obj is None else stored)
         is_other = obj is None and old is not None and not is_read(old)
-        return None if is_converted or (is_other and self._is_quiet()) else change
-
-    def _is_quiet(self) -> bool:
-        """Return whether changes of objects whose values stay unread go unreported."""
-        return self._keeping is not None and self._keeping.quiet
+        return None if is_converted or (is_other and self._is_quiet) else change
 
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
         key = deleted.key

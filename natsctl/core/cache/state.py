@@ -53,6 +53,7 @@ class State(Generic[T]):
     ) -> None:
         self.kind = kind
         self.keeping = keeping
+        self._primary_index = "" if keeping is None else keeping.index
         self.objects = SplitDict[Stored]()
         self.unread = PackedKeys()
         self.invalid: dict[str, Invalid] = {}
@@ -168,10 +169,6 @@ class State(Generic[T]):
         if not self._primary_index:
             return (primary,)
         return self.indexes[self._primary_index].keys(primary)
-
-    @property
-    def _primary_index(self) -> str:
-        return "" if self.keeping is None else self.keeping.index
 
     def fill(self, stored: Stored) -> Invalid | bool:
         """Add the value of an unread object of this revision, and return whether it was added.
