@@ -1,10 +1,11 @@
 """Explains the state of an object's watchers, from memory."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.sync.host import Host
@@ -39,8 +40,8 @@ def status(host: Host, routes: Routes, *, has: Callable[[str], bool]) -> Status:
         key: error for deliveries, _ in routes for key, error in deliveries.failures().items()
     }
 
-    def count(keys: Collection[str]) -> int:
-        return sum(map(has, keys))
+    def count(cache: Cache[Any]) -> int:
+        return sum(map(has, cache.keys()))
 
     unanswered = [age_s for deliveries, _ in routes for age_s in deliveries.unanswered()]
     return msgspec.structs.replace(

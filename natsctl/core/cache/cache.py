@@ -144,6 +144,11 @@ class Cache(Generic[T]):
         if primary is not None:
             state.put_unread(newest, primary)
 
+    @property
+    def divided(self) -> bool:
+        """True if this process keeps the values of its assigned keys and no others."""
+        return self.partial and not self.wants_all.is_set()
+
     def settle_kept(self, *, settled: bool) -> None:
         """Note whether the value of every cached object that is kept has been read."""
         if self._keeping is not None:

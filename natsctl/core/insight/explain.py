@@ -1,7 +1,7 @@
 """Explains the state of a key, and reports the status of a controller, from memory."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -213,14 +213,14 @@ def queued(place: Place | None) -> Queued | None:
 def status_of(
     host: Host,
     has: Callable[[str], bool],
-    count: Callable[[Collection[str]], int],
+    count: Callable[[Cache[Any]], int],
     contested: Mapping[str, Sequence[str]] = MappingProxyType({}),
     *,
     syncs: Counts | None = None,
 ) -> Status:
     """Return the status of the controller in this host.
 
-    *has* returns whether this process syncs a key, and *count* how many of the keys it syncs.
+    *has* returns whether this process syncs a key, and *count* how many of the cached keys.
     *contested* has the `contested` texts by key. *syncs* counts the unanswered changes.
     """
     caches = [informer.cache for informer in host.primaries]
@@ -232,7 +232,7 @@ def status_of(
         state="syncing" if host.synced.is_set() else "listing",
         failure="" if host.failure is None else hidden(str(host.failure)),
         primaries=sum(map(len, caches)),
-        keys=sum(count(cache.keys()) for cache in caches),
+        keys=sum(map(count, caches)),
         invalid=invalid_of(host),
         failing={key: error for key, error in failing.items() if has(key)},
         syncs=journal.syncs,

@@ -1,7 +1,7 @@
 """A sync loop syncs the keys that are assigned to its process, and keeps no other values."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Hashable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,6 +12,7 @@ from natsctl.core.cache.state import is_read
 from natsctl.core.coordination.assignment import ALL, NONE, Assignment, OnlyKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.sync.assigned_keys import KeyFilter
+from natsctl.core.sync.keys import KeyQueue
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Listed, WatchEvent
@@ -362,6 +363,50 @@ class TestEveryValue:
         member.informer.cache.want_all()
         await idle(member)
         assert member.began == ["a", "a"]
+
+
+class Noted(OnlyKeys):
+    """An assignment that notes which keys are tested."""
+
+    def __init__(self, keys: Collection[str]) -> None:
+        super().__init__(keys)
+        self.tested: list[Hashable] = []
+
+    def has(self, key: Hashable) -> bool:
+        self.tested.append(key)
+        return super().has(key)
+
+
+class TestCount:
+    """The number of the assigned keys is known without a test of each cached key."""
+
+    @staticmethod
+    def count(member: Member) -> int:
+        return KeyQueue(member.loop).count(member.informer.cache)
+
+    async def test_a_process_without_a_term_syncs_no_key(self, member: Member) -> None:
+        assert self.count(member) == 0
+
+    async def test_the_assigned_keys_are_counted_without_a_test(self, member: Member) -> None:
+        assignment = Noted(["a", "b"])
+        member.begin(assignment)
+        await idle(member)
+        assignment.tested.clear()
+        assert (self.count(member), assignment.tested) == (2, [])
+
+    async def test_keys_that_leave_count_no_more(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a", "b"]))
+        await idle(member)
+        member.leadership.move(OnlyKeys(["b"]))
+        await idle(member)
+        assert self.count(member) == 1
+
+    async def test_values_of_other_keys_do_not_count(self, member: Member) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.informer.cache.want_all()
+        await idle(member)
+        assert self.count(member) == 1
 
 
 class TestSettled:
