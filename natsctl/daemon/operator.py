@@ -176,7 +176,12 @@ class Operator:
         self._stopping.set()
 
     def leads(self, name: str) -> bool:
-        """Return whether this process works for the controller of that name now."""
+        """Return whether this process works for the controller of that name now.
+
+        Without an election, every process does. Raises `UsageError` if no controller has the name.
+        """
+        if name not in {runtime.name for runtime in self.runtimes}:
+            raise UsageError(f"there is no controller named {name!r}")
         participation = self.participations.get(name)
         return participation is None or participation.leadership.leads
 

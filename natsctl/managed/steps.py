@@ -138,7 +138,15 @@ class Steps(Generic[T]):
     # ---- after an observation
 
     async def _wait(self, reconciliation: Reconciliation[T]) -> float:
-        age_s = reconciliation.managed.creation.age_s(self._clock()) or 0.0
+        managed = reconciliation.managed
+        age_s = managed.creation.age_s(self._clock()) or 0.0
+        ready = managed.condition(READY)
+        if ready is not None and ready.status == "True" and not managed.is_going:
+            text = (
+                "The external resource is missing, and is created again if it is missing "
+                f"{self._grace_s:g} s after its creation"
+            )
+            self._reports.event(managed, "WaitingForExternalResource", text)
         return min(self._poll.soon_s(age_s), max(self._grace_s - age_s, 0.0) + AGAIN_S)
 
     async def _delete(self, reconciliation: Reconciliation[T]) -> float:

@@ -128,6 +128,11 @@ async def test_a_process_that_crashes_at_the_start_of_an_election_leaves_no_coro
     assert events == []
 
 
+async def test_the_leadership_of_an_unknown_controller_is_refused() -> None:
+    with pytest.raises(UsageError, match="no controller named 'typo'"):
+        Operator().leads("typo")
+
+
 async def test_a_controller_that_ends_stops_all_controllers() -> None:
     events: list[str] = []
     stores = MemoryStores()

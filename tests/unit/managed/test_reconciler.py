@@ -206,6 +206,24 @@ class TestGracePeriod:
         await play.settle()
         assert play.cloud.created == ["a"]
 
+    async def test_a_wait_for_a_resource_that_was_observed_is_reported(self, play: Play) -> None:
+        await play.put()
+        await play.settle()
+        play.cloud.disks.clear()
+        await play.reconcile()
+        assert play.recorder.events[-1].message == (
+            "The external resource is missing, and is created again if it is missing 30 s after "
+            "its creation"
+        )
+
+    async def test_a_wait_for_a_resource_that_appears_late_is_not_reported(
+        self, play: Play
+    ) -> None:
+        play.cloud.appears_after_s = 20
+        await play.put()
+        await play.settle()
+        assert "WaitingForExternalResource" not in play.reasons
+
     async def test_a_new_resource_that_others_delete_is_created_again_after_the_grace_period(
         self, play: Play
     ) -> None:
