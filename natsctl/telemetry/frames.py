@@ -12,6 +12,7 @@ from typing import Any
 
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _NATSCTL = f"{Path(__file__).parents[1]}/"
+_PROGRAM = str(Path(__file__).parents[2] / "natsctl_main.py")  # only the shell calls it
 
 Frames = Iterable[tuple[FrameType, int]]
 """Frames, each with its current line number."""
@@ -28,7 +29,9 @@ def user_frames(frames: Frames) -> traceback.StackSummary:
 
 def user_frames_of(stack: traceback.StackSummary) -> traceback.StackSummary:
     """Return the frames of a stack that belong to the user's own code, see `user_frames`."""
-    others = [frame for frame in stack if not _is_python_or_natsctl(frame.filename)]
+    files = [frame.filename for frame in stack]
+    called = stack[files.index(_PROGRAM) + 1 :] if _PROGRAM in files else stack
+    others = [frame for frame in called if not _is_python_or_natsctl(frame.filename)]
     users = [frame for frame in others if not _INSTALLED.search(frame.filename)]
     return traceback.StackSummary.from_list(users or others)
 

@@ -17,6 +17,7 @@ from natsctl.telemetry.repeats import Repeats
 log = get_logger(__name__)
 
 BLOCKED_S = 1.0  # a loop without an iteration for this long is blocked
+HINT = "call it with `await self.blocking(…)`"
 CHECK_S = 0.25
 LOG_INTERVAL_S = 60.0  # stalls at the same line within this time are counted but not logged
 
@@ -130,7 +131,7 @@ class Watchdog:
     def _begin(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> Stall:
         call = _call_of(asyncio.current_task(loop), ident)
         controller, key = ("", "") if call is None else (call.owner, str(call.key))
-        line = _current_line(ident)
+        line, hint = _current_line(ident)
         stall = Stall(controller, key, line, started, logged=self._repeats.due(line))
         if stall.logged:
             log.warning(
@@ -139,7 +140,7 @@ class Watchdog:
                 key=key or None,
                 line=stall.line,
                 duration_s=round(stall.duration_s, 1),
-                hint="call it with `await self.blocking(…)`",
+                hint=hint,
             )
         for stand_in in self._stand_ins:
             threading.Thread(target=stand_in, args=(stall,), daemon=True, name="stand-in").start()
@@ -173,11 +174,15 @@ def _call_of(task: "asyncio.Task[object] | None", ident: int) -> Call | None:
     return call_in(task, ident) or (None if context is None else context().get(current_call))
 
 
-def _current_line(ident: int) -> str:
-    """Return the current line of the user's code in the thread, or else the current line."""
+def _current_line(ident: int) -> tuple[str, str | None]:
+    """Return the current line of the user's code in the thread, and a hint for the user.
+
+    If the thread runs no code of the user, returns its current line and no hint.
+    """
     frames = list(thread_frames(ident))
-    stack = user_frames(frames) or traceback.StackSummary.extract(iter(frames))
+    users = user_frames(frames)
+    stack = users or traceback.StackSummary.extract(iter(frames))
     if not stack:
-        return "an unknown line"
+        return "an unknown line", None
     frame = stack[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+    return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}", HINT if users else None
