@@ -58,17 +58,22 @@ async def open_bucket(options: NatsOptions, name: str) -> AsyncIterator[Bucket]:
         yield await existing_bucket(connection, name)
 
 
-async def existing_bucket(connection: Connection, name: str, *, create: bool = False) -> Bucket:
+async def existing_bucket(
+    connection: Connection, name: str, *, create: bool | None = None
+) -> Bucket:
     """Return a bucket; if it does not exist, *create* it.
 
-    Raises `StoreMissingError` that suggests a similar name, unless *create*.
+    *create* is the value of `--create-bucket`, None for a command without that option. Raises
+    `StoreMissingError` that suggests a similar name or the option, unless *create*.
     """
     bucket = Bucket(connection, name)
     try:
         await bucket.state()
     except StoreMissingError as missing:
         if not create:
-            raise StoreMissingError(await _missing_message(connection, name)) from missing
+            hint = "; --create-bucket creates it" if create is False else ""
+            message = await _missing_message(connection, name)
+            raise StoreMissingError(f"{message}{hint}") from missing
         await bucket.ensure(KvKind(Object, bucket=name))
     return bucket
 

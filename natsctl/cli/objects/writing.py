@@ -56,7 +56,9 @@ class Target(msgspec.Struct, frozen=True):
         """Return the result of a write as a phrase."""
         return outcome(rewritten)
 
-    async def store(self, bucket: str, value_type: type = bytes, *, create: bool = False) -> Store:
+    async def store(
+        self, bucket: str, value_type: type = bytes, *, create: bool | None = None
+    ) -> Store:
         """Return the store of a bucket; raises `StoreMissingError` unless *create*."""
         opened = await existing_bucket(self.connection, bucket, create=create)
         return BucketStore(opened, value_type)
@@ -79,11 +81,15 @@ class _Shown(Target, frozen=True):
             return super().outcome(rewritten)
         return f"{'configured' if rewritten.base else 'created'}{self.note}"
 
-    async def store(self, bucket: str, value_type: type = bytes, *, create: bool = False) -> Store:
+    async def store(
+        self, bucket: str, value_type: type = bytes, *, create: bool | None = None
+    ) -> Store:
         """See `Target.store`."""
         kind = await self._kind(bucket, value_type)
         try:
-            opened = await existing_bucket(self.connection, bucket)
+            opened = await existing_bucket(
+                self.connection, bucket, create=False if create else create
+            )
         except StoreMissingError:
             if not create:
                 raise
