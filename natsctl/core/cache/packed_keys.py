@@ -30,7 +30,7 @@ class PackedKeys:
         return self._count > 0 and _name(key) in self._chunks[hash(key) % self._size]
 
     def __iter__(self) -> Iterator[str]:
-        for chunk in self._chunks:
+        for chunk in filter(None, self._chunks):  # almost all are empty if there are few keys
             for entry in chunk.split(_KEY)[1:]:
                 yield entry[: entry.index(_REVISION)].decode()
 
@@ -74,8 +74,12 @@ class PackedKeys:
 
     def drain(self) -> None:
         """Remove some of the keys, so few that other tasks wait for a short time only."""
-        if self._chunks:
-            self._count -= self._chunks.pop().count(_KEY)
+        while self._count:
+            if chunk := self._chunks.pop():
+                self._count -= chunk.count(_KEY)
+                break
+        if not self._count:
+            self._chunks = []  # the empty ones too
 
 
 def _name(key: str) -> bytes:
