@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from natsctl.core.pausing.held_file import (
+    LENGTH,
     SLOT,
     held_file,
     keys_of_dead,
@@ -88,6 +89,64 @@ def test_a_directory_that_cannot_be_written_is_reported(
         held.slot(0).hold("shop")
     state_directory.reset(token)
     assert "cannot note held keys" in caplog.text
+
+
+def left(directory: Path) -> list[str]:
+    """Return the keys that the others would find if this process died now."""
+    (path,) = directory.glob("apps.0.mine.held")
+    (directory / "apps.0.7-a.held").write_bytes(path.read_bytes())
+    return [key for key, _ in keys_of_dead("apps.0")]
+
+
+def test_a_released_slot_holds_no_key(directory: Path) -> None:
+    with held_file("apps.0", 2, "mine") as held:
+        assert held is not None
+        slots = held.slot(0), held.slot(1)
+        for slot, key in zip(slots, ("shop", "bank"), strict=True):
+            slot.hold(key)
+        slots[0].release()
+        assert left(directory) == ["bank"]
+
+
+def test_a_slot_holds_no_key_after_its_context(directory: Path) -> None:
+    with held_file("apps.0", 1, "mine") as held:
+        assert held is not None
+        with held.slot(0) as slot:
+            slot.hold("shop")
+            assert left(directory) == ["shop"]
+        assert left(directory) == []
+
+
+@pytest.mark.parametrize("length", [1, SLOT - LENGTH, SLOT - LENGTH + 1])
+def test_each_slot_has_its_own_key_of_any_length(directory: Path, length: int) -> None:
+    with held_file("apps.0", 2, "mine") as held:
+        assert held is not None
+        held.slot(1).hold("bank")
+        held.slot(0).hold("k" * length)
+        assert left(directory) == ["k" * min(length, SLOT - LENGTH), "bank"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x02\x00sh", b"\xff" * SLOT, b"\x02\x00\xff\xfe" * SLOT]
+)
+def test_a_damaged_file_has_no_keys(directory: Path, content: bytes) -> None:
+    directory.mkdir()
+    (directory / "apps.0.7-a.held").write_bytes(content)
+    assert keys_of_dead("apps.0") == []
+    assert list(directory.iterdir()) == []
+
+
+def test_the_state_directory_is_made_with_its_parents(tmp_path: Path) -> None:
+    token = state_directory.set(tmp_path / "state" / "natsctl")
+    with held_file("apps.0", 1, "mine"):
+        assert (tmp_path / "state" / "natsctl" / "apps.0.mine.held").exists()
+    state_directory.reset(token)
+
+
+def test_a_file_may_be_gone_at_the_end(directory: Path) -> None:
+    with held_file("apps.0", 1, "mine"):
+        (directory / "apps.0.mine.held").unlink()
+    assert list(directory.iterdir()) == []
 
 
 def test_only_the_user_can_read_the_state_directory(directory: Path) -> None:

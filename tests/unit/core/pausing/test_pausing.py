@@ -57,9 +57,9 @@ class Bench:
 
     def report(self) -> None:
         """Record the events of pauses from now on."""
-        self.pausing.report_to(PauseReports("apps", holds=self.apps.holds, event=self._event))
+        self.pausing.report_to(PauseReports("apps", holds=self.apps.holds, event=self.event))
 
-    def _event(self, key: str, _type: EventType, reason: str, message: str) -> None:
+    def event(self, key: str, _type: EventType, reason: str, message: str) -> None:
         self.events.append((key, reason, message))
 
     async def set(self, name: str, value: str | bytes) -> None:
@@ -235,6 +235,16 @@ class TestThePauseOfAKey:
         assert [reason for _, reason, _ in bench.events] == ["Resumed"] * 2
         assert later.pauses == {}
 
+    async def test_is_reported_by_the_process_that_syncs_the_key(self, bench: Bench) -> None:
+        reports = PauseReports("apps", holds=bench.apps.holds, event=bench.event)
+        for key in ("shop", "foreign"):
+            reports.paused(key, HELD)
+            reports.resumed(key, HELD, pending=True)
+        assert bench.events == [
+            ("shop", "Paused", "paused waits for a disk"),
+            ("shop", "Resumed", "resumed; it was paused waits for a disk"),
+        ]
+
 
 class TestRecordsThatCannotBeRead:
     async def test_delay_the_start_for_a_while(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -384,6 +394,15 @@ class TestADeathOfAProcess:
             await bench.pausing.note_deaths(bench.apps)
             assert list(bench.pausing.quarantined()) == ["shop"]
         assert [(key, reason) for key, reason, _ in bench.events] == [("shop", "Quarantined")]
+
+    async def test_is_reported_with_the_number_of_deaths(self, bench: Bench) -> None:
+        bench.report()
+        async with watching(bench):
+            await bench.set(held_record("apps", "7-a"), HELD_LONG)
+            await bench.pausing.note_deaths(bench.apps)
+        [(key, reason, message)] = bench.events
+        assert (key, reason) == ("shop", "ProcessDied")
+        assert message.startswith("1 process died during its sync")
 
     async def test_does_not_count_after_a_clean_end(self, bench: Bench) -> None:
         async with watching(bench):
