@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest --numprocesses 5 --dist loadgroup --no-loadscope-reorder  # many tests wait
+COMPILED := $(VENV)/.compiled
+PYTEST := $(BIN)/python -m pytest --numprocesses 8 --dist loadgroup --no-loadscope-reorder  # many tests wait
 FAST := $(addprefix tests/,simulation property scenarios contract architecture typing unit)
 
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
@@ -24,14 +25,21 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP)  ## make .venv with natsctl and its tools in it
 
+# The first run compiles the tests once. Each worker would compile them, and rewrite all assertions.
+COLLECT := $(BIN)/python -m pytest -qqq --collect-only tests
+$(COMPILED): | $(STAMP)
+	@$(BIN)/python -m compileall -q controllers natsctl tests/support
+	@{ $(COLLECT) --ignore tests/unit & $(COLLECT)/unit; wait; } >/dev/null || true
+	@touch $@
+
 demo: setup  ## run a controller against an embedded nats-server, and show how it converges
 	@$(BIN)/python -m controllers.demo
 
-test: setup  ## run all tests but the long ones
+test: setup $(COMPILED)  ## run all tests but the long ones
 	@$(BIN)/python -m compileall -q natsctl
 	$(PYTEST) tests
 
-test-fast: setup  ## run the tests that need no server
+test-fast: setup $(COMPILED)  ## run the tests that need no server
 	$(PYTEST) --numprocesses auto -m 'not long and not server' $(FAST)
 
 test-long: setup  ## run the tests that take too long for every change
