@@ -111,6 +111,9 @@ class CurrentKeys(KeysView[str]):
     def __init__(self, current: Callable[[], SplitDict[Any]]) -> None:
         self._current = current
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} keys>"
+
     def __len__(self) -> int:
         return len(self._current())
 

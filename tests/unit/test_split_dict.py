@@ -61,3 +61,12 @@ def test_an_iteration_begins_at_a_share_of_the_keys(keys: list[str]) -> None:
     assert len(half) == len(keys)
     first = list(CurrentKeys(lambda: table)).index(half[0])
     assert 0.45 < first / len(keys) < 0.55
+
+
+def test_the_keys_of_the_current_dict_are_a_set() -> None:
+    tables = [filled(["a", "b"]), filled(["b", "c"])]
+    keys = CurrentKeys(lambda: tables[0])
+    assert keys >= {"a", "b"}
+    tables.pop(0)
+    assert keys & {"a", "b"} == {"b"}
+    assert repr(keys) == "<2 keys>"
