@@ -109,10 +109,9 @@ def _check_method(cls: type, name: str, signature: str) -> None:
 def _own_attributes(cls: type, base: type) -> Iterator[tuple[str, object]]:
     """Return the public attributes of the user's classes."""
     for parent in cls.__mro__:
-        if not issubclass(base, parent):
-            for name, value in vars(parent).items():
-                if not name.startswith("_") and not hasattr(base, name):
-                    yield name, value
+        for name, value in vars(parent).items():
+            if not name.startswith("_") and not hasattr(base, name):
+                yield name, value
 
 
 def _misspelt(name: str, value: object, options: Mapping[str, Option]) -> str:
@@ -120,5 +119,5 @@ def _misspelt(name: str, value: object, options: Mapping[str, Option]) -> str:
     accepting = [
         option for option, rule in options.items() if rule is not TEXT and rule.accepts(value)
     ]
-    similar = difflib.get_close_matches(name.lower(), accepting, n=1, cutoff=SIMILARITY_MIN)
+    similar = difflib.get_close_matches(name.lower(), accepting, cutoff=SIMILARITY_MIN)
     return similar[0] if similar else ""

@@ -63,6 +63,12 @@ def test_a_set_gives_a_key_to_its_owner_and_to_no_other_member(size: int) -> Non
         assert receivers == [view.owner(key)]
 
 
+def test_a_set_includes_itself_and_the_empty_set() -> None:
+    members = MemberSet("ab")
+    assert members.includes(MemberSet("ba"))
+    assert members.includes(MemberSet())
+
+
 def test_an_empty_set_gives_no_key() -> None:
     assert not MemberSet().gives("a", "b")
 

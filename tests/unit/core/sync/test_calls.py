@@ -2,11 +2,13 @@
 
 import asyncio
 import math
+import threading
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.sync.calls import (
     SHOWN_MAX,
     Calls,
@@ -19,9 +21,10 @@ from natsctl.core.sync.calls import (
     current_call,
     current_key,
     delay_of,
+    report_stuck,
     shown,
 )
-from natsctl.errors import HandlerError, SyncTimeoutError, UsageError
+from natsctl.errors import HandlerError, PlanningError, SyncTimeoutError, UsageError
 from natsctl.time_limit import IGNORED_S
 
 
@@ -265,11 +268,69 @@ class TestBlocking:
         assert await blocking(divmod, 7, 2) == (3, 1)
 
     async def test_a_call_ends_after_its_threads(self, sync_calls: Calls) -> None:
-        ended: list[str] = []
+        released, ended = threading.Event(), list[str]()
+
+        def work() -> None:
+            released.wait()
+            ended.append("thread")
 
         async def handler(_key: str) -> None:
-            asyncio.create_task(blocking(ended.append, "thread"))  # noqa: RUF006 - the call waits
+            asyncio.create_task(blocking(work))  # noqa: RUF006 - the call waits
             await asyncio.sleep(0)
 
-        await sync_calls.call("shop", handler)
+        call = asyncio.create_task(sync_calls.call("shop", handler))
+        try:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not call.done()
+        finally:
+            released.set()
+        await call
         assert ended == ["thread"]
+
+    async def test_a_coroutine_function_is_refused(self) -> None:
+        async def fetch() -> None:
+            pytest.fail("it was called")
+
+        with pytest.raises(UsageError, match="fetch is `async def`: await it"):
+            _ = await blocking(fetch)
+
+    async def test_a_task_that_outlives_its_handler_is_refused(self, sync_calls: Calls) -> None:
+        tasks: list[asyncio.Task[str]] = []
+
+        async def late() -> str:
+            await asyncio.sleep(1)
+            return await blocking(str)
+
+        async def handler(_key: str) -> None:
+            tasks.append(asyncio.create_task(late()))
+
+        await sync_calls.call("shop", handler)
+        with pytest.raises(UsageError, match="the handler has returned, so its key is free"):
+            await tasks[0]
+
+    async def test_only_a_safe_function_runs_in_a_plan(self) -> None:
+        token = current_plan.set(PlanRecord(lambda: ""))
+        assert await blocking(divmod, 7, 2, safe=True) == (3, 1)
+        with pytest.raises(PlanningError, match="divmod runs in a thread"):
+            await blocking(divmod, 7, 2)
+        current_plan.reset(token)
+
+
+async def test_only_the_calls_of_a_stuck_controller_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def handler(_key: str) -> None:
+        await asyncio.Event().wait()
+
+    tasks = []
+    for owner in ("apps", "sites"):
+        owned = Calls(owner, "sync_handler", limit_s=10, setting="sync_timeout_s")
+        tasks.append(asyncio.create_task(owned.call("shop", handler)))
+    await asyncio.sleep(1)
+    report_stuck("apps")
+    assert len(caplog.messages) == 1
+    assert "controller=apps key=shop cause=stop" in caplog.messages[0]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -72,6 +72,7 @@ def test_a_class_may_have_other_attributes() -> None:
         labels = "app"  # any text is a label
         worker_names = ("one",)  # an attribute of the base class
         image = 5
+        work = 5  # less similar to an option than a misspelling
 
     check(Apps)
 
