@@ -11,6 +11,9 @@ import msgspec
 K = TypeVar("K", bound=Hashable)
 
 
+SKIPPED_MAX = 10_000  # entries of a deque that are skipped, beyond the number of the others
+
+
 class Priority(IntEnum):
     """The urgency of a sync; a higher one goes first."""
 
@@ -124,6 +127,8 @@ class ReadyQueue(Generic[K]):
         by_since = self._by_since
         while by_since and by_since[0].is_taken:
             by_since.popleft()
+        if len(by_since) > 2 * len(self._entries) + SKIPPED_MAX:
+            self._by_since = deque(entry for entry in by_since if not entry.is_taken)
 
 
 class _Entry(msgspec.Struct, Generic[K], gc=False, eq=False):
@@ -171,6 +176,8 @@ class _Share(Generic[K]):
         entries = self._entries
         while entries and self._is_gone(entries[0]):
             entries.popleft()
+        if len(entries) > 2 * self.size + SKIPPED_MAX:
+            self._entries = deque(entry for entry in entries if not self._is_gone(entry))
 
     def pop(self) -> _Entry[K]:
         self.size -= 1

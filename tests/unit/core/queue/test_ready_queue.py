@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from natsctl.core.queue.ready_queue import Priority, Ready, ReadyQueue
+from natsctl.core.queue.ready_queue import SKIPPED_MAX, Priority, Ready, ReadyQueue
 
 
 def test_a_cleared_queue_keeps_no_key_of_a_share() -> None:
@@ -67,3 +67,18 @@ def test_the_oldest_keys_come_first() -> None:
         ("a", Ready(0, Priority.RETRY)),
         ("b", Ready(1, Priority.USER)),
     ]
+
+
+@pytest.mark.parametrize(
+    "priorities", [(Priority.USER,), (Priority.RESYNC, Priority.USER)], ids=["added", "raised"]
+)
+def test_an_old_key_keeps_few_of_the_keys_that_overtake_it(priorities: tuple[Priority]) -> None:
+    queue = ReadyQueue[Name](None, ageing_s=1)
+    queue.push(Name(), Priority.RESYNC, 0)
+    kept = weakref.WeakSet[Name]()
+    for _ in range(2 * SKIPPED_MAX):
+        kept.add(name := Name())
+        for priority in priorities:
+            queue.push(name, priority, 0)
+        queue.pop(0)
+    assert len(kept) <= SKIPPED_MAX + 2
