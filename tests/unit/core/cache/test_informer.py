@@ -14,6 +14,7 @@ from natsctl.errors import PermissionDeniedError, StoreMissingError
 from natsctl.model.store import Change, IllegalKey, Listed, WatchEvent
 from natsctl.slices import ITEMS_MAX
 from natsctl.testing.memory import MemoryStore
+from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value
 
 MONITORS = natsctl.kube("monitoring.test/v1", "Monitor", namespace="default", optional=True)
@@ -36,6 +37,21 @@ class IllegalStore(MemoryStore):
             if isinstance(event, Listed):
                 yield IllegalKey("?", 1)
             yield event
+
+
+class ComparingStore(MemoryStore):
+    """A store that is given the keys that its reader was shown."""
+
+    shown: Collection[str] | None = None
+
+    @asynccontextmanager
+    async def watch(
+        self, shown: Collection[str] | None = None
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """Note the keys, and watch."""
+        self.shown = shown
+        async with super().watch(shown) as events:
+            yield events
 
 
 @pytest.fixture
@@ -538,3 +554,14 @@ class TestInvalid:
             await store.create("a", value("", "x"))
             await caught_up(informer, store)
         assert counts == [1]
+
+
+async def test_a_watch_gets_a_live_view_of_the_keys_of_the_cache() -> None:
+    store = ComparingStore(THINGS)
+    await store.create("a", value("text"))
+    async with informed(Informer(store, THINGS)):
+        shown = store.shown
+        assert shown is not None
+        assert list(shown) == ["a"]
+        await store.create("b", value("text"))
+        await eventually(lambda: "b" in shown)
