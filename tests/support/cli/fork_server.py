@@ -36,9 +36,15 @@ PRELOADED = (
     "nats",
     "aiohttp",
     "jsonschema",
+    "kubernetes.config",
     "yaml",
     "natsctl.daemon.http.metrics",
+    "natsctl.dynamic",
+    "natsctl.jetstream.embedded",
     "natsctl.jetstream.stores",
+    "natsctl.kubernetes.cluster",
+    "natsctl.kubernetes.recorder",
+    "natsctl.resource",
 )
 
 
