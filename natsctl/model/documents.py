@@ -144,7 +144,10 @@ def agrees(wanted: Any, stored: Any) -> bool:
         return True
     if isinstance(wanted, dict) and isinstance(stored, dict):
         for name, value in wanted.items():
-            if name not in stored or not agrees(value, stored[name]):
+            if name not in stored:
+                return False
+            other = stored[name]
+            if value != other and not agrees(value, other):
                 return False
         return True
     if isinstance(wanted, list) and isinstance(stored, list):
