@@ -270,6 +270,7 @@ def reconciler(
     return ManagedReconciler(
         objects,
         connecter=connect,
+        creation_grace_period_s=0.0,  # JetStream shows a stream once it answers its creation
         external_name=asset.name_of,
         recorder=controller.runtime,
         timeout_s=TIMEOUT_S,
