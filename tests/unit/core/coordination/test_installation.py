@@ -8,11 +8,13 @@ from natsctl.core.coordination.installation import (
     INSTALLATION,
     KEY,
     Installation,
+    InstallationAnnotation,
     adopt,
     assign,
     installation,
 )
 from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
+from natsctl.model.objects import Metadata
 from natsctl.testing.memory import MemoryStores
 
 
@@ -63,6 +65,28 @@ async def test_reading_the_id_has_a_deadline() -> None:
 def test_an_installation_includes_adopted_ids() -> None:
     here = Installation("new", adopted=("old",))
     assert [here.includes(name) for name in ("new", "old", "other")] == [True, True, False]
+
+
+MARKED = InstallationAnnotation("natsctl.io/installation", Installation("new", adopted=("old",)))
+
+
+@pytest.mark.parametrize(
+    ("annotated", "foreign"), [("new", ""), ("old", ""), ("other", "other"), ("", "")]
+)
+def test_an_object_with_the_id_of_another_installation_is_foreign(
+    annotated: str, foreign: str
+) -> None:
+    metadata = Metadata(annotations={"natsctl.io/installation": annotated})
+    assert (MARKED.on(metadata), MARKED.foreign(metadata)) == (annotated, foreign)
+
+
+def test_an_object_without_an_id_is_not_foreign() -> None:
+    metadata = Metadata(annotations={"mine": "other"})
+    assert (MARKED.on(metadata), MARKED.foreign(metadata)) == ("", "")
+
+
+def test_the_annotations_of_an_object_have_the_own_id() -> None:
+    assert MARKED.annotations == {"natsctl.io/installation": "new"}
 
 
 async def test_adopt_keeps_the_own_id_and_is_idempotent() -> None:
