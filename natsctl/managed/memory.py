@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from natsctl.core.recording.outside import remembered
 from natsctl.managed.creation.backoff import CreationBackoff
+from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.links import Link, Links
 from natsctl.managed.creation.results import Results
 from natsctl.managed.objects import Managed
@@ -47,8 +48,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ReconcilerMemory:
     """The memory of a reconciler, by object.
 
-    `deletions` has the times at which deletions of resources were requested first, by the event
-    loop's clock.
+    `deletions` has the times at which deletions of resources were requested first, `creations` the
+    recent creations and the times at which they were seen first, by the event loop's clock.
 
     Args:
         backoff: delays failed creations.
@@ -64,11 +65,20 @@ class ReconcilerMemory:
         links: Links | None,
         makes: Callable[[Stored], Managed[Any]],
     ) -> None:
+        self.creations: dict[str, tuple[Creation, float]] = {}
         self.deletions: dict[str, float] = {}
         self._backoff = backoff
         self._results = results
         self._links = links
         self._makes = makes
+
+    def seen_s(self, key: str, creation: Creation) -> float:
+        """Return the seconds since this process saw the creation first, by the loop's clock."""
+        known, since = self.creations.get(key, (None, 0.0))
+        if known != creation:
+            since = _now()
+            self.creations[key] = creation, since
+        return _now() - since
 
     async def noted(self, key: str) -> None:
         """Note the memory of the object on the tape of the sync, or restore the recorded one."""

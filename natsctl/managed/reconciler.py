@@ -200,6 +200,7 @@ class ManagedReconciler(Generic[T]):
         if managed is None:
             self._steps.forget(key)
             self._backoff.forget(key)
+            self._memory.creations.pop(key, None)
             return None
         reconciliation = Reconciliation(managed, self._timeout_s)
         situation = self._situation(reconciliation)
@@ -253,8 +254,6 @@ class ManagedReconciler(Generic[T]):
     def _situation(self, reconciliation: Reconciliation[T]) -> Situation:
         managed = reconciliation.managed
         creation, ours = managed.creation, self._names.finalizers(self._finalizer)
-        age_s = creation.age_s(self._clock())
-        in_grace = age_s is not None and age_s < self._grace_s
         may = self._permissions(reconciliation)
         return Situation(
             paused=self._pause(managed) is not None,
@@ -267,8 +266,19 @@ class ManagedReconciler(Generic[T]):
             may_delete=may.delete,
             unknown=creation.unknown,
             named=self._external_name is not None,
-            recent=in_grace and not self._is_deletion_requested(managed),
+            recent=self._is_recent(managed) and not self._is_deletion_requested(managed),
         )
+
+    def _is_recent(self, managed: Managed[T]) -> bool:
+        """Return whether the last creation is within its grace period.
+
+        The period ends by the clock of the event loop too, if the time of day does not go on.
+        """
+        age_s = managed.creation.age_s(self._clock())
+        if age_s is None or age_s >= self._grace_s:
+            self._memory.creations.pop(managed.key, None)
+            return False
+        return self._memory.seen_s(managed.key, managed.creation) < self._grace_s
 
     def _is_deletion_requested(self, managed: Managed[T]) -> bool:
         """Return whether a missing resource is gone, although its creation is recent.
