@@ -119,7 +119,7 @@ def check(spec: WebAppSpec) -> None:
         "image is empty": not spec.image.strip(),
         f"port {spec.port} is not between 1 and {PORT_MAX}": not 1 <= spec.port <= PORT_MAX,
         f"replicas {spec.replicas} is below 0": (spec.replicas or 0) < 0,
-        f"env has {', '.join(map(repr, odd))}, which are not names of variables": bool(odd),
+        f"env has invalid names of variables: {', '.join(map(repr, odd))}": bool(odd),
         f"namespace {spec.namespace!r} is not a valid name": not LABEL.fullmatch(spec.namespace),
     }
     if present := [fault for fault, holds in faults.items() if holds]:

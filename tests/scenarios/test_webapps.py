@@ -208,7 +208,7 @@ async def test_an_app_that_changes_its_namespace_leaves_no_objects_in_the_old_on
         ({"port": 0}, "port 0 is not between 1 and 65535"),
         ({"port": 65536}, "port 65536 is not between 1 and 65535"),
         ({"replicas": -1}, "replicas -1 is below 0"),
-        ({"env": {"a b": "x"}}, "env has 'a b', which are not names of variables"),
+        ({"env": {"a b": "x"}}, "env has invalid names of variables: 'a b'"),
         ({"namespace": "a/b"}, "namespace 'a/b' is not a valid name"),
         ({"image": "", "port": -1}, "image is empty; port -1 is not between 1 and 65535"),
     ],
