@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections import Counter
 from itertools import pairwise
 
@@ -112,6 +113,7 @@ async def test_every_key_is_resynced_one_interval_after_its_last_resync() -> Non
 
 
 async def test_two_runtimes_resync_in_different_orders() -> None:
+    random.seed(1)  # two random starts among 20 keys are sometimes the same
     turns = []
     for _ in range(2):
         controller = Resynced()
