@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
-PYTEST := $(BIN)/python -m pytest --numprocesses 8 --dist loadgroup --no-loadscope-reorder  # many tests wait
+PYTEST := $(BIN)/python -m pytest
 FAST := $(addprefix tests/,simulation property scenarios contract architecture typing unit)
 
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
@@ -37,10 +37,10 @@ demo: setup  ## run a controller against an embedded nats-server, and show how i
 
 test: setup $(COMPILED)  ## run all tests but the long ones
 	@$(BIN)/python -m compileall -q natsctl
-	$(PYTEST) tests
+	$(PYTEST) --workers 10 tests  # many tests wait
 
 test-fast: setup $(COMPILED)  ## run the tests that need no server
-	$(PYTEST) --numprocesses auto -m 'not long and not server' $(FAST)
+	$(PYTEST) --workers auto -m 'not long and not server' $(FAST)
 
 test-long: setup  ## run the tests that take too long for every change
 	$(PYTEST) --hypothesis-profile long tests/property

@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.support.plugins.docker",
     "tests.support.plugins.kubernetes",
     "tests.support.plugins.nats",
+    "tests.support.plugins.workers",
 ]
 
 # No property test has a deadline: its result must not depend on the speed of the machine. Every

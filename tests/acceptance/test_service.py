@@ -1,5 +1,6 @@
 """`natsctl status`, `explain`, `tree`, `resync` and `gc` send requests to running daemons."""
 
+import asyncio
 import json
 import re
 import signal
@@ -423,8 +424,10 @@ async def test_a_large_amount_of_garbage_is_removed_in_several_plans(
     labels = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": "nobody"}
     spec = {"subject": "hello.nobody", "payload": "?"}
     stray = json.dumps({"metadata": {"labels": labels}, "spec": spec}).encode()
-    for number in range(1100):
-        await routes.put(f"stray{number:04}", stray)
+    for hundred in range(11):
+        await asyncio.gather(
+            *(routes.put(f"stray{hundred:02}{number:02}", stray) for number in range(100))
+        )
 
     async def planned() -> bool:
         return "100 more suspects were not checked" in (await natsctl("gc", "plan")).err

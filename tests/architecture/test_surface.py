@@ -45,7 +45,8 @@ def test_no_other_name_is_public() -> None:
     surfaces = {"controller", "dynamic", "managed", "resource", "watchers"}
     parts = {
         *("cli", "console", "core", "daemon", "errors", "jetstream", "kubernetes"),
-        *("model", "public_names", "slices", "split_dict", "telemetry", "testing", "time_limit"),
+        *("model", "public_names", "slices", "split_dict", "start_process", "telemetry"),
+        *("testing", "time_limit"),
     }
     modules = parts | surfaces
     public = {

@@ -219,6 +219,6 @@ def test_the_sync_log_reports_no_overlap_for_separate_syncs(tmp_path: Path) -> N
 
 def log_with(folder: Path, records: list[str]) -> Book:
     book = Book(folder / "records")
-    lines = [Record(int(pid), what, "k") for pid, what in map(str.split, records)]
+    lines = [Record(int(pid), event, "k") for pid, event in map(str.split, records)]
     book.path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     return book

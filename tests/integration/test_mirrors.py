@@ -30,8 +30,10 @@ async def create_stream(nats: Nats, bucket: str, **config: Any) -> None:
     await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", {"name": f"KV_{bucket}", **config})
 
 
-async def mirror(nats: Nats, bucket: str, of: str, **options: Any) -> None:
-    await create_stream(nats, bucket, mirror={"name": f"KV_{of}", **options}, mirror_direct=True)
+async def mirror(nats: Nats, bucket: str, origin: str, **options: Any) -> None:
+    await create_stream(
+        nats, bucket, mirror={"name": f"KV_{origin}", **options}, mirror_direct=True
+    )
 
 
 async def caught_up(nats: Nats, bucket: str, messages: int) -> None:

@@ -91,8 +91,14 @@ async def daemon(server: NatsServer) -> AsyncIterator[Operator]:
 async def run_all_operations(server: NatsServer, *, large: int = MANY) -> None:
     """Run every operation of the daemon, the operator and the viewer.
 
-    Each bucket gets so many *large* objects.
+    Each bucket gets so many *large* objects. A daemon that starts then reads the newest ones.
     """
+    await _run_operations(server, large)
+    async with daemon(server) as restarted:
+        await eventually(restarted.synced.is_set)
+
+
+async def _run_operations(server: NatsServer, large: int) -> None:
     async with (
         daemon(server) as running,
         user(server, "admin") as admin,

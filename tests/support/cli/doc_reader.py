@@ -151,7 +151,7 @@ class Reader:
 
     async def _interrupt(self, step: RunCommand) -> None:
         """Interrupt the oldest terminal with this command."""
-        terminal = next(each for each in self._terminals if each.command == step.command)
+        terminal = next(other for other in self._terminals if other.command == step.command)
         await terminal.interrupt()
         self._terminals.remove(terminal)
         assert step.is_part_of(terminal.output()), f"{step}\n{terminal.output()}"

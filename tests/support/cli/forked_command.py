@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "FORK_SERVER"
@@ -29,9 +30,14 @@ def main() -> int:
     report = own_end.makefile()
     pid = int(report.readline())
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: os.kill(pid, received))
+        signal.signal(number, lambda received, _: _send(pid, received))
     status = os.waitstatus_to_exitcode(int(report.readline()))
     return status if status >= 0 else 128 - status
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):  # the fork server has waited for it
+        os.kill(pid, number)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tests.support.servers.process import die_with_parent
+from tests.support.servers.process import dying_with_parent
 
 PROGRAM = Path(__file__).with_name("fork_server.py")
 ROOT = Path(__file__).parents[3]
@@ -31,11 +32,10 @@ class ForkServer:
             listener.listen()
             self.address = listener.getsockname()[1:].decode()
             self._process = subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(listener.fileno())],
+                dying_with_parent(sys.executable, str(PROGRAM), str(listener.fileno())),
                 pass_fds=(listener.fileno(),),
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
                 stdin=subprocess.DEVNULL,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
             )
 
     def stop(self) -> None:
@@ -113,9 +113,13 @@ class ForkedProcess:
         return await asyncio.shield(self._waiting)
 
     def send_signal(self, sent: signal.Signals) -> None:
-        """Send a signal to the command, unless it has ended."""
+        """Send a signal to the command, unless it has ended.
+
+        The fork server may have waited for the command, and this process not have read that.
+        """
         if self.returncode is None:
-            os.kill(self.pid, sent)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sent)
 
     def kill(self) -> None:
         """Kill the command, unless it has ended."""

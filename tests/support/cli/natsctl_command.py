@@ -124,11 +124,11 @@ class Natsctl:
         if self.fresh:
             return await self._fresh(*words, stdin=stdin, stdout=stdout)
         files = [(os.pipe() if stdout == PIPE else None), os.pipe()]
-        with tempfile.TemporaryFile() as given:
-            given.write(stdin.encode())
-            given.seek(0)
+        with tempfile.TemporaryFile() as stdin_file:
+            stdin_file.write(stdin.encode())
+            stdin_file.seek(0)
             ends = [pipe[1] if pipe else stdout for pipe in files]
-            process = await self._fork(*words, stdin=given.fileno(), files=ends)
+            process = await self._fork(*words, stdin=stdin_file.fileno(), files=ends)
         for pipe in files:
             if pipe:
                 os.close(pipe[1])

@@ -45,8 +45,8 @@ def do_next_step(folder: Path, file: Path) -> int:
     (folder / f"seen-{len(list(folder.glob('seen-*')))}").write_text(text)
     assert file.stat().st_mode & 0o077 == 0
     if "meanwhile" in step:
-        natsctl = (sys.executable, "-m", "natsctl", *step["meanwhile"])
-        subprocess.run(natsctl, check=True, stdout=subprocess.DEVNULL)
+        natsctl = (sys.executable, "-IS", str(Path(__file__).with_name("forked_command.py")))
+        subprocess.run([*natsctl, *step["meanwhile"]], check=True, stdout=subprocess.DEVNULL)
     for old, new in step.get("replace", {}).items():
         assert old in text, text
         text = text.replace(old, new)

@@ -51,12 +51,12 @@ class K3s(KubeCluster):
 
     def _made(self, container: Any) -> Any:
         """Return the container with the files for user tokens and the audit log."""
-        given = {
+        options = {
             "token-auth-file": f"{INSIDE}/tokens.csv",
             "audit-policy-file": f"{INSIDE}/policy.yaml",
             "audit-log-path": f"{INSIDE}/{self.audit_log.name}",
         }
-        arguments = (f"--kube-apiserver-arg={name}={value}" for name, value in given.items())
+        arguments = (f"--kube-apiserver-arg={name}={value}" for name, value in options.items())
         host = container.get_container_host_ip()
         container.with_volume_mapping(str(self.folder), INSIDE, "rw")
         return container.with_command(

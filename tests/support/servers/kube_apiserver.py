@@ -23,7 +23,7 @@ import trustme
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import CALL_S, USERS, KubeCluster
 from tests.support.servers.ports import free_port
-from tests.support.servers.process import die_with_parent
+from tests.support.servers.process import dying_with_parent
 
 POLL_S = 0.02
 START_S = 120.0
@@ -213,12 +213,11 @@ class KubeServer(KubeCluster):
         assert folder is not None, "KUBEBUILDER_ASSETS names no folder"
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [str(folder / name), *arguments],
+                dying_with_parent(str(folder / name), *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=os.environ | RARE_COLLECTIONS,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
             )
 
     def _runs(self, name: str) -> bool:

@@ -16,7 +16,7 @@ class Web:
         self.handler = handler
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
-        self.connections: set[object] = set()
+        self.connections: set[asyncio.Transport] = set()
         self.busiest = 0  # the maximum of concurrent requests
         self.url = ""
         self._busy = 0
@@ -24,6 +24,7 @@ class Web:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.raw_path}")
         self.headers.append(dict(request.headers))
+        assert request.transport is not None
         self.connections.add(request.transport)
         self._busy += 1
         self.busiest = max(self.busiest, self._busy)

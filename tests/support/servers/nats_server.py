@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from tests.support.eventually import eventually
 from tests.support.servers.ports import free_port
-from tests.support.servers.process import die_with_parent
+from tests.support.servers.process import dying_with_parent
 from tests.support.servers.streams import opened
 
 POLL_S = 0.005
@@ -118,11 +118,10 @@ class NatsServer:
         with (self.folder / "server.log").open("ab") as log:
             self._logged = log.tell()
             self._process = subprocess.Popen(
-                [program(), "-c", str(file)],
+                dying_with_parent(program(), "-c", str(file)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - it takes no lock
             )
 
     def _end(self, signal_number: signal.Signals) -> None:

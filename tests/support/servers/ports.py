@@ -1,9 +1,11 @@
 """Ports of 127.0.0.1 that no other test process uses."""
 
 import itertools
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 
 PORTS = 500  # reserved by each process
 
@@ -29,16 +31,15 @@ def _claimed() -> range:
     raise AssertionError("too many tests are run at the same time")
 
 
-def _candidates() -> Iterator[int]:
-    yield from itertools.cycle(_claimed())
-
-
-_ports = _candidates()
+@cache
+def _ports(_pid: int) -> Iterator[int]:
+    """Return the ports of this process. A forked process reserves another range."""
+    return itertools.cycle(_claimed())
 
 
 def free_port() -> int:
     """Return a free port of 127.0.0.1."""
-    for port in _ports:
+    for port in _ports(os.getpid()):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
