@@ -9,24 +9,27 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from heapq import merge
+from itertools import islice
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 TURN_S = 0.004  # of the sliced work of all tasks, in one turn of the event loop
 SAME_CLOCK_S = 0.01  # between two readings of the same clock
+SORTED_MAX = 5_000  # items that are sorted at once, which takes a few milliseconds
 ITEMS_MAX = 500  # of one slice, so that other tasks run also if no time passes
 
 
 class Slices:
     """The slices of one task.
 
-    Check `over` after each item of the work, and `pause` if it is true:
+    Call `is_over` after each item of the work, and `pause` if it is true:
 
         slices = Slices()
         for item in items:
             handle(item)
-            if slices.over:
+            if slices.is_over():
                 await slices.pause()
 
     *Guarantees.* Each slice does at least one item, and at most `ITEMS_MAX`. If the task waited for
@@ -34,22 +37,27 @@ class Slices:
 
     *Assumes.* One item takes far less time than a slice. Other tasks run in `pause`, so *items* is
     a copy of any collection that they change.
+
+    Args:
+        stride: the number of items after which the clock is read, for items that take little time.
     """
 
-    __slots__ = ("_clock", "_ends_at", "_left", "_number", "_turns")
+    __slots__ = ("_clock", "_ends_at", "_left", "_number", "_stride", "_turns")
 
-    def __init__(self) -> None:
+    def __init__(self, stride: int = 1) -> None:
+        self._stride = stride
         self._turns = _turns()
         self._clock = self._turns.clock
         self._begin()
 
-    @property
-    def over(self) -> bool:
-        """True if other tasks should run before the next item."""
+    def is_over(self) -> bool:
+        """Return whether other tasks should run before the next item."""
+        self._left -= 1
+        if self._left % self._stride:
+            return False
         if self._number != self._turns.number:  # the task has waited
             self._begin()
             return False
-        self._left -= 1
         return self._left <= 0 or self._clock() >= self._ends_at
 
     async def pause(self) -> None:
@@ -67,7 +75,7 @@ async def in_slices(items: Iterable[T], work: Callable[[T], object]) -> None:
     slices = Slices()
     for item in items:
         work(item)
-        if slices.over:
+        if slices.is_over():
             await slices.pause()
 
 
@@ -76,6 +84,24 @@ async def retain(
 ) -> None:
     """Call *drop* for each of the present *keys* that is not *wanted*, in slices."""
     await in_slices(tuple(keys), lambda key: wanted(key) or drop(key))
+
+
+async def in_order(items: Iterable[T], by: Callable[[T], Any] | None = None) -> list[T]:
+    """Return the items sorted *by* their ranks, like `sorted`, in slices.
+
+    Other tasks run during the iteration over *items*.
+    """
+    remaining, parts = iter(items), list[list[T]]()
+    while part := list(islice(remaining, SORTED_MAX)):
+        part.sort(key=by)
+        parts.append(part)
+        if len(part) == SORTED_MAX:
+            await asyncio.sleep(0)
+    if len(parts) <= 1:
+        return parts[0] if parts else []
+    ordered: list[T] = []
+    await in_slices(merge(*parts, key=by), ordered.append)  # type: ignore[arg-type]  # None is one of the overloads
+    return ordered
 
 
 class _Turns:

@@ -49,12 +49,13 @@ class SplitDict(Mapping[str, V]):
     def __setitem__(self, key: str, value: V) -> None:
         parts = self._parts
         part = parts[hash(key) % len(parts)]
-        size = len(part)
+        if key in part:
+            part[key] = value
+            return
         part[key] = value
-        if len(part) > size:
-            self._count += 1
-            if size >= self._whole_max and len(parts) == 1:
-                self._split(part)
+        self._count += 1
+        if len(parts) == 1 and self._count > self._whole_max:
+            self._split(part)
 
     @overload
     def get(self, key: str, /) -> V | None: ...
@@ -64,6 +65,11 @@ class SplitDict(Mapping[str, V]):
         """Return the value of *key*, or *default*."""
         parts = self._parts
         return parts[hash(key) % len(parts)].get(key, default)
+
+    def each_value(self) -> Iterator[V]:
+        """Yield the values as an iteration over the keys does, without a search for each key."""
+        for part in self._parts:
+            yield from tuple(part.values())
 
     def pop(self, key: str) -> V | None:
         """Remove *key*, and return its value; None if it is not present."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -240,7 +241,7 @@ class Opener:
         opened = {}
         for slot in slots(type(self._controller)):
             if slot.role is Primary:
-                open_slot = OpenSlot(primary, enqueuer.primary_changed)
+                open_slot = OpenSlot(primary, partial(self._keys.primary_changed, primary))
             else:
                 open_slot = await opening.open(slot)
             if isinstance(open_slot.reader, Owned):

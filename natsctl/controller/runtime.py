@@ -335,11 +335,11 @@ class ControllerRuntime(Hosted):
         await led()
         interval_s = self.controller.resync_s
         await keeps_up(self._loop.queue.oldest_ready, within_s=interval_s)
-        cache = self._parts.primary.informer.cache
+        cache, operation = self._parts.primary.informer.cache, Operation.RESYNC
         await resync(
             lambda start: cache.read_keys().iterate(start),
             lambda: len(cache.read_keys()),
-            lambda key: self._keys.enqueue(key, Operation.RESYNC),
+            lambda key: self._keys.enqueue(key, operation),
             interval_s=interval_s,
         )
 

@@ -82,6 +82,28 @@ def test_drained_keys_are_gone(keys: set[str]) -> None:
     packed.drain()  # nothing is left
 
 
+def filled() -> PackedKeys:
+    packed = PackedKeys(FEW)
+    for number in range(20):
+        packed.put(f"k{number}", 1)
+    return packed
+
+
+def test_a_drain_removes_a_part_of_the_keys() -> None:
+    packed = filled()
+    packed.drain()
+    assert 0 < len(packed) < 20
+
+
+def test_keys_are_added_after_all_keys_were_drained() -> None:
+    packed = filled()
+    for _ in range(FEW):
+        packed.drain()
+    for number in range(20):
+        packed.put(f"k{number}", 2)
+    assert sorted(packed) == sorted(f"k{number}" for number in range(20))
+
+
 def test_an_iteration_ends_when_the_keys_are_drained() -> None:
     packed = PackedKeys(FEW)
     for key in TEXTS:

@@ -100,10 +100,10 @@ async def test_an_object_that_begins_to_match_a_list_calls_the_watcher() -> None
         await harness.put_secret("default/two", "2", tier="tin")
         await harness.put_secret("other/three", "3", tier="gold")
         async with harness.watcher.query_batch(A):
-            here = await harness.watcher.list(A, SECRET, "default", GOLD)
+            matching = await harness.watcher.list(A, SECRET, "default", GOLD)
             everywhere = await harness.watcher.list(A, SECRET, "", GOLD)
             everything = await harness.watcher.list(A, SECRET, "default")
-        assert [content_of(obj) for obj in here] == [{"text": "1"}]
+        assert [content_of(obj) for obj in matching] == [{"text": "1"}]
         assert [content_of(obj) for obj in everywhere] == [{"text": "1"}, {"text": "3"}]
         assert [content_of(obj) for obj in everything] == [{"text": "1"}, {"text": "2"}]
         assert harness.watcher.get_watch_count() == 3

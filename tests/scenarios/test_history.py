@@ -1,4 +1,4 @@
-"""The history of syncs survives a restart of managed controllers and of watchers."""
+"""The history of syncs survives a restart of controllers and of watchers."""
 
 import asyncio
 import subprocess
@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from natsctl import Retry, SimpleWatcher, Snapshot
+from natsctl import Controller, Retry, SimpleWatcher, Snapshot, primary
+from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary
 from natsctl.core.pausing.held_file import state_directory
@@ -91,10 +92,27 @@ class Watching(InformerController):
             raise ValueError("broken")
 
 
-Make = Callable[[MemoryStores, list[str]], Things | Watching]
+class Syncing(ControllerRuntime):
+    """Runs a controller whose handler fails while `fails` is true."""
+
+    def __init__(self, stores: MemoryStores, calls: list[str]) -> None:
+        class Handler(Controller):
+            name = "things"
+            things = primary(THINGS)
+
+            async def sync_handler(_, key: str) -> None:  # noqa: N805 - self is the runtime
+                calls.append(key)
+                if self.fails:
+                    raise ValueError("broken")
+
+        super().__init__(Handler(), nats=stores)
+        self.fails = True
 
 
-@pytest.fixture(params=[Things, Watching], ids=["managed", "watchers"])
+Make = Callable[[MemoryStores, list[str]], Things | Watching | Syncing]
+
+
+@pytest.fixture(params=[Things, Watching, Syncing], ids=["managed", "watchers", "controller"])
 def make(request: pytest.FixtureRequest) -> Make:
     made: Make = request.param
     return made
@@ -108,7 +126,7 @@ async def stores() -> MemoryStores:
 
 
 @asynccontextmanager
-async def running(controller: Things | Watching) -> AsyncIterator[Hosted]:
+async def running(controller: Things | Watching | Syncing) -> AsyncIterator[Hosted]:
     task = asyncio.create_task(controller.run())
     try:
         await controller.synced.wait()
@@ -127,11 +145,13 @@ async def test_a_failing_key_continues_its_count_after_a_restart(
 ) -> None:
     async with running(make(stores, [])) as first:
         await eventually(lambda: first.explain("a").failures == 12)
-    async with running(make(stores, [])) as second:
+    calls: list[str] = []
+    async with running(make(stores, calls)) as second:
         await eventually(lambda: second.explain("a").failures == 13)
         queued = second.explain("a").queued
         assert queued is not None
         assert queued.s > 15  # 5 ms doubled twelve times
+        assert calls == ["a"]
 
 
 async def test_the_first_success_after_failures_is_recorded(
@@ -146,6 +166,24 @@ async def test_the_first_success_after_failures_is_recorded(
         else:
             controller.fails = False
         await eventually(lambda: notes(stores)[-1].failures == 0)
+
+
+async def test_a_success_that_follows_another_one_is_not_recorded(
+    make: Make, stores: MemoryStores
+) -> None:
+    calls: list[str] = []
+    controller = make(stores, calls)
+    if isinstance(controller, Things):
+        controller.client.fails = False
+    else:
+        controller.fails = False
+    async with running(controller) as hosted:
+        await eventually(lambda: calls)
+        recorded = len(notes(stores))
+        hosted.resync("a")
+        await eventually(lambda: len(calls) == 2)
+        await asyncio.sleep(1)
+        assert len(notes(stores)) == recorded
 
 
 def die(directory: Path) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from natsctl import (
+    Controller,
     Operation,
     PermanentError,
     RateLimit,
@@ -15,11 +16,13 @@ from natsctl import (
     StoreTimeoutError,
     UsageError,
     give_up_after,
+    primary,
 )
 from natsctl.controller.controller import check_controller
 from natsctl.errors import InvalidInputError
 from natsctl.testing.harness import running
 from tests.support.controllers.app_controller import (
+    APPS,
     App,
     Apps,
     AppSpec,
@@ -343,6 +346,22 @@ async def test_a_returned_delay_requeues_the_key() -> None:
         assert controller.gaps == [25.0] * 4
 
 
+async def test_a_delay_returned_by_a_handler_that_never_waits_requeues_the_key() -> None:
+    class Instant(Controller):
+        apps = primary(APPS)
+        syncs = 0
+
+        async def sync_handler(self, _key: str) -> float:
+            self.syncs += 1
+            return 60.0
+
+    controller = Instant()
+    async with running(controller) as harness:
+        await app_client(harness).app("shop")
+        await asyncio.sleep(150)
+        assert controller.syncs == 3
+
+
 async def test_a_handler_that_times_out_fails_and_is_retried() -> None:
     class Hasty(Configurable):
         sync_timeout_s = 5.0
@@ -399,6 +418,31 @@ async def test_a_permanent_failure_is_not_retried_until_the_object_changes() -> 
         await harness.run_until_idle()
         assert await client.texts() == {"shop.main": "bye"}
         assert harness.runtime.status().failing == {}
+
+
+async def test_a_state_that_failed_permanently_is_synced_again_after_a_success() -> None:
+    controller = Configurable()
+    controller.failure = PermanentError("no such region")
+    async with running(controller) as harness:
+        client = app_client(harness)
+        await client.app("shop", "first")
+        await harness.run_until_idle()
+        controller.failure = None
+        for text in ("second", "first"):
+            await client.app("shop", text)
+            await harness.run_until_idle()
+        assert await client.texts() == {"shop.main": "first"}
+
+
+async def test_a_key_that_is_skipped_waits_for_no_retry() -> None:
+    controller = Configurable()
+    controller.failure = PermanentError("no such region")
+    async with running(controller) as harness:
+        await app_client(harness).app("shop")
+        await harness.run_until_idle()
+        harness.runtime.enqueue_key("shop", Operation.RESYNC)
+        await asyncio.sleep(1)
+        assert harness.runtime.idle
 
 
 async def test_a_manual_sync_retries_a_permanent_failure() -> None:
@@ -490,6 +534,21 @@ async def test_deleting_the_primary_clears_a_permanent_failure() -> None:
 
         assert client.parts.keys() == []
         assert harness.runtime.status().failing == {}
+
+
+async def test_the_last_state_of_a_deleted_object_is_kept_until_its_sync_succeeds() -> None:
+    controller = Configurable()
+    async with running(controller) as harness:
+        client = app_client(harness)
+        await client.app("shop")
+        await harness.run_until_idle()
+        controller.failure = RuntimeError("no")
+        await client.apps.delete("shop")
+        await asyncio.sleep(1)
+        assert list(controller.apps.deleted_states) == ["shop"]
+        controller.failure = None
+        await harness.run_until_idle()
+        assert controller.apps.deleted_states == {}
 
 
 async def test_a_retry_policy_can_drop_a_key() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from natsctl.slices import ITEMS_MAX, TURN_S, Slices, in_slices, retain
+from natsctl.slices import ITEMS_MAX, SORTED_MAX, TURN_S, Slices, in_order, in_slices, retain
 
 ITEM_S = TURN_S / 20
 
@@ -53,6 +53,25 @@ def test_all_sliced_tasks_share_one_turn(tasks: int) -> None:
     run(main)
 
 
+def test_a_slice_that_is_over_ends_after_a_whole_stride() -> None:
+    async def main(loop: CountedLoop) -> None:
+        slices = Slices(stride=10)
+        loop.now += TURN_S
+        assert [slices.is_over() for _ in range(10)] == [False] * 9 + [True]
+
+    run(main)
+
+
+def test_a_stride_does_not_lengthen_a_slice_in_which_no_time_passes() -> None:
+    async def main(_loop: CountedLoop) -> None:
+        slices, items = Slices(stride=8), 1
+        while not slices.is_over():
+            items += 1
+        assert items == ITEMS_MAX
+
+    run(main)
+
+
 def test_each_task_gets_an_equal_part_of_a_turn() -> None:
     async def main(loop: CountedLoop) -> None:
         counts = {"busy": 0, "other": 0}
@@ -62,7 +81,7 @@ def test_each_task_gets_an_equal_part_of_a_turn() -> None:
             for item in range(400):
                 loop.work(item)
                 counts[name] += 1
-                if slices.over:
+                if slices.is_over():
                     await slices.pause()
 
         def interrupt() -> None:
@@ -98,7 +117,7 @@ def test_a_task_that_waited_begins_a_new_slice() -> None:
         loop.work(0)
         other = asyncio.create_task(in_slices(range(100), loop.work))
         await other
-        assert not slices.over
+        assert not slices.is_over()
 
     run(main)
 
@@ -124,9 +143,9 @@ def test_a_task_that_waited_ends_its_next_slice() -> None:
     async def main(loop: CountedLoop) -> None:
         slices = Slices()
         await in_slices(range(100), loop.work)
-        assert not slices.over
+        assert not slices.is_over()
         loop.now += TURN_S
-        assert slices.over
+        assert slices.is_over()
 
     run(main)
 
@@ -152,3 +171,22 @@ def test_retain_drops_the_keys_that_are_not_wanted() -> None:
         assert list(stored) == ["b", "d"]
 
     run(main)
+
+
+@pytest.mark.parametrize("count", [0, 1, SORTED_MAX, SORTED_MAX + 1, 3 * SORTED_MAX])
+async def test_items_in_order_are_those_of_sorted(count: int) -> None:
+    items = [f"key-{number * 7919 % 10_007}" for number in range(count)]
+    assert await in_order(items) == sorted(items)
+
+
+async def test_equal_ranks_keep_their_order() -> None:
+    items = list(range(3 * SORTED_MAX))
+    assert await in_order(items, by=lambda item: item % 2) == sorted(items, key=lambda i: i % 2)
+
+
+async def test_other_tasks_run_while_many_items_are_put_in_order() -> None:
+    ordering, turns = asyncio.create_task(in_order(range(4 * SORTED_MAX, 0, -1))), 0
+    while not ordering.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 4 * SORTED_MAX / ITEMS_MAX

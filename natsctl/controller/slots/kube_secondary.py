@@ -5,7 +5,7 @@ lacks, and keeps the fields of other managers. https://kubernetes.io/docs/refere
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -124,7 +124,7 @@ class KubeSecondary(Owned[T]):
         if not self.available:
             return 0
         sealed = self._sealed(manifest, owner)
-        key = await self._manifests.locate(sealed)
+        key = self._kube_kind.key_of(sealed)
         with self._own_writes.writing(key):
             seen = self._barrier.newest(self.informer, key)
             if seen is not None and not is_read(seen):
@@ -150,7 +150,7 @@ class KubeSecondary(Owned[T]):
         if not self.available:
             return 0
         sealed = self._sealed(manifest, owner)
-        key = await self._manifests.locate(sealed)
+        key = self._kube_kind.key_of(sealed)
         with self._own_writes.writing(key):
             try:
                 return await self._send(_Task(sealed, key, owner, force=False), None)
@@ -359,8 +359,8 @@ class KubeSecondary(Owned[T]):
             ) from error
         return None
 
-    async def _apply_now(self, sealed: Document, uid: str, *, force: bool) -> Stored:
-        return await self._manifests.apply(sealed, manager=self._manager, uid=uid, force=force)
+    def _apply_now(self, sealed: Document, uid: str, *, force: bool) -> Awaitable[Stored]:
+        return self._manifests.apply(sealed, manager=self._manager, uid=uid, force=force)
 
     def _touched(self, stored: Stored) -> None:
         sync = current_sync.get()

@@ -20,7 +20,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Store, Stored
-from natsctl.slices import retain
+from natsctl.slices import in_slices, retain
 
 T = TypeVar("T")
 
@@ -68,8 +68,13 @@ class Reads:
         result lacks objects that never had a valid state. Raises the errors of `get`.
         """
         selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
-        states = await self._read(those(kind, selector))
-        return {stored.key: kind.decode(stored.value) for stored in states}
+        decoded = dict[str, T]()
+
+        def decode(stored: Stored) -> None:
+            decoded[stored.key] = kind.decode(stored.value)
+
+        await in_slices(await self._read(those(kind, selector)), decode)
+        return decoded
 
     def depends_on(self, key: str) -> Sequence[str]:
         """Return the objects and selections whose changes enqueue the key, as text."""
@@ -91,7 +96,7 @@ class Reads:
         sync = current_sync.get()
         if sync is None:
             raise UsageError(f"{dependency} can be read only within a sync handler")
-        states = (await self.batches.read(sync.key, dependency)).objects()
+        states = await (await self.batches.read(sync.key, dependency)).read()
         if sync.tape is not None:
             place = place_of(dependency.kind)
             sync.tape.append(DependencyRead(str(dependency), place, tuple(states)))

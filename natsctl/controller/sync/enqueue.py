@@ -90,11 +90,6 @@ class Enqueuer:
         owners = [self._secondaries.owner_of(change.kind, stored) for stored in states]
         return list(dict.fromkeys(owner.key for owner in owners if owner and self._has(owner)))
 
-    def primary_changed(self, change: Change[Any]) -> None:
-        """Enqueue the key unless only its status changed."""
-        self._runs.evidence.note()
-        self._keys.primary_changed(change, self._primary)
-
     async def lost(self, holds: KeyFilter) -> None:
         """See `AssignmentListener.lost`."""
         await self._primaries.lost(holds)

@@ -40,8 +40,8 @@ async def resync(
     *keys* returns all keys, and takes the share of them that is before the first one, 0 to 1. They
     have the order of the cache, so a key has about the same time in each interval. *start* is that
     share. It is random by default, so that several processes do not sync the same key at the same
-    time. *count* returns about how many keys there are: an interval has no more than it had keys
-    at its begin, and the next interval continues with the keys that are left.
+    time. *count* returns about how many keys there are. An interval adds no more keys than there
+    are at its start; the next interval continues with the others.
     """
     steps = max(1, min(STEPS_MAX, int(interval_s / STEP_S)))
     start = random.random() if start is None else start  # noqa: S311 - spreads load, keeps no secret

@@ -108,7 +108,8 @@ class SyncRuns:
         same state, unless a person requests the sync.
         """
         bind_operation(operation)
-        if self._may_skip() and self._skips(key, operation):
+        may_skip = self._failed or self._primary.skipped or self._cache.invalid
+        if may_skip and self._skips(key, operation):
             return _NOTHING
         run = _SyncRun(
             key,
@@ -129,18 +130,20 @@ class SyncRuns:
             run.confirmed = self._confirmed.pop(run.key, None)
         if run.key in self._barrier.unseen:
             return self._with(run, self._wait_and_call(run))
-        with run:
-            self._read(run)
+        run.begin()  # a `with` takes longer, and most syncs are short
+        try:
+            self._read(run, self._cache.get(run.key))
             if run.stored is None:
                 return self._with(run, self._call_for_deleted(run))
-            try:
-                value = self._call(run)
-                if not isinstance(value, Unfinished) and not self._secondaries.unmarked(run.key):
-                    after_s = self._delay(run, value)
-                    self._record_success(run, after_s)
-                    return _NOTHING if after_s is None else Ended(after_s)
-            except BaseException as error:  # noqa: BLE001 - raised again
-                return self._with(run, _raised(error))
+            value = self._call(run)
+            if not isinstance(value, Unfinished) and not self._secondaries.unmarked(run.key):
+                after_s = self._delay(run, value)
+                self._record_success(run, after_s)
+                return _NOTHING if after_s is None else Ended(after_s)
+        except BaseException as error:  # noqa: BLE001 - raised again
+            return self._with(run, _raised(error))
+        finally:
+            run.end()
         return self._with(run, self._finish(run, value))
 
     async def _with(self, run: "_SyncRun", work: Awaitable[float | None]) -> float | None:
@@ -156,7 +159,7 @@ class SyncRuns:
     async def _wait_and_call(self, run: "_SyncRun") -> float | None:
         """Sync a key whose writes the caches may lack."""
         await self._barrier.wait(run.key)
-        self._read(run)
+        self._read(run, self._barrier.read(self._primary.informer, run.key))
         return await self._call_for_deleted(run)
 
     async def _call_for_deleted(self, run: "_SyncRun") -> float | None:
@@ -165,9 +168,9 @@ class SyncRuns:
             return None
         return await self._finish(run, self._call(run))
 
-    def _read(self, run: "_SyncRun") -> None:
-        """Read the state of the primary, with which the sync begins."""
-        run.stored = self._barrier.read(self._primary.informer, run.key)
+    def _read(self, run: "_SyncRun", stored: Stored | None) -> None:
+        """Note the state of the primary, with which the sync begins."""
+        run.stored = stored
         run.last = self._primary.deleted_states.get(run.key)
 
     def _call(self, run: "_SyncRun") -> "float | Unfinished[float | None] | None":
@@ -196,10 +199,6 @@ class SyncRuns:
         after_s = None if value is None else delay_of(value, "sync_handler")
         self._reads.end(run.key)
         return after_s
-
-    def _may_skip(self) -> bool:
-        """Return False if no key is skipped, as usual; faster than `_skips`."""
-        return bool(self._failed or self._primary.skipped or self._cache.invalid)
 
     def _skips(self, key: str, operation: Operation) -> bool:
         if skips_invalid(self._primary, key):

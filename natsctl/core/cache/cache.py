@@ -40,6 +40,10 @@ def _ignore(_invalid: Invalid) -> None:
     """Ignore invalid objects."""
 
 
+def _do_nothing() -> None:
+    """Do nothing."""
+
+
 class Cache(Generic[T]):
     """The objects of one store, updated by watch events.
 
@@ -81,6 +85,8 @@ class Cache(Generic[T]):
         self._deleted: dict[str, Deleted] | None = {} if notes_deleted else None
         self._decoded = DecodedObjects[T]()
         self._on_invalid = on_invalid
+        self.before_fewer: Callable[[], None] = _do_nothing
+        """Called before an event may lower the number of objects."""
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._key_waiters: dict[str, list[asyncio.Future[None]]] = {}
 
@@ -120,6 +126,7 @@ class Cache(Generic[T]):
         Returns the change from no object to this one if the value was added. Call this and
         `release` only while no changes of an event are left to take.
         """
+        self.before_fewer()  # the value may be invalid
         if self._listing is not None:
             self._listing.after.fill(stored)
         match self._state.fill(stored):
@@ -185,7 +192,7 @@ class Cache(Generic[T]):
 
         Other tasks may run during an iteration, until the next listing.
         """
-        return self._state.keys() if self.partial else self.read_keys()
+        return self._state if self.partial else self.read_keys()
 
     def read_keys(self) -> CurrentKeys:
         """Return those of `keys` whose values are kept; a live view, also after a listing."""
@@ -279,6 +286,7 @@ class Cache(Generic[T]):
         listing, self._listing = self._listing, None
         if listing is None:
             return ()
+        self.before_fewer()
         if listing.incarnation != self.incarnation:
             self.revision, self.since = 0, revision
         since = self.revision
@@ -290,14 +298,13 @@ class Cache(Generic[T]):
         for key in list(self._key_waiters):
             self._wake_key_waiters(key)
         self.synced.set()
-        return self._changes(listing, since)
+        return chain(self._report_rejected(listing), listing.changes(since=since))
 
-    def _changes(self, listing: NextState[T], since: int) -> Iterator[Change[T] | None]:
+    def _report_rejected(self, listing: NextState[T]) -> Iterator[None]:
         for invalid in listing.rejected():
             if invalid is not None:
                 self._on_invalid(invalid)
             yield None
-        yield from listing.changes(since=since)
 
     def _fold(self, stored: Stored) -> Change[T] | None:
         key, state = stored.key, self._state
@@ -324,6 +331,7 @@ class Cache(Generic[T]):
 
     def _remove(self, deleted: Deleted) -> Iterable[Change[T]]:
         key = deleted.key
+        self.before_fewer()
         old = self._state.drop(key)
         if self._deleted is not None:
             self._note_deleted(self._deleted, deleted)
@@ -343,6 +351,7 @@ class Cache(Generic[T]):
 
     def _reject(self, invalid: Invalid) -> None:
         previous = self._state.invalid.get(invalid.stored.key)
+        self.before_fewer()
         self._state.reject(invalid)
         self._wake_key_waiters(invalid.stored.key)
         if previous is None or not same(previous.stored, invalid.stored):
@@ -381,14 +390,10 @@ class _ShownKeys(Collection[str]):
         return len(self.state) + len(self.state.rejected)
 
     def __contains__(self, key: object) -> bool:
-        state = self.state
-        if key in state.objects:
-            return True
-        return isinstance(key, str) and (key in state.unread or key in state.rejected)
+        return key in self.state or key in self.state.rejected
 
     def __iter__(self) -> Iterator[str]:
-        state = self.state
-        return chain(state.objects, state.unread, tuple(state.rejected))
+        return chain(self.state, tuple(self.state.rejected))
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

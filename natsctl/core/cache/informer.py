@@ -35,6 +35,7 @@ T = TypeVar("T")
 OnChange = Callable[[Change[T]], object]
 
 CATCH_UP_S = 5.0
+EVENTS = 10  # events and changes after which the informer reads the clock
 FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
 BACKOFF_S = 0.05
@@ -183,14 +184,14 @@ class Informer(Generic[T]):
                 self._on_appeared()
 
     async def _follow(self, events: AsyncIterator[WatchEvent], establishing: Span) -> None:
-        slices, cache = Slices(), self.cache
+        slices, cache = Slices(EVENTS), self.cache
         async for event in events:
             self.failure = None
             if type(event) is Applied and not self._notifying.locked():
                 change = cache.put(event.stored)
                 if change is not None:
                     self._notify(change)
-                if slices.over:
+                if slices.is_over():
                     await slices.pause()
                 continue
             await self._apply(event, slices)
@@ -209,7 +210,7 @@ class Informer(Generic[T]):
                 await slices.pause()
                 while not self._notify_slice(changes, slices):
                     await slices.pause()
-        if slices.over:
+        if slices.is_over():
             await slices.pause()
 
     def _notify_slice(self, changes: Iterator[Change[T] | None], slices: Slices) -> bool:
@@ -217,7 +218,7 @@ class Informer(Generic[T]):
         for change in changes:
             if change is not None:
                 self._notify(change)
-            if slices.over:
+            if slices.is_over():
                 return False
         return True
 

@@ -89,9 +89,9 @@ def _name(key: str) -> bytes:
 
 def _revision(chunk: bytes, name: bytes) -> tuple[int, int]:
     """Return where the revision after *name* begins and ends; zeros if there is none."""
-    found = chunk.find(name)
-    if found < 0:
+    position = chunk.find(name)
+    if position < 0:
         return 0, 0
-    begin = found + len(name)
+    begin = position + len(name)
     end = chunk.find(_KEY, begin)
     return begin, len(chunk) if end < 0 else end

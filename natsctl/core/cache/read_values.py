@@ -53,7 +53,7 @@ async def _missing(informer: Informer[Any], wanted: Wanted) -> Sequence[str]:
     for key in informer.cache.unread(wanted):
         if key is not None:
             missing[key] = None
-        if slices.over:
+        if slices.is_over():
             await slices.pause()
     return list(missing)
 

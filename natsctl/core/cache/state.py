@@ -1,8 +1,8 @@
 """Holds the objects of a store at one time, by key and by index."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -36,8 +36,11 @@ class Unread(Stored, frozen=True, gc=False):
     """
 
 
-class State(Generic[T]):
+class State(Collection[str], Generic[T]):
     """The last valid state of each object, its index values, and the objects that are invalid.
+
+    As a collection, it is a live view of the keys of the objects that have a last valid state, or
+    one that is not kept.
 
     An object whose value is not kept is neither stored nor decoded: `unread` has its key and its
     revision, and only the index by its primary contains it. `objects` has all others.
@@ -63,9 +66,11 @@ class State(Generic[T]):
     def __len__(self) -> int:
         return len(self.objects) + len(self.unread)
 
-    def __contains__(self, key: str) -> bool:
-        """Return whether the object has a valid state, or one that is not kept."""
-        return key in self.objects or key in self.unread
+    def __contains__(self, key: object) -> bool:
+        return key in self.objects or (isinstance(key, str) and key in self.unread)
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self.objects, self.unread)
 
     def get(self, key: str) -> Stored | None:
         """Return the last valid state of the object, as an `Unread` if its value is not kept."""
@@ -74,10 +79,6 @@ class State(Generic[T]):
             revision = self.unread.get(key)
             return None if revision is None else Unread(key, revision, b"")
         return stored
-
-    def keys(self) -> Collection[str]:
-        """Return the keys of all objects that have a last valid state; a live view."""
-        return self.objects.keys() if self.keeping is None else _Keys(self)
 
     def empty(self) -> "State[T]":
         """Return a state of the same kind and indexes, without objects."""
@@ -304,26 +305,34 @@ class NextState(Generic[T]):
         Objects that it does not contain were deleted. A delete marker of an unknown object is a
         change if it is newer than the revision *since*. None is a step without a change.
         """
+        is_quiet = self.after.keeping is not None and self.after.keeping.quiet
+        applied = self._added if self._first else self._altered
+        return chain(applied(is_quiet=is_quiet), self._deletions(since), self.before.drain())
+
+    def _added(self, *, is_quiet: bool) -> Iterator[Change[T]]:
+        """Return the changes of a listing if no object was known before."""
+        kind, after = self.before.kind, self.after
+        unread = () if is_quiet else filter(None, map(after.get, after.unread))
+        for new in chain(after.objects.each_value(), unread):
+            yield Change(kind, new.key, None, new, initial=True)
+
+    def _altered(self, *, is_quiet: bool) -> Iterator[Change[T] | None]:
         kind, before, after = self.before.kind, self.before, self.after
-        is_quiet = after.keeping is not None and after.keeping.quiet
-        for key in self._listed(is_quiet=is_quiet) if self._first else self._changed:
+        for key in self._changed:
             old, new = before.get(key), after.get(key)
             if new is None or (is_quiet and read_state(new) is read_state(old) is None):
                 yield None
             else:
                 yield Change(kind, key, old, new, initial=True)
+
+    def _deletions(self, since: int) -> Iterator[Change[T] | None]:
+        kind = self.before.kind
         for vanished in self._vanished():
             yield None if vanished is None else self._deletion(vanished)
         for key, deleted in self.deleted.items():
             is_news = deleted.revision > since
             purged = deleted.purged
             yield Change(kind, key, None, None, initial=True, purged=purged) if is_news else None
-        yield from before.drain()
-
-    def _listed(self, *, is_quiet: bool) -> Iterable[str]:
-        """Return the keys of the listing that may be changes if no object was known before."""
-        read = self.after.objects
-        return read if is_quiet else chain(read, self.after.unread)
 
     def _deletion(self, key: str) -> Change[T]:
         marker = self.deleted.pop(key, None)
@@ -332,28 +341,12 @@ class NextState(Generic[T]):
 
     def _vanished(self) -> Iterator[str | None]:
         """Return the keys of the objects that the listing does not contain, None for others."""
-        known, after, invalid = self.before.keys(), self.after, self.after.invalid
-        for key in known:
+        after, invalid = self.after, self.after.invalid
+        for key in self.before:
             yield None if key in after or key in invalid else key
         for key, rejected in self.before.invalid.items():
-            gone = not (key in after or key in invalid or key in self.before)
-            yield key if gone and not rejected.illegal else None
-
-
-class _Keys(Collection[str]):
-    """The keys of a state whose values are in part not kept."""
-
-    def __init__(self, state: State[Any]) -> None:
-        self._state = state
-
-    def __len__(self) -> int:
-        return len(self._state)
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key in self._state
-
-    def __iter__(self) -> Iterator[str]:
-        return chain(self._state.objects, self._state.unread)
+            has_vanished = not (key in after or key in invalid or key in self.before)
+            yield key if has_vanished and not rejected.illegal else None
 
 
 def is_read(stored: Stored) -> bool:

@@ -45,14 +45,12 @@ class Batches(Generic[W]):
 
         Raises `QueryBatchNotStartedError` if no batch was started.
         """
-        self._watches.keep_only(dependent, self._ended(dependent))
+        read = self._read.pop(dependent, None)
+        if read is None:
+            raise QueryBatchNotStartedError(f"no query batch of {dependent} was started")
+        self._watches.keep_only(dependent, read)
 
     def abandon(self, dependent: W) -> None:
         """End a batch that may be incomplete: *dependent* keeps all its dependencies."""
-        self._ended(dependent)
-
-    def _ended(self, dependent: W) -> set[Dependency[Any]]:
-        try:
-            return self._read.pop(dependent)
-        except KeyError:
-            raise QueryBatchNotStartedError(f"no query batch of {dependent} was started") from None
+        if self._read.pop(dependent, None) is None:
+            raise QueryBatchNotStartedError(f"no query batch of {dependent} was started")

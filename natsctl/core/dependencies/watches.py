@@ -4,9 +4,10 @@ A dependent is registered before it reads, so that every change after the read e
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Hashable
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator
 from contextlib import asynccontextmanager
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.cache import Cache
@@ -27,12 +28,15 @@ from natsctl.errors import (
     WatchStoppingError,
 )
 from natsctl.model.store import Change, OpenStore, Stored
+from natsctl.slices import in_order
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Hashable)
+
+_KEY = attrgetter("key")
 
 LIST_S = 30.0  # limit for the first listing of a watch
 
@@ -105,15 +109,25 @@ class DependencyWatch(Generic[W]):
 
         Raises `InvalidObjectError` if the dependency is one object that never was valid.
         """
-        cache = self._cache
+        return sorted(self._selected(), key=_KEY)
+
+    async def read(self) -> list[Stored]:
+        """Return what `objects` returns, in slices.
+
+        A later object may be of a later time; a change in between enqueues the dependents.
+        """
+        return await in_order(self._selected(), by=_KEY)
+
+    def _selected(self) -> Iterator[Stored]:
+        cache, dependency = self._cache, self.dependency
         if cache is None:
-            return []
-        invalid = None if self.dependency.key is None else cache.invalid.get(self.dependency.key)
+            return
+        invalid = None if dependency.key is None else cache.invalid.get(dependency.key)
         if invalid is not None and invalid.last is None:
             raise invalid.error
-        cached = (cache.get(key) for key in sorted(cache.keys()))
-        selects = self.dependency.selects
-        return [stored for stored in cached if stored is not None and selects(stored)]
+        for stored in map(cache.get, cache.keys()):
+            if stored is not None and dependency.selects(stored):
+                yield stored
 
     def has_objects(self) -> bool:
         """Return whether any of the objects exists; a single one may be invalid."""

@@ -18,7 +18,6 @@ from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, Unr
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
-from natsctl.model.objects import Object
 from natsctl.model.store import OpenStore, Stored
 from natsctl.slices import retain
 
@@ -128,8 +127,8 @@ class Primary(CacheReader[T]):
     def _note_generation(self, key: str, obj: T) -> None:
         """Note the generation of the current sync's object, for the status."""
         sync = current_sync.get()
-        if sync is not None and sync.key == key and isinstance(obj, Object):
-            sync.generation = obj.metadata.generation
+        if sync is not None and sync.key == key and not self.kind.plain:
+            sync.generation = obj.metadata.generation  # type: ignore[attr-defined]  # not plain
 
     async def put(self, key: str, obj: T) -> int:
         """Create the object or change its desired state, and return its revision.

@@ -42,8 +42,18 @@ class Sync(msgspec.Struct, eq=False):
     tape: Tape | None = None
     _token: "Token[Sync | None] | None" = None
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Make this the current sync."""
         self._token = current_sync.set(self)
+
+    def end(self) -> None:
+        """Restore the sync before it."""
+        if self._token is not None:
+            current_sync.reset(self._token)
+            self._token = None
+
+    def __enter__(self) -> Self:
+        self.begin()
         return self
 
     def __exit__(
@@ -52,9 +62,7 @@ class Sync(msgspec.Struct, eq=False):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._token is not None:
-            current_sync.reset(self._token)
-            self._token = None
+        self.end()
 
 
 class _Unseen(msgspec.Struct, frozen=True, eq=False):

@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterator
 from enum import IntEnum
+from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 K = TypeVar("K", bound=Hashable)
 
 
-SKIPPED_MAX = 10_000  # entries of a deque that are skipped, beyond the number of the others
+SKIPPED_MAX = 10_000  # entries of a line that are skipped, beyond the number of the others
 
 
 class Priority(IntEnum):
@@ -34,6 +35,19 @@ class Ready(msgspec.Struct, frozen=True, gc=False):
     priority: Priority
 
 
+class Entry(msgspec.Struct, Generic[K], gc=False, eq=False):
+    """A key that is ready since a loop time, or was until it was taken.
+
+    A key that was added later has a higher number. Many keys are added at the same loop time.
+    """
+
+    key: K
+    since: float
+    priority: Priority
+    number: int
+    is_taken: bool = False
+
+
 class ReadyQueue(Generic[K]):
     """Ready keys in the order in which workers take them.
 
@@ -45,21 +59,27 @@ class ReadyQueue(Generic[K]):
     `keys` is a live view of the keys.
 
     *share_of* returns a key's share, always the same for the same key; without it all keys have one
-    share. Every operation takes constant time. (An `OrderedDict` would take 50 ms to grow beyond
-    700,000 keys, and popping the first key of a `dict` would not take constant time.)
+    share. Every operation but `oldest` takes constant time. (An `OrderedDict` would take 50 ms to
+    grow beyond 700,000 keys, and popping the first key of a `dict` would not take constant time.)
+
+    A key whose priority rises is added to the line of the new priority, and stays in the old one.
+    So no key of a line is older than the first one. When a line is the most urgent one that has a
+    key of its priority, all keys that have left it for a more urgent line are taken.
     """
 
     def __init__(self, share_of: Callable[[K], Hashable] | None, ageing_s: float) -> None:
         self._ageing_s = ageing_s
-        self._entries: dict[K, _Entry[K]] = {}
+        self._entries: dict[K, Entry[K]] = {}  # the oldest first
         self.keys: Collection[K] = self._entries
-        self._by_since = deque[_Entry[K]]()  # the oldest first; some are taken
+        self._pushed = 0  # how many keys were added so far
         self._aged_at = -math.inf  # no ready key has aged before then
         self._by_age = False  # whether the last `pop` took the oldest key
-        self._lines: dict[Priority, _Line[K]] = {  # the most urgent first
-            priority: _Share(priority) if share_of is None else _Shares(priority, share_of)
+        self._risen = False  # whether a key may be in several lines
+        self._lines: dict[Priority, _Line[K]] = {
+            priority: _Fifo(self.keys) if share_of is None else _Shares(share_of, self.keys)
             for priority in sorted(Priority, reverse=True)
         }
+        self._urgent_first = tuple(self._lines.values())
 
     def get(self, key: K) -> Ready | None:
         """Return since when the key is ready, and its priority; None if it is not ready."""
@@ -68,9 +88,8 @@ class ReadyQueue(Generic[K]):
 
     def oldest(self) -> Iterator[tuple[K, Ready]]:
         """Yield the ready keys, the oldest first, while no key is added or removed."""
-        for entry in self._by_since:
-            if not entry.is_taken:
-                yield entry.key, Ready(entry.since, entry.priority)
+        for entry in self._entries.values():
+            yield entry.key, Ready(entry.since, entry.priority)
 
     def push(self, key: K, priority: Priority, now: float) -> bool:
         """Add *key*, and return whether it was not ready before.
@@ -79,32 +98,34 @@ class ReadyQueue(Generic[K]):
         """
         entry = self._entries.get(key)
         if entry is None:
-            entry = _Entry(key, now, priority)
+            self._pushed += 1
+            entry = Entry(key, now, priority, self._pushed)
             self._lines[priority].append(entry)  # raises if *share_of* does
             self._entries[key] = entry
-            self._by_since.append(entry)
             return True
         if priority > entry.priority:
             self._lines[priority].append(entry)
-            line, entry.priority = self._lines[entry.priority], priority
-            line.lost(entry)
+            self._lines[entry.priority].lost(entry)
+            entry.priority = priority
+            self._risen = True
         return False
 
-    def pop(self, now: float) -> tuple[K, Ready]:
+    def pop(self, now: float) -> Entry[K]:
         """Remove and return the next key; raises `KeyError` if no key is ready."""
         if now > self._aged_at and not self._by_age and self._entries:
-            oldest = self._by_since[0]
+            firsts = filter(None, [line.first() for line in self._urgent_first])
+            oldest = min(firsts, key=_number)
             self._aged_at = oldest.since + self._ageing_s
             if now > self._aged_at:
                 self._by_age = True
                 self.remove(oldest.key)
-                return oldest.key, Ready(oldest.since, oldest.priority)
+                return oldest
         self._by_age = False
-        for line in self._lines.values():
+        for line in self._urgent_first:
             if line.size:
                 entry = line.pop()
                 self._take(entry)
-                return entry.key, Ready(entry.since, entry.priority)
+                return entry
         raise KeyError("no key is ready")
 
     def remove(self, key: K) -> None:
@@ -117,71 +138,73 @@ class ReadyQueue(Generic[K]):
     def clear(self) -> None:
         """Drop every key."""
         self._entries.clear()
-        self._by_since.clear()
-        for line in self._lines.values():
+        for line in self._urgent_first:
             line.clear()
 
-    def _take(self, entry: "_Entry[K]") -> None:
+    def _take(self, entry: Entry[K]) -> None:
         del self._entries[entry.key]
         entry.is_taken = True
-        by_since = self._by_since
-        while by_since and by_since[0].is_taken:
-            by_since.popleft()
-        if len(by_since) > 2 * len(self._entries) + SKIPPED_MAX:
-            self._by_since = deque(entry for entry in by_since if not entry.is_taken)
+        if self._risen:
+            self._risen = bool(self._entries)
+            for line in self._urgent_first:
+                line.first()  # drops the keys that were taken from another line
 
 
-class _Entry(msgspec.Struct, Generic[K], gc=False, eq=False):
-    """A ready key. An entry that is taken, or in the line of a lower priority, is skipped there."""
-
-    key: K
-    since: float
-    priority: Priority
-    is_taken: bool = False
+_number = attrgetter("number")
 
 
 class _Line(Protocol[K]):
-    """The keys of one priority in their order; `size` is their number."""
+    """The keys of one priority in their order; `size` is their number.
+
+    Keys that were taken are skipped. Those that have a higher priority now are skipped by `pop`.
+    """
 
     size: int
 
-    def append(self, entry: _Entry[K]) -> None:
+    def append(self, entry: Entry[K]) -> None:
         """Add a key to the end."""
 
-    def lost(self, entry: _Entry[K]) -> None:
-        """Count that a key is taken, or has another priority now."""
+    def lost(self, entry: Entry[K]) -> None:
+        """Count that a key was removed, or has another priority now."""
 
-    def pop(self) -> _Entry[K]:
-        """Remove and return the first key; the line is not empty."""
+    def first(self) -> Entry[K] | None:
+        """Return the first key, None if there is none."""
+
+    def pop(self) -> Entry[K]:
+        """Remove and return the first key of this priority; there is one."""
         ...
 
     def clear(self) -> None:
         """Remove all keys."""
 
 
-class _Share(Generic[K]):
-    """A line that is first in, first out."""
+class _Fifo(Generic[K]):
+    """A line that is first in, first out; *ready* are the keys of all lines."""
 
-    def __init__(self, priority: Priority) -> None:
+    def __init__(self, ready: Collection[K]) -> None:
         self.size = 0
-        self._priority = priority
-        self._entries = deque[_Entry[K]]()
+        self._ready = ready
+        self._entries = deque[Entry[K]]()
 
-    def append(self, entry: _Entry[K]) -> None:
+    def append(self, entry: Entry[K]) -> None:
         self.size += 1
         self._entries.append(entry)
 
-    def lost(self, entry: _Entry[K]) -> None:  # noqa: ARG002 - the protocol's signature
+    def lost(self, entry: Entry[K]) -> None:  # noqa: ARG002 - the protocol's signature
         self.size -= 1
-        entries = self._entries
-        while entries and self._is_gone(entries[0]):
-            entries.popleft()
-        if len(entries) > 2 * self.size + SKIPPED_MAX:
-            self._entries = deque(entry for entry in entries if not self._is_gone(entry))
+        self.first()
+        if len(self._entries) >= 2 * len(self._ready) + SKIPPED_MAX:
+            self._entries = deque(entry for entry in self._entries if not entry.is_taken)
 
-    def pop(self) -> _Entry[K]:
+    def first(self) -> Entry[K] | None:
+        entries = self._entries
+        while entries and entries[0].is_taken:
+            entries.popleft()
+        return entries[0] if entries else None
+
+    def pop(self) -> Entry[K]:
         self.size -= 1
-        while self._is_gone(entry := self._entries.popleft()):
+        while (entry := self._entries.popleft()).is_taken:
             pass
         return entry
 
@@ -189,36 +212,39 @@ class _Share(Generic[K]):
         self.size = 0
         self._entries.clear()
 
-    def _is_gone(self, entry: _Entry[K]) -> bool:
-        return entry.is_taken or entry.priority is not self._priority
-
 
 class _Shares(Generic[K]):
     """A line whose shares alternate; each share is first in, first out."""
 
-    def __init__(self, priority: Priority, share_of: Callable[[K], Hashable]) -> None:
+    def __init__(self, share_of: Callable[[K], Hashable], ready: Collection[K]) -> None:
         self.size = 0
-        self._priority = priority
         self._share_of = share_of
-        self._shares: OrderedDict[Hashable, _Share[K]] = OrderedDict()
+        self._ready = ready
+        self._shares: OrderedDict[Hashable, _Fifo[K]] = OrderedDict()
+        self._in_order = _Fifo(ready)
 
-    def append(self, entry: _Entry[K]) -> None:
+    def append(self, entry: Entry[K]) -> None:
         name = self._share_of(entry.key)
         share = self._shares.get(name)
         if share is None:
-            share = self._shares[name] = _Share(self._priority)
+            share = self._shares[name] = _Fifo(self._ready)
         share.append(entry)
+        self._in_order.append(entry)
         self.size += 1
 
-    def lost(self, entry: _Entry[K]) -> None:
+    def lost(self, entry: Entry[K]) -> None:
         self.size -= 1
+        self._in_order.lost(entry)
         name = self._share_of(entry.key)
         share = self._shares[name]
         share.lost(entry)
         if not share.size:
             del self._shares[name]
 
-    def pop(self) -> _Entry[K]:
+    def first(self) -> Entry[K] | None:
+        return self._in_order.first()
+
+    def pop(self) -> Entry[K]:
         self.size -= 1
         name, share = next(iter(self._shares.items()))
         entry = share.pop()
@@ -226,8 +252,10 @@ class _Shares(Generic[K]):
             self._shares.move_to_end(name)
         else:
             del self._shares[name]
+        self._in_order.lost(entry)
         return entry
 
     def clear(self) -> None:
         self.size = 0
         self._shares.clear()
+        self._in_order.clear()

@@ -72,6 +72,8 @@ class Workqueue(Generic[K]):
         self._failed: dict[K, None] = {}  # every key that waits for a retry, and some others
         self._timers = Timers(self._ripen)
         self._ready = ReadyQueue(share_of, ageing_s)
+        self.ready = self._ready.keys
+        """The ready keys, a live view."""
         self._backlog = Backlog[K]()
         self._held: dict[K, Held] = {}
         self._due: dict[K, float] = {}  # the due times of ready keys that were added while held
@@ -85,12 +87,12 @@ class Workqueue(Generic[K]):
 
     def __len__(self) -> int:
         """Return the number of ready keys."""
-        return len(self._ready.keys)
+        return len(self.ready)
 
     @property
     def idle(self) -> bool:
         """True if no key is waiting, ready or held."""
-        return not (self._timers or self._ready.keys or self._held or self._backlog.size)
+        return not (self._timers or self.ready or self._held or self._backlog.size)
 
     @property
     def settled(self) -> bool:
@@ -98,7 +100,7 @@ class Workqueue(Generic[K]):
 
         A key that only waits for a requested time does not count.
         """
-        if self._ready.keys or self._held or self._backlog.size:
+        if self.ready or self._held or self._backlog.size:
             return False
         while self._failed:
             key = next(reversed(self._failed))
@@ -136,7 +138,7 @@ class Workqueue(Generic[K]):
         """
         if not self._shut_down:
             self._backlog.append(keys, add)
-            self._backlog.refill(len(self._ready.keys))
+            self._backlog.refill(len(self.ready))
             self._getters.wake_all()
 
     def retry(self, key: K, *, after: float | None = None) -> None:
@@ -193,7 +195,7 @@ class Workqueue(Generic[K]):
 
     async def keep(self, wanted: Callable[[K], bool]) -> None:
         """Drop every key that is not *wanted*, in slices. It does not wait for keys to be fed."""
-        for keys in (self._ready.keys, self._requeues, self._held):
+        for keys in (self.ready, self._requeues, self._held):
             await retain(keys, wanted, self.drop)
 
     def feed_no_more(self) -> None:
@@ -222,8 +224,8 @@ class Workqueue(Generic[K]):
         """
         while True:
             if self._backlog.size:
-                self._backlog.refill(len(self._ready.keys))
-            while not self._ready.keys:
+                self._backlog.refill(len(self.ready))
+            while not self.ready:
                 if self._shut_down:
                     raise QueueShutDownError("the queue was shut down")
                 if self._backlog.size:
@@ -237,8 +239,8 @@ class Workqueue(Generic[K]):
     def get_nowait(self) -> K | None:
         """Take the next key like `get`; return None if no key is ready or the pace forbids it."""
         if self._backlog.size:
-            self._backlog.refill(len(self._ready.keys))
-        if not self._ready.keys:
+            self._backlog.refill(len(self.ready))
+        if not self.ready:
             return None
         if self._pace is not None and not self._pace.take_nowait():
             return None
@@ -253,9 +255,9 @@ class Workqueue(Generic[K]):
         except asyncio.CancelledError:
             self._getters.wake_one()
             raise
-        if not self._ready.keys:
+        if not self.ready:
             self._pace.give_back()
-        return bool(self._ready.keys)
+        return bool(self.ready)
 
     def done(self, key: K) -> None:
         """Give a held key back. It waits or is ready if it was requested while it was held.
@@ -304,7 +306,7 @@ class Workqueue(Generic[K]):
 
         The wait has no time limit.
         """
-        while self._held or (self._shut_down and self._ready.keys):
+        while self._held or (self._shut_down and self.ready):
             await self._joiners.wait()
 
     def place(self, key: K) -> Place | None:
@@ -331,7 +333,7 @@ class Workqueue(Generic[K]):
         requested = filter(None, map(self._requeues.get, self._held))
         due = sum(requeues.due_at <= now for requeues in requested)
         return self._counters.read(
-            depth=len(self._ready.keys) + self._backlog.size + due,
+            depth=len(self.ready) + self._backlog.size + due,
             waiting=len(self._timers),
             held_s=[now - held.since for held in self._held.values()],
         )
@@ -346,7 +348,7 @@ class Workqueue(Generic[K]):
         requeues = self._requeues.get(key)
         if requeues is None:
             requeues = self._requeues[key] = Requeues()
-        elif key in self._ready.keys:
+        elif key in self.ready:
             requeues.begin(now)
         return requeues
 
@@ -354,7 +356,7 @@ class Workqueue(Generic[K]):
         """Put a key that is not held into the place that its requests demand."""
         if key in self._held:
             return
-        if requeues.due_at <= now or key in self._ready.keys:
+        if requeues.due_at <= now or key in self.ready:
             self._offer(key, requeues.priority, now)
         elif requeues:
             self._timers.set(key, requeues.due_at)
@@ -390,9 +392,10 @@ class Workqueue(Generic[K]):
 
     def _take(self) -> K:
         now = self.now()
-        key, ready = self._ready.pop(now)
-        self._held[key] = Held(now, ready.priority)
-        since = self._due.pop(key, ready.since) if self._due else ready.since
+        entry = self._ready.pop(now)
+        key = entry.key
+        self._held[key] = Held(now, entry.priority)
+        since = self._due.pop(key, entry.since) if self._due else entry.since
         self._counters.latency_s.observe(now - since)
         requeues = self._requeues.get(key)
         if requeues is not None:

@@ -2,6 +2,7 @@
 
 import zlib
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -260,6 +261,14 @@ def decode_recording(data: bytes) -> Recording:
         return msgspec.json.decode(data, type=Recording)
     except DECODE_ERRORS as error:
         raise InvalidInputError(f"this is no recording: {error}") from error
+
+
+def read_recording(path: Path) -> Recording:
+    """Return the recording in a file; raises `InvalidInputError`, with the path, if it has none."""
+    try:
+        return decode_recording(path.read_bytes())
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}") from error.__cause__
 
 
 def seed_of(key: str, started: datetime) -> int:

@@ -43,19 +43,20 @@ class Attempts(Generic[K]):
         """Sync the key; return the outcome, or the rest of a sync that waits."""
         if self._slot is not None:
             self._slot.hold(str(key))
+        leadership = self._leadership
         try:
-            step = self._begin(key)
+            if leadership is None:
+                step = first_step(self._handler(key))
+            else:
+                step = self._begin_in_term(leadership, key)
         except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
             return self._failed(key, error)
         if isinstance(step, Rest):
             return Unfinished(self._finish(key, step))
         return SYNCED if step is None else Synced(step)
 
-    def _begin(self, key: K) -> "float | Rest[float | None] | None":
-        """Call the handler; return its result, or the rest of a sync that waits."""
-        leadership = self._leadership
-        if leadership is None:
-            return first_step(self._handler(key))
+    def _begin_in_term(self, leadership: Leadership, key: K) -> "float | Rest[float | None] | None":
+        """Call the handler, and hold the key until the sync ends; return as `first_step` does."""
         if not leadership.leads:
             raise asyncio.CancelledError
         leadership.hold(key)

@@ -18,6 +18,7 @@ from natsctl.core.coordination.term import leading
 from natsctl.core.objects.read_your_writes import current_sync
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.outside import outside
+from natsctl.core.sync.cancellation import is_ordered_to_end
 from natsctl.core.sync.steps import Rest, first_step
 from natsctl.core.sync.threads import Threads
 from natsctl.errors import HandlerError, PlanningError, SyncTimeoutError, UsageError, is_delay
@@ -284,8 +285,10 @@ def failure_of(error: BaseException, task: Task | None) -> Exception | None:
     if isinstance(error, Exception):
         return error
     if isinstance(error, asyncio.CancelledError):
-        if task is None or task.cancelling() or not leading():
+        if task is None or is_ordered_to_end(task) or not leading():
             return None
+        if task.cancelling():
+            return RuntimeError("the handler cancelled the task that runs it")
         return RuntimeError("the handler waited for something that was cancelled")
     if isinstance(error, GeneratorExit) and _current_task() is not task:
         return None  # the coroutine is closed, and does not run

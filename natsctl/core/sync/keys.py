@@ -36,7 +36,7 @@ class Operation(StrEnum):
     @property
     def priority(self) -> Priority:
         """The priority of the sync."""
-        return _PRIORITY.get(self, Priority.USER)
+        return _PRIORITY.get(self, _USER)
 
 
 # Python looks up the member of an enum slowly, and each change needs these
@@ -149,7 +149,7 @@ class KeyQueue:
     ) -> None:
         """Sync the key *after* seconds from now, by default with the operation's priority."""
         if self._loop.holdings.has(key):
-            if operation is Operation.MANUAL:
+            if operation is _MANUAL:
                 self.paused_keys.quarantine.release(key)
             self.reasons.add(key, operation, after=after)
             priority = operation.priority if priority is None else priority
@@ -175,7 +175,7 @@ class KeyQueue:
         self.enqueue_all(cache.read_keys())  # of all keys that this process holds
         return self.count(cache)
 
-    def primary_changed(self, change: Change[Any], primary: Primary[Any]) -> None:
+    def primary_changed(self, primary: Primary[Any], change: Change[Any]) -> None:
         """Enqueue the changed key unless only the status of its object changed."""
         key, loop = change.key, self._loop
         if self.paused_keys.concerns(change):
@@ -191,10 +191,11 @@ class KeyQueue:
 
     def enqueue_all(self, keys: Collection[str], wanted: KeyFilter = lambda _: True) -> None:
         """Sync the *wanted* keys after more urgent ones; see `Workqueue.feed`."""
+        resync = Operation.RESYNC
 
         def add(key: str) -> None:
             if wanted(key):
-                self.enqueue(key, Operation.RESYNC)
+                self.enqueue(key, resync)
 
         self.queue.feed(keys, add)
 

@@ -17,6 +17,7 @@ from natsctl.core.queue.workqueue import Held, Priority, Workqueue
 from natsctl.core.sync.assigned_keys import AssignedKeys, AssignmentListener
 from natsctl.core.sync.attempts import Attempts
 from natsctl.core.sync.calls import Unfinished
+from natsctl.core.sync.cancellation import outlives, supervising
 from natsctl.core.sync.counters import SyncCounters
 from natsctl.core.sync.follow_up import Failed, Outcome, Synced, settle
 from natsctl.core.task_group import together
@@ -126,9 +127,10 @@ class SyncLoop(Generic[K]):
             self._pausing.long_syncs(self.paused, self.queue, self._workers) as self._long_syncs,
         ):
             async with together() as group:
-                for number in range(self._workers):
-                    slot = None if held is None else held.slot(number)
-                    group.create_task(self._work(slot), name=f"worker {number}")
+                with supervising():
+                    for number in range(self._workers):
+                        slot = None if held is None else held.slot(number)
+                        group.create_task(self._work(slot), name=f"worker {number}")
 
     async def _work(self, slot: HeldSlot | None) -> None:
         """Sync keys one after the other; the *slot* notes the key in case the process dies."""
@@ -145,7 +147,7 @@ class SyncLoop(Generic[K]):
         shared = self.assigned.shared
         worker = cast("asyncio.Task[None]", asyncio.current_task())
         context = log_context()
-        while not worker.cancelling():
+        while not worker.cancelling() or await outlives(worker):
             key = queue.get_nowait()
             if key is None and (key := await self._next()) is None:
                 return
@@ -158,8 +160,7 @@ class SyncLoop(Generic[K]):
             bind_sync(context, key, queue.failures)
             begun, changed = clock(), counters.begin(key)
             outcome = attempts.start(key)
-            waited = isinstance(outcome, Unfinished)
-            if isinstance(outcome, Unfinished):
+            if waited := isinstance(outcome, Unfinished):
                 outcome = await self._waited(key, outcome)
             if slot is not None:
                 self._survived(slot, key)
@@ -170,7 +171,7 @@ class SyncLoop(Generic[K]):
             settle(queue, key, outcome, retry)
             if shared and not self.holdings.has(key):
                 await self.assigned.give_up(key)
-            if waited or (queue and slices.over):
+            if waited or (queue.ready and slices.is_over()):
                 await slices.pause()  # events of its writes arrive first
         raise asyncio.CancelledError  # the handler swallowed the cancellation
 

@@ -21,7 +21,7 @@ from natsctl.jetstream.bucket.codec import Marker, marker, prefix_of, stream_of
 from natsctl.jetstream.bucket.layout import Layout, bucket_in, layout_of, prefix_in
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.headers import parse_headers
-from natsctl.model.keys import legal
+from natsctl.model.keys import legal, matches
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Deleted
 from natsctl.slices import in_slices
@@ -174,13 +174,11 @@ class Bucket:
         """Return the layout with the prefix of a mirror's messages."""
         if self.layout.settled and self.layout.origin == layout.origin:
             return replace(layout, prefix=self.prefix, settled=True)
-        query: dict[str, object] = {"last_by_subj": ">"}
-        endpoint = f"STREAM.MSG.GET.{self.stream}"
         try:
-            reply = await self.connection.api(endpoint, query, timeout_s=ANSWER_S)
+            raw = await self._raw({"seq": 1, "next_by_subj": ">"}, "message")
         except NotFoundError:
             return layout
-        return replace(layout, prefix=prefix_in(reply["message"]["subject"]), settled=True)
+        return replace(layout, prefix=prefix_in(raw["subject"]), settled=True)
 
     async def keys(self, pattern: str = ">") -> set[str]:
         """Return every legal key that has a message, including deleted keys with a marker.
@@ -216,6 +214,25 @@ class Bucket:
         """Return the newest message of a key or pattern; raises `NotFoundError`."""
         return await self._message({"last_by_subj": self.prefix + key}, key)
 
+    async def newest_revision(self, pattern: str = ">") -> int:
+        """Return the revision of the newest message that matches *pattern*, 0 if there is none.
+
+        This is usually the stream's last message, which the server finds at once. To find the last
+        message of a pattern, the server looks at every key, see `busy_s`.
+        """
+        last_seq = (await self.state()).last_seq
+        if not last_seq:
+            return 0
+        with suppress(NotFoundError):
+            raw = await self._raw({"seq": last_seq}, pattern)
+            subject: str = raw["subject"]
+            if subject.startswith(self.prefix) and matches(pattern, subject[len(self.prefix) :]):
+                return last_seq
+        try:
+            return (await self.last(pattern)).revision
+        except NotFoundError:
+            return 0
+
     async def newest(self, keys: Iterable[str]) -> list[Message]:
         """Return the newest message of each key that has one, in no particular order."""
         remaining, messages = iter(keys), list[Message]()
@@ -236,15 +253,7 @@ class Bucket:
         return await self._message(query, key)
 
     async def _message(self, query: dict[str, object], key: str) -> Message:
-        try:
-            reply = await self.connection.api(
-                f"STREAM.MSG.GET.{self.stream}", query, timeout_s=ANSWER_S + self.busy_s
-            )
-        except StoreMissingError as error:
-            raise self._missing() from error
-        except NotFoundError as error:
-            raise NotFoundError(f"{self.name} has no {key}") from error
-        raw = reply["message"]
+        raw = await self._raw(query, key)
         headers = parse_headers(base64.b64decode(raw.get("hdrs", "")))
         return Message(
             key=raw["subject"][len(self.prefix) :],
@@ -253,6 +262,19 @@ class Bucket:
             marker=marker(headers),
             created=raw.get("time", ""),
         )
+
+    async def _raw(self, query: dict[str, object], key: str) -> dict[str, Any]:
+        """Read a message at the leader; *key* names it in errors."""
+        try:
+            reply = await self.connection.api(
+                f"STREAM.MSG.GET.{self.stream}", query, timeout_s=ANSWER_S + self.busy_s
+            )
+        except StoreMissingError as error:
+            raise self._missing() from error
+        except NotFoundError as error:
+            raise NotFoundError(f"{self.name} has no {key}") from error
+        message: dict[str, Any] = reply["message"]
+        return message
 
     async def _info(
         self, query: dict[str, object] | None = None, *, timeout_s: float | None = None

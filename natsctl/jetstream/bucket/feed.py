@@ -16,7 +16,7 @@ from natsctl.errors import StoreError, StoreMissingError, WatchBrokenError
 from natsctl.jetstream.bucket.codec import LAST_CONSUMER, STALLED, Marker, marker, position
 from natsctl.jetstream.connection.client import RawMessage
 from natsctl.jetstream.connection.headers import STATUS, parse_headers
-from natsctl.model.keys import legal, printable
+from natsctl.model.keys import is_key, printable
 from natsctl.model.store import Deleted, IllegalKey, Stored
 
 Item = Stored | Deleted | IllegalKey
@@ -53,8 +53,10 @@ class Feed:
     the feed first asks the server for an answer, which follows them.
 
     A server that creates consumers of a large bucket sends no heartbeats, and answers no request
-    about the bucket. So a feed that allows a longer silence asks about the bucket meanwhile. If the
-    server answers and the consumer stays silent, the feed fails without waiting any longer.
+    about the bucket. So a feed that allows a longer silence asks about the bucket during a silence.
+    If the server answers and the consumer stays silent, the feed fails without waiting any longer.
+    This does not apply to the silence before the first message: the server counts the keys for a
+    new consumer, and answers requests at the same time.
     """
 
     def __init__(self, prefix: str, link: Link) -> None:
@@ -67,6 +69,7 @@ class Feed:
         self._failure: WatchBrokenError | None = None
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
+        self._heard = False  # whether the consumer has sent anything
         self._silent = 0  # missing heartbeats in a row
         self._allowed = SILENCE
         self._silent_max = BEGIN
@@ -95,36 +98,28 @@ class Feed:
     def receive(self, messages: Sequence[RawMessage]) -> None:
         """Buffer raw messages; a gap or a malformed message fails the feed."""
         self._silent, self._silent_max = 0, self._allowed
-        for message in messages:
-            try:
-                self._receive(message)
-            except Exception as error:  # noqa: BLE001 - a skipped message would be a lost change
-                self.fail(f"message {message[1]!r} is malformed: {error!r}")
+        self._heard = True
+        items, skipped, reply = self._items, len(self._prefix), b""
+        try:
+            for subject, reply, data, headers, delivery in messages:
+                if headers is not None and not subject.startswith(self._prefix):
+                    self._control(reply.decode(), parse_headers(headers))
+                    continue
+                revision, number = delivery or position(reply)
+                if number != self._consumed + 1:
+                    self.fail(f"messages {self._consumed + 1} to {number - 1} were lost")
+                    break
+                self._consumed = number
+                name = subject[skipped:]
+                if headers is None and is_key(name):
+                    items.append(Stored(name.decode(), revision, data))
+                else:
+                    items.append(_item(name, revision, data, headers))
+        except Exception as error:  # noqa: BLE001 - a skipped message would be a lost change
+            self.fail(f"message {reply!r} is malformed: {error!r}")
         if len(self._items) > BUFFERED_MAX:
             self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
         self.wake()
-
-    def _receive(self, message: RawMessage) -> None:
-        subject, reply, data, headers, delivery = message
-        mark = None
-        if headers is not None:
-            parsed = parse_headers(headers)
-            if not subject.startswith(self._prefix):
-                self._control(reply.decode(), parsed)
-                return
-            mark = marker(parsed)
-        revision, number = delivery or position(reply)
-        if number != self._consumed + 1:
-            self.fail(f"messages {self._consumed + 1} to {number - 1} were lost")
-            return
-        self._consumed = number
-        name = subject[len(self._prefix) :]
-        if not legal(name):
-            self._items.append(IllegalKey(printable(name), revision, mark is None))
-        elif mark is None:
-            self._items.append(Stored(name.decode(), revision, data))
-        else:
-            self._items.append(Deleted(name.decode(), revision, mark is Marker.PURGED))
 
     def fail(self, reason: str) -> None:
         """Make all calls of `take` from now on raise `WatchBrokenError`."""
@@ -209,7 +204,7 @@ class Feed:
                 return
             if self._flush is None:
                 self._flush = self._loop.create_task(self._await_backlog(), name="backlog")
-        elif self._silent >= self._asks_at and self._silent_max == self._allowed:
+        elif self._heard and self._silent >= self._asks_at:
             self._ask_about_bucket()
         self.wake()
         self._timer = self._loop.call_later(HEARTBEAT_S, self._beat)
@@ -247,3 +242,13 @@ class Feed:
 
     def _fail_silent(self) -> None:
         self.fail(f"the consumer sent nothing for {self._silent * HEARTBEAT_S:g} s")
+
+
+def _item(name: bytes, revision: int, data: bytes, headers: bytes | None) -> Item:
+    """Return the message of a name that may be illegal, with headers that may mark a deletion."""
+    mark = None if headers is None else marker(parse_headers(headers))
+    if not is_key(name):
+        return IllegalKey(printable(name), revision, mark is None)
+    if mark is None:
+        return Stored(name.decode(), revision, data)
+    return Deleted(name.decode(), revision, mark is Marker.PURGED)

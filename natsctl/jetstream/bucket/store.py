@@ -113,10 +113,7 @@ class KvStore:
 
     async def newest_revision(self) -> int:
         """Return the revision of the newest message of this kind, or 0 if there is none."""
-        try:
-            return (await self._bucket.last(self._pattern)).revision
-        except NotFoundError:
-            return 0
+        return await self._bucket.newest_revision(self._pattern)
 
     def watch(
         self, shown: Collection[str] | None = None

@@ -7,8 +7,9 @@ report keys that an administrator purged, or that a recreated bucket no longer h
 
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, closing
+from functools import partial
 
-from natsctl.errors import NotFoundError, WatchBrokenError
+from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket.bucket import Bucket, Message, StreamState
 from natsctl.jetstream.bucket.consumer import Consumers, FeedMaker
 from natsctl.jetstream.bucket.feed import Feed, Item
@@ -50,6 +51,7 @@ class KvWatch:
         self._verify_s = verify_s
         self._consumers = Consumers(bucket, pattern, feed)
         self._identity = _Identity()
+        self._newest = partial(bucket.newest_revision, pattern)
 
     @asynccontextmanager
     async def __call__(
@@ -64,19 +66,12 @@ class KvWatch:
         await self._bucket.watched_over.wait_connected()
         async with self._consumers.cleared():
             before = await hedged(self._bucket.state, every_s=AGAIN_S)
-            newest = await hedged(self._newest, every_s=AGAIN_S)
+            newest = await hedged(self._newest, every_s=AGAIN_S + self._bucket.busy_s)
             async with (
                 self._consumers.open() as feed,
                 aclosing(self._events(feed, before, newest, _ReportedKeys(shown))) as events,
             ):
                 yield events
-
-    async def _newest(self) -> int:
-        """Return the revision of the leader's newest message, 0 if there is none."""
-        try:
-            return (await self._bucket.last(self._pattern)).revision
-        except NotFoundError:
-            return 0
 
     async def _events(
         self, feed: Feed, state: StreamState, newest: int, reported: "_ReportedKeys"

@@ -61,7 +61,7 @@ class OneTimeClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._received = (0, 0)
-        self._receivers: dict[int, Receive] = {}
+        self._receivers: dict[bytes, Receive] = {}  # by the id of the subscription, as sent
         self._ps = _Parser(self, self._receivers)
 
     @property
@@ -107,7 +107,7 @@ class OneTimeClient(Client):
         client would stop reading.
         """
         subscription = await self.subscribe(subject, queue=queue, cb=_ignore)
-        self._receivers[subscription._id] = receive  # noqa: SLF001 - no public way to it
+        self._receivers[b"%d" % subscription._id] = receive  # noqa: SLF001 - no public way to it
         return subscription
 
     def subscribed(self, lowered: str) -> str | None:
@@ -116,7 +116,7 @@ class OneTimeClient(Client):
         return next((subject for subject in subjects if subject.lower() == lowered), None)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
-        self._receivers.pop(sid, None)
+        self._receivers.pop(b"%d" % sid, None)
         super()._remove_sub(sid, max_msgs)
 
     def _build_message(
@@ -171,7 +171,7 @@ class _Parser(Parser):
     the connection or misdirect its message.
     """
 
-    def __init__(self, client: "OneTimeClient", receivers: dict[int, Receive]) -> None:
+    def __init__(self, client: "OneTimeClient", receivers: dict[bytes, Receive]) -> None:
         super().__init__(client)
         self._receivers = receivers
 
@@ -188,45 +188,43 @@ class _Parser(Parser):
 
     def _receive_raw(self) -> None:
         """Pass the messages at the front of the buffer to their receivers."""
-        buffer, position, count = bytes(self.buf), 0, 0
-        batches: dict[Receive, list[RawMessage]] = {}
+        buffer, length, position = bytes(self.buf), len(self.buf), 0
+        batches: dict[bytes, tuple[Receive, list[RawMessage]]] = {}
         self._awaited = 0
         while frame := _DELIVERY.match(buffer, position) or _frame(buffer, position):
             subject, sid, reply, stream, consumer, header_size, size = frame.groups()
-            receive = self._receivers.get(int(sid))
-            if receive is None:
-                break
-            start = frame.end()
-            end = start + int(size)
-            if end + CRLF_SIZE > len(buffer):
+            begin = frame.end()
+            end = begin + int(size)
+            if end + CRLF_SIZE > length:
                 self._awaited = end + CRLF_SIZE - position
                 break
-            body = start + int(header_size or 0)
-            headers = buffer[start:body] if header_size else None
-            batch = batches.get(receive)
+            batch = batches.get(sid)
             if batch is None:
-                batch = batches[receive] = []
+                receive = self._receivers.get(sid)
+                if receive is None:
+                    break
+                batch = batches[sid] = receive, []
+            headers = None
+            if header_size:
+                body = begin + int(header_size)
+                headers, begin = buffer[begin:body], body
             delivery = (int(stream), int(consumer)) if stream else None
-            batch.append((subject, reply or b"", buffer[body:end], headers, delivery))
+            batch[1].append((subject, reply or b"", buffer[begin:end], headers, delivery))
             position = end + CRLF_SIZE
-            count += 1
-        for receive, batch in batches.items():
-            receive(batch)
         del self.buf[:position]
-        self.nc.stats["in_msgs"] += count
         self.nc.stats["in_bytes"] += position
+        for receive, messages in batches.values():
+            self.nc.stats["in_msgs"] += len(messages)
+            receive(messages)
 
     async def _pass_on(self) -> bool:
-        """Pass the first frame to nats-py; return False if the frame is incomplete."""
+        """Pass the first frame, which is whole, to nats-py; return False for a part of a line."""
         frame = _frame(self.buf, 0)
         if frame is None:
             return await self._control()
         subject, sid, reply, _, _, header_size, size = frame.groups()
         start = frame.end()
         end = start + int(size)
-        if end + CRLF_SIZE > len(self.buf):
-            self._awaited = end + CRLF_SIZE
-            return False
         body = start + int(header_size or 0)
         headers, payload = bytes(self.buf[start:body]), bytes(self.buf[body:end])
         del self.buf[: end + CRLF_SIZE]

@@ -424,10 +424,10 @@ class Interrupted(FixedNames):
 
 
 def ports_are_unique(objects: StoredObjects) -> None:
-    ports = [each.spec.port for each in objects.items(PARTS).values() if each.spec.port]
+    ports = [part.spec.port for part in objects.items(PARTS).values() if part.spec.port]
     assert len(ports) == len(set(ports)), f"ports {sorted(ports)}"
 
 
 def quota_holds(objects: StoredObjects) -> None:
-    used = sum(each.spec.port for each in objects.items(PARTS).values())
+    used = sum(part.spec.port for part in objects.items(PARTS).values())
     assert used <= 2, f"{used} of 2 are used"

@@ -128,22 +128,26 @@ class Floor:
     def workers(self, since: int = 0) -> dict[str, set[str]]:
         """Return the processes that synced each key, without the first `since` syncs."""
         workers: dict[str, set[str]] = {}
-        for who, key in self.visits[since:]:
-            workers.setdefault(key, set()).add(who)
+        for member, key in self.visits[since:]:
+            workers.setdefault(key, set()).add(member)
         return workers
 
 
 class Items(Controller):
-    """Syncs every key slowly and repeatedly, and logs overlapping syncs of a key."""
+    """Syncs every key slowly and repeatedly, and logs overlapping syncs of a key.
+
+    A sync raises the `failure` if there is one.
+    """
 
     name = "items"
     items = primary(kv(Item, bucket="items"))
     resync_s = 1e6
     workers = 10
 
-    def __init__(self, who: str, floor: Floor, *, pause_s: float, again_s: float | None) -> None:
-        self.who, self.floor = who, floor
+    def __init__(self, member: str, floor: Floor, *, pause_s: float, again_s: float | None) -> None:
+        self.who, self.floor = member, floor
         self.pause_s, self.again_s = pause_s, again_s
+        self.failure: Exception | None = None
         self.counts: Counter[str] = Counter()
 
     async def sync_handler(self, key: str) -> float | None:
@@ -158,6 +162,8 @@ class Items(Controller):
         finally:
             if self.floor.at.get(key) == self.who:
                 del self.floor.at[key]
+        if self.failure is not None:
+            raise self.failure
         return self.again_s if self.items.get(key) is not None else None
 
 
@@ -166,7 +172,7 @@ class Member:
 
     def __init__(
         self,
-        who: str,
+        member: str,
         town: "Town",
         *,
         pause_s: float,
@@ -175,19 +181,19 @@ class Member:
         vacant: VacantByName = always_vacant,
         peers: Sequence[str] = (),
     ) -> None:
-        self.who = who
+        self.who = member
         loop = asyncio.get_running_loop()
         self.leaving = False
         self.way = Way()
         self._town, stores = town, town.stores
-        self.controller = Items(who, town.floor, pause_s=pause_s, again_s=again_s)
+        self.controller = Items(member, town.floor, pause_s=pause_s, again_s=again_s)
         make = shards(
             lambda kind: WayStore(stores, kind, self.way),
             LEASES.bucket,
             ttl_s=TTL_S,
             clock=lambda: rate * loop.time(),
             vacant=vacant,
-            identity=who if peers else "",
+            identity=member if peers else "",
             peers=peers,
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)
@@ -251,7 +257,7 @@ class Town:
 
     def join(
         self,
-        who: str,
+        name: str,
         *,
         pause_s: float = 0.5,
         again_s: float | None = 0.5,
@@ -261,7 +267,7 @@ class Town:
     ) -> Member:
         """Start another process; `rate` is the speed of its clock; for the others see `shards`."""
         member = Member(
-            who, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant, peers=peers
+            name, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant, peers=peers
         )
         self.members.append(member)
         return member

@@ -50,8 +50,8 @@ class Turns(Controller):
             self.record("end", key)
         return float(os.environ.get(AGAIN, PAUSE_S))
 
-    def record(self, what: str, key: str) -> None:
-        line = msgspec.json.encode(Record(os.getpid(), what, key)) + b"\n"
+    def record(self, event: str, key: str) -> None:
+        line = msgspec.json.encode(Record(os.getpid(), event, key)) + b"\n"
         os.write(self.file, line)
 
 

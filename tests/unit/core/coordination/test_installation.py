@@ -63,8 +63,8 @@ async def test_reading_the_id_has_a_deadline() -> None:
 
 
 def test_an_installation_includes_adopted_ids() -> None:
-    here = Installation("new", adopted=("old",))
-    assert [here.includes(name) for name in ("new", "old", "other")] == [True, True, False]
+    own = Installation("new", adopted=("old",))
+    assert [own.includes(name) for name in ("new", "old", "other")] == [True, True, False]
 
 
 MARKED = InstallationAnnotation("natsctl.io/installation", Installation("new", adopted=("old",)))
@@ -91,11 +91,11 @@ def test_the_annotations_of_an_object_have_the_own_id() -> None:
 
 async def test_adopt_keeps_the_own_id_and_is_idempotent() -> None:
     stores = MemoryStores()
-    here = await installation(stores)
+    own = await installation(stores)
     await adopt(stores, "lost-1")
     await adopt(stores, "lost-2")
-    assert await adopt(stores, "lost-1") == Installation(here.id, ("lost-1", "lost-2"))
-    assert await installation(stores) == Installation(here.id, ("lost-1", "lost-2"))
+    assert await adopt(stores, "lost-1") == Installation(own.id, ("lost-1", "lost-2"))
+    assert await installation(stores) == Installation(own.id, ("lost-1", "lost-2"))
 
 
 async def test_an_installation_cannot_adopt_itself() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import kv, primary
+from natsctl import PermanentError, kv, primary
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.rendezvous import MemberSet
@@ -73,6 +73,20 @@ async def test_a_leaving_member_releases_its_keys_at_once(town: Town) -> None:
     assert [record.left for record in await town.records()] == [False, True]
 
 
+async def test_a_key_that_failed_permanently_is_synced_when_it_returns_from_another_member(
+    town: Town,
+) -> None:
+    one = town.join("one", again_s=None)
+    one.controller.failure = PermanentError("no such region")
+    await eventually(lambda: town.floor.workers().keys() == set(KEYS))
+    two = town.join("two", again_s=None)
+    await eventually(lambda: town.shared(one, two))
+    returning, visits_before = two.keys, len(town.floor.visits)
+    await two.stop()
+    await asyncio.sleep(TTL_S)
+    assert town.floor.workers(visits_before).keys() >= returning
+
+
 async def test_a_stopped_member_marks_its_record_as_left(town: Town) -> None:
     one = town.join("one")
     await eventually(lambda: town.shared(one))
@@ -135,6 +149,34 @@ async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
     assert "record out of reach record='member record' error='the connection is cut'" in caplog.text
     two.way.cut = False
     await eventually(lambda: town.shared(one, two))
+
+
+async def test_the_state_names_the_error_until_a_member_has_joined(town: Town) -> None:
+    one = town.join("one")
+    one.way.cut = True
+    await asyncio.sleep(TTL_S)
+    states = [one.shard.state()]
+    one.way.cut = False
+    await eventually(lambda: town.shared(one))
+    states.append(one.shard.state())
+    assert [(state.known, state.trouble) for state in states] == [
+        (False, "the connection is cut"),
+        (True, ""),
+    ]
+
+
+async def test_the_state_names_the_error_of_a_renewal_until_one_succeeds(town: Town) -> None:
+    one = town.join("one", again_s=None)
+    await eventually(lambda: town.shared(one))
+    states = []
+    for cut in (True, False):
+        one.way.cut = cut
+        await asyncio.sleep(0.3 * TTL_S)
+        states.append(one.shard.state())
+    assert [(state.works, state.known, state.trouble) for state in states] == [
+        (True, False, "the connection is cut"),
+        (True, True, ""),
+    ]
 
 
 async def test_a_short_disconnection_has_no_effect(town: Town) -> None:
@@ -228,6 +270,19 @@ async def test_a_process_does_not_wait_for_one_that_has_ended() -> None:
     await one.shard.withdraw("two")
     await eventually(lambda: town.shared(one))
     assert asyncio.get_running_loop().time() < 3.5 * TTL_S
+    await town.close()
+
+
+async def test_a_process_that_has_ended_does_not_end_the_wait_for_others() -> None:
+    town, names = Town(SlowStores(0.0, 0.0, 0.8 * TTL_S)), ("one", "two", "three")
+    await town.put(*KEYS)
+    one, two, three = (town.join(name, again_s=None, peers=names) for name in names)
+    await asyncio.sleep(1)
+    await two.kill()
+    await one.shard.withdraw("two")
+    await eventually(lambda: town.shared(one, three))
+    await asyncio.sleep(TTL_S)
+    assert sorted(key for _, key in town.floor.visits) == sorted(KEYS)
     await town.close()
 
 
@@ -358,6 +413,11 @@ async def test_sharding_stops_while_a_leader_is_elected_and_logs_the_reason(
     await eventually(lambda: "this process shares no keys error=" in caplog.text)
     assert "leads it: run all its processes with --shard, or none" in caplog.text
     await eventually(lambda: not one.shard.state().works)
+    await asyncio.sleep(2 * TTL_S)
+    assert caplog.text.count("this process shares no keys error=") == 1
+    election = leader.participations["items"]
+    assert isinstance(election, Election)
+    assert one.shard.state().trouble.startswith(f"{election.state().identity} leads it: ")
     leader.stop()
     await task
     await eventually(lambda: town.shared(one))
@@ -418,7 +478,7 @@ async def test_keys_of_a_record_deleted_by_hand_stay_with_its_member_until_it_ex
     await town.leases.delete(key_of(two), purge=purge)
     await eventually(lambda: one.keys >= keys_before)
     assert asyncio.get_running_loop().time() - deleted >= 0.85 * TTL_S
-    assert "member records were deleted or are invalid" in caplog.text
+    assert caplog.text.count("member records were deleted or are invalid") == 1
     two.way.cut = two.way.deaf = False
     await eventually(lambda: town.shared(one, two))
 
@@ -525,6 +585,32 @@ def key_of(member: Member) -> str:
     return f"items.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
 
 
+class Others(Items):
+    """A controller with another name in the same bucket of leases."""
+
+    name = "others"
+    items = primary(kv(Item, bucket="others"))
+
+
+async def test_members_of_another_controller_share_no_keys_with_ours(town: Town) -> None:
+    make = shards(
+        town.stores.store,
+        LEASES.bucket,
+        ttl_s=TTL_S,
+        clock=asyncio.get_running_loop().time,
+    )
+    others = Others("stranger", town.floor, pause_s=1.0, again_s=None)
+    other_operator = Operator([others], nats=town.stores, shard=make)
+    task = asyncio.create_task(other_operator.run())
+    one = town.join("one")
+    await eventually(lambda: town.shared(one) and other_operator.shards["others"].state().works)
+    await asyncio.sleep(2 * TTL_S)
+    states = [one.shard.state(), other_operator.shards["others"].state()]
+    assert [len(state.members) for state in states] == [1, 1]
+    other_operator.stop()
+    await task
+
+
 class OtherItems(Items):
     """A controller of another application with the same name."""
 
@@ -563,6 +649,27 @@ async def test_members_of_another_application_do_not_share_keys_with_ours(
     await task
 
 
-async def test_a_time_to_live_below_a_second_is_refused() -> None:
-    with pytest.raises(UsageError, match="too short"):
-        shards(MemoryStores().store, LEASES.bucket, ttl_s=0.5)
+async def expected_keys(town: Town, name: str, peers: tuple[str, ...]) -> list[str]:
+    make = shards(town.stores.store, LEASES.bucket, ttl_s=TTL_S, identity=name, peers=peers)
+    expected = make("items", "").leadership.expected
+    assert expected is not None
+    return [key for key in KEYS if expected.has(key)]
+
+
+@pytest.mark.parametrize("peers", [(), ("one", "two")], ids=["alone", "peers"])
+async def test_processes_that_start_together_expect_the_keys_that_each_will_have(
+    town: Town, peers: tuple[str, ...]
+) -> None:
+    expecting = [await expected_keys(town, name, peers) for name in ("one", "two")]
+    owned = [[key for key in KEYS if MemberSet(peers).owner(key) == name] for name in peers]
+    assert expecting == (owned or [KEYS, KEYS])
+
+
+@pytest.mark.parametrize(
+    ("ttl_s", "reason"), [(0.5, "too short"), (float("nan"), "too short"), (3601, "too long")]
+)
+async def test_a_time_to_live_below_a_second_or_above_an_hour_is_refused(
+    ttl_s: float, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        shards(MemoryStores().store, LEASES.bucket, ttl_s=ttl_s)

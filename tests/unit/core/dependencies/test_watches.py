@@ -303,6 +303,7 @@ class TestTheObjectsOfAWatch:
             await stage.store.create(key, value(labels={"tier": tier}))
         watch = await stage.watches.depend("x", those(THINGS, Selector.parse("tier=gold")))
         assert [stored.key for stored in watch.objects()] == ["a", "c"]
+        assert await watch.read() == watch.objects()
 
     async def test_exist_only_if_the_selector_matches_one(self, stage: Stage) -> None:
         await stage.store.create("b", value(labels={"tier": "tin"}))

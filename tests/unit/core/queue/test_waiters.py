@@ -1,9 +1,9 @@
-"""Tests the order in which tasks that share work are woken."""
+"""Tests which tasks are woken, and in which order."""
 
 import asyncio
 from typing import Self
 
-from natsctl.core.queue.waiters import Relay
+from natsctl.core.queue.waiters import Relay, Waiters
 
 
 class Crew:
@@ -58,3 +58,38 @@ async def test_a_task_is_woken_again_for_later_work() -> None:
         await crew.add(2)
         await crew.add(1)
     assert crew.did == [2, 1]
+
+
+async def waiting(waiters: Waiters, count: int) -> list[asyncio.Task[None]]:
+    """Return tasks that wait."""
+    tasks = [asyncio.create_task(waiters.wait()) for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_a_task_that_is_cancelled_after_it_was_woken_wakes_the_next_one() -> None:
+    waiters = Waiters()
+    first, second = await waiting(waiters, 2)
+    waiters.wake_one()
+    first.cancel()
+    await asyncio.wait((first,))
+    await asyncio.sleep(0)
+    assert second.done()
+
+
+async def test_a_task_that_is_cancelled_while_it_waits_wakes_no_other_task() -> None:
+    waiters = Waiters()
+    first, second = await waiting(waiters, 2)
+    first.cancel()
+    await asyncio.wait((first,))
+    await asyncio.sleep(0)
+    assert not second.done()
+    second.cancel()
+
+
+async def test_a_task_that_is_cancelled_while_it_waits_is_forgotten() -> None:
+    waiters = Waiters()
+    (task,) = await waiting(waiters, 1)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert not waiters

@@ -1201,6 +1201,43 @@ class TestPace:
         await asyncio.sleep(0.5)
         assert queue.get_nowait() == "d"
 
+    async def test_get_nowait_uses_no_turn_if_it_returns_no_key(
+        self, queue: Workqueue[str]
+    ) -> None:
+        for key in "abcdefgh":
+            queue.add(key)
+        for _ in range(20):
+            queue.get_nowait()
+        await asyncio.sleep(1)
+        assert [queue.get_nowait() for _ in range(3)] == ["d", "e", None]
+
+    async def test_a_key_that_is_dropped_before_its_turn_uses_no_turn(
+        self, queue: Workqueue[str]
+    ) -> None:
+        for key in "abcd":
+            queue.add(key)
+        for _ in range(3):
+            queue.get_nowait()
+        waiting = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        queue.drop("d")
+        await asyncio.sleep(0.5)
+        queue.add("e")
+        await waiting
+        assert asyncio.get_running_loop().time() == 0.5
+
+    async def test_a_cancelled_get_uses_no_turn(self, queue: Workqueue[str]) -> None:
+        for key in "abcdef":
+            queue.add(key)
+        for _ in range(3):
+            queue.get_nowait()
+        waiting = [asyncio.create_task(queue.get()) for _ in range(5)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.sleep(1)
+        assert [queue.get_nowait() for _ in range(3)] == ["d", "e", None]
+
 
 async def test_a_dropped_key_leaves_the_queue_and_loses_its_failures() -> None:
     queue = Workqueue[str]()

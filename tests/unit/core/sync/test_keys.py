@@ -93,7 +93,7 @@ class Keys:
         for event in events:
             for change in self.informer.cache.apply(event):
                 if change is not None:
-                    self.keys.primary_changed(change, self.primary)
+                    self.keys.primary_changed(self.primary, change)
 
     def taken(self) -> dict[str, Operation]:
         """Take all keys that are ready, and return the reasons of their syncs."""

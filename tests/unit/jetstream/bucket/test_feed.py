@@ -200,6 +200,11 @@ class TestGaps:
         feed.fail("two")
         assert [await failure(feed), await failure(feed)] == ["one", "one"]
 
+    async def test_a_failure_is_raised_without_a_wait(self, feed: Feed) -> None:
+        feed.fail("one")
+        await failure(feed)
+        assert asyncio.get_running_loop().time() == 0
+
     async def test_a_failure_ends_a_take_that_waits(self, feed: Feed) -> None:
         taking = asyncio.create_task(feed.take())
         await asyncio.sleep(0)
@@ -228,6 +233,15 @@ class TestFlowControl:
         feed.receive([message(2)])
         await feed.take()
         assert connection.published == ["answer"]
+
+    async def test_a_heartbeat_without_a_request_is_not_answered(
+        self, feed: Feed, connection: Connection
+    ) -> None:
+        feed.receive([message(1), heartbeat(1)])
+        await feed.take()
+        feed.wake()
+        await asyncio.wait((asyncio.create_task(feed.take()),), timeout=0.1)
+        assert connection.published == []
 
     async def test_a_request_is_answered_once(self, feed: Feed, connection: Connection) -> None:
         feed.receive([message(1), control("100 FlowControl Request", b"answer")])

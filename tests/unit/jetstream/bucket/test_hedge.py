@@ -56,3 +56,21 @@ async def test_a_cancelled_caller_cancels_every_attempt() -> None:
         async with asyncio.timeout(0.7):
             await hedged(attempts, every_s=0.5)
     assert (attempts.count, attempts.cancelled) == (2, 2)
+
+
+async def test_a_result_is_preferred_to_an_error_that_comes_at_the_same_time() -> None:
+    responses, attempts = asyncio.Event(), 0
+
+    async def attempt() -> int:
+        nonlocal attempts
+        attempts += 1
+        number = attempts
+        await responses.wait()
+        if number % 2:
+            raise OSError(number)
+        return number
+
+    hedging = asyncio.create_task(hedged(attempt, every_s=0.5))
+    await asyncio.sleep(0.7)
+    responses.set()
+    assert await hedging == 2

@@ -23,6 +23,12 @@ def test_equal_numbers_at_the_same_revision_do_not_differ() -> None:
     assert not begun().differs(10, 3, counted(10, 3))
 
 
+def test_no_numbers_are_noted_after_an_equal_answer() -> None:
+    count = begun()
+    count.differs(10, 3, counted(10, 3))
+    assert not count.active
+
+
 def test_other_numbers_at_the_same_revision_differ() -> None:
     assert begun().differs(10, 3, counted(10, 2))
 
@@ -83,3 +89,29 @@ def test_an_answer_after_a_wrong_number_differs_even_if_it_is_ahead() -> None:
     assert count.differs(12, 3, counted(13, 4))
     count.end()
     assert not count.miscounted
+
+
+def test_an_awaited_answer_is_not_replaced_by_a_later_one() -> None:
+    count = begun()
+    count.differs(10, 3, counted(12, 4))
+    count.note(11, 5)
+    count.begin(11, 5)
+    assert not count.differs(11, 5, counted(30, 9))
+    count.note(13, 9)
+    assert count.miscounted
+
+
+def test_an_answer_that_was_awaited_does_not_matter_after_the_end() -> None:
+    count = begun()
+    count.differs(10, 3, counted(12, 4))
+    count.end()
+    count.note(13, 5)
+    assert not count.miscounted
+
+
+def test_an_answer_is_awaited_although_an_earlier_one_was_awaited_at_the_same_revision() -> None:
+    count = begun()
+    count.differs(10, 3, counted(12, 4))
+    count.end()
+    count.begin(10, 3)
+    assert not count.differs(10, 3, counted(12, 4))

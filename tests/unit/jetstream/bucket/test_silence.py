@@ -1,8 +1,11 @@
 """A silent consumer breaks its watch; a blocked event loop and a backlog do not."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
+from nats.errors import FlushTimeoutError
 
 from natsctl.errors import StoreMissingError, StoreTimeoutError, WatchBrokenError
 from natsctl.jetstream.bucket.feed import ANSWERS, BEGIN, HEARTBEAT_S, SILENCE, Feed
@@ -18,6 +21,8 @@ class Connection:
     def __init__(self) -> None:
         self.traffic = 0
         self.flushes = 0
+        self.late_flushes = 0  # flushes that take too long before one is answered
+        self.waiting = 0  # flushes that wait for the answer
         self._answer = asyncio.Event()
 
     async def publish(self, _subject: str) -> None:
@@ -26,7 +31,14 @@ class Connection:
     async def flush(self) -> None:
         """Wait for the answer of the server, which comes after the backlog."""
         self.flushes += 1
-        await self._answer.wait()
+        if self.late_flushes:
+            self.late_flushes -= 1
+            raise FlushTimeoutError
+        self.waiting += 1
+        try:
+            await self._answer.wait()
+        finally:
+            self.waiting -= 1
 
     def answer(self) -> None:
         """Answer the flush, because the backlog has arrived."""
@@ -37,6 +49,16 @@ class Connection:
         for _ in range(int(seconds / HEARTBEAT_S)):
             self.traffic += 1
             await asyncio.sleep(HEARTBEAT_S)
+
+
+@asynccontextmanager
+async def busy(connection: Connection) -> AsyncIterator[None]:
+    """Receive data of other subscriptions all the time."""
+    receiving = asyncio.create_task(connection.receive(seconds=1000))
+    try:
+        yield
+    finally:
+        receiving.cancel()
 
 
 async def receive_heartbeats(feed: Feed, beats: int) -> None:
@@ -144,6 +166,40 @@ async def test_a_silent_consumer_fails_when_the_backlog_of_others_has_arrived() 
     feed.close()
 
 
+@pytest.mark.parametrize("late_flushes", [0, 1])
+async def test_a_silent_consumer_fails_although_data_of_others_never_ends(
+    late_flushes: int,
+) -> None:
+    connection = Connection()
+    connection.late_flushes = late_flushes
+    connection.answer()
+    feed = Feed("$KV.b.", connection)
+    async with busy(connection):
+        await receive_heartbeats(feed, 1)
+        assert await silence(feed) <= (SILENCE + 2) * HEARTBEAT_S
+    feed.close()
+
+
+async def test_a_closed_feed_waits_for_no_backlog() -> None:
+    connection = Connection()
+    feed = Feed("$KV.b.", connection)
+    async with busy(connection):
+        await receive_heartbeats(feed, 1)
+        await asyncio.sleep((SILENCE + 1) * HEARTBEAT_S)
+        feed.close()
+        await asyncio.sleep(0)
+    assert (connection.flushes, connection.waiting) == (1, 0)
+
+
+async def test_a_closed_feed_counts_no_heartbeats() -> None:
+    connection = Connection()
+    feed = Feed("$KV.b.", connection)
+    feed.close()
+    async with busy(connection):
+        await asyncio.sleep(2 * BEGIN * HEARTBEAT_S)
+    assert connection.flushes == 0
+
+
 async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog() -> None:
     connection = Connection()
     feed = Feed("$KV.b.", connection)
@@ -203,9 +259,14 @@ async def test_answers_of_an_earlier_silence_do_not_count() -> None:
     feed.close()
 
 
-async def test_a_server_is_not_asked_before_the_consumer_exists() -> None:
+@pytest.mark.parametrize("exists", [False, True])
+async def test_a_server_is_not_asked_before_the_first_message_of_a_consumer(
+    *, exists: bool
+) -> None:
     feed, server = Feed("$KV.b.", Connection()), Server()
     feed.allow_silence(10.0, server.ask)
+    if exists:
+        feed.begin()
     assert await silence(feed) >= 10.0
     assert server.asked == 0
     feed.close()

@@ -1,0 +1,434 @@
+"""A watch lists a bucket, reports every later change, and breaks if it may have missed one."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+import pytest
+
+from natsctl.errors import WatchBrokenError
+from natsctl.jetstream.bucket.watch import COUNTS, KvWatch
+from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing, Stored, WatchEvent
+from tests.support.stores.bucket_server import BucketServer
+
+VERIFY_S = 60.0
+COUNT_S = VERIFY_S / COUNTS
+
+
+@pytest.fixture
+async def server() -> BucketServer:
+    return BucketServer()
+
+
+async def events_of(
+    watch: KvWatch, seconds: float = 5.0, shown: set[str] | None = None
+) -> list[WatchEvent]:
+    """Return the events that the watch reports within this time; *shown* gets the keys."""
+    events: list[WatchEvent] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds), watch(shown) as reported:
+            async for event in reported:
+                events.append(event)
+                if shown is not None and isinstance(event, Applied):
+                    shown.add(event.stored.key)
+                if shown is not None and isinstance(event, Deleted):
+                    shown.discard(event.key)
+    return events
+
+
+async def listed(server: BucketServer) -> list[tuple[str, int]]:
+    """Return the key and the revision of each object that a watch lists, and of the list's end."""
+    events = await events_of(KvWatch(server.bucket))
+    return [
+        ("end", event.revision)
+        if isinstance(event, Listed)
+        else (event.stored.key, event.stored.revision)
+        for event in events
+        if isinstance(event, Applied | Listed)
+    ]
+
+
+async def broken(
+    server: BucketServer,
+    action: Callable[[], object],
+    pattern: str = ">",
+    *,
+    within_s: float = 3 * VERIFY_S,
+    shown: Collection[str] | None = None,
+) -> tuple[str, float]:
+    """Return why and after how many seconds a watch breaks after the *action*."""
+    clock = asyncio.get_running_loop().time
+    acted_at = clock()
+
+    async def follow() -> None:
+        nonlocal acted_at
+        async with KvWatch(server.bucket, pattern, verify_s=VERIFY_S)(shown) as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    acted_at = clock()
+                    action()
+
+    with pytest.raises(WatchBrokenError) as raised:
+        async with asyncio.timeout(within_s):
+            await follow()
+    return str(raised.value), clock() - acted_at
+
+
+async def followed(
+    server: BucketServer,
+    action: Callable[[], object],
+    pattern: str = ">",
+    *,
+    seconds: float = 3 * VERIFY_S,
+    shown: set[str] | None = None,
+) -> list[WatchEvent]:
+    """Return the events after the *action*, of a watch that does not break."""
+    watch = KvWatch(server.bucket, pattern, verify_s=VERIFY_S)
+    acting = asyncio.create_task(after_a_second(action))
+    events = await events_of(watch, seconds, shown)
+    await acting
+    end = next(index for index, event in enumerate(events) if isinstance(event, Listed))
+    return events[end + 1 :]
+
+
+async def after_a_second(action: Callable[[], object]) -> None:
+    await asyncio.sleep(1)
+    action()
+
+
+class TestList:
+    async def test_an_empty_bucket_is_listed(self, server: BucketServer) -> None:
+        assert await events_of(KvWatch(server.bucket)) == [Listing("2026-01-01"), Listed(0)]
+
+    async def test_every_key_is_listed(self, server: BucketServer) -> None:
+        server.put("a", "b", value=b"one")
+        assert await events_of(KvWatch(server.bucket)) == [
+            Listing("2026-01-01"),
+            Applied(Stored("a", 1, b"one")),
+            Applied(Stored("b", 2, b"one")),
+            Listed(2),
+        ]
+
+    async def test_a_deleted_key_is_listed(self, server: BucketServer) -> None:
+        server.delete("a")
+        events = await events_of(KvWatch(server.bucket))
+        assert Deleted("a", 1, purged=False) in events
+
+    async def test_only_keys_that_match_the_pattern_are_listed(self, server: BucketServer) -> None:
+        server.put("x.a", "y.a")
+        events = await events_of(KvWatch(server.bucket, "x.>"))
+        assert [event.stored.key for event in events if isinstance(event, Applied)] == ["x.a"]
+
+    async def test_the_list_has_the_revision_of_the_bucket(self, server: BucketServer) -> None:
+        server.put("a", "b")
+        server.purge("b")
+        assert await listed(server) == [("a", 1), ("end", 2)]
+
+    async def test_a_key_written_during_the_list_is_in_the_list(self, server: BucketServer) -> None:
+        server.lag_s = 0.1
+        server.put("a", "b", "c")
+        server.after("STREAM.MSG.GET", lambda: server.put("c", "a", "b"))
+        assert await listed(server) == [("c", 4), ("a", 5), ("b", 6), ("end", 6)]
+
+    async def test_the_list_has_a_key_that_moves_behind_the_first_revision(
+        self, server: BucketServer
+    ) -> None:
+        server.lag_s = 0.1
+        server.put("a", "b", "c")
+        server.after("STREAM.MSG.GET", lambda: server.put("c", "b"))
+        assert await listed(server) == [("a", 1), ("c", 4), ("b", 5), ("end", 5)]
+
+    async def test_a_list_ends_when_it_has_as_many_keys_as_the_bucket(
+        self, server: BucketServer
+    ) -> None:
+        server.lag_s = 0.1
+        server.put("a", "b")
+        server.after(
+            "STREAM.MSG.GET", lambda: asyncio.get_running_loop().call_later(0.15, server.put, "a")
+        )
+        assert await listed(server) == [("a", 1), ("b", 2), ("end", 2), ("a", 3)]
+
+    async def test_keys_that_change_all_the_time_are_read_and_reported_once(
+        self, server: BucketServer
+    ) -> None:
+        server.lag_s = 0.1
+        server.put("a", "b", "c", "d")
+        for _ in range(4):
+            server.after("STREAM.MSG.GET", lambda: server.put("c", "d", "b"))
+        assert await listed(server) == [
+            *(("a", 1), ("c", 5), ("c", 8), ("c", 11)),
+            *(("d", 15), ("b", 16), ("end", 11), ("c", 14)),
+        ]
+
+    async def test_a_key_that_is_deleted_after_many_changes_is_listed_as_deleted(
+        self, server: BucketServer
+    ) -> None:
+        def delete() -> None:
+            server.put("c")
+            server.delete("b")
+
+        server.lag_s = 0.1
+        server.put("a", "b", "c")
+        for _ in range(4):
+            server.after("STREAM.MSG.GET", delete)
+        events = await events_of(KvWatch(server.bucket))
+        assert [event for event in events if getattr(event, "key", "") == "b"] == [
+            Deleted("b", 11, purged=False)
+        ]
+
+    async def test_a_list_does_not_wait_for_a_revision_that_was_purged(
+        self, server: BucketServer
+    ) -> None:
+        server.lag_s = 0.1
+        server.put("a", "b")
+        server.after("STREAM.MSG.GET", lambda: server.purge("b"))
+        assert await listed(server) == [("a", 1), ("end", 2)]
+
+    async def test_a_watch_waits_for_the_connection(self, server: BucketServer) -> None:
+        server.connected.clear()
+        await events_of(KvWatch(server.bucket))
+        assert server.requests == []
+
+    async def test_the_consumer_is_deleted_at_the_end(self, server: BucketServer) -> None:
+        await events_of(KvWatch(server.bucket))
+        assert not server.consumers
+
+
+class TestIncarnation:
+    async def incarnations(self, server: BucketServer, *actions: Callable[[], object]) -> list[str]:
+        """Return the incarnation before and after each of the actions."""
+        watch, incarnations = KvWatch(server.bucket), list[str]()
+        for action in (lambda: None, *actions):
+            action()
+            events = await events_of(watch)
+            incarnations += [event.incarnation for event in events if isinstance(event, Listing)]
+        return incarnations
+
+    async def test_a_bucket_that_grows_stays_the_same(self, server: BucketServer) -> None:
+        server.put("a")
+        assert await self.incarnations(server, lambda: server.put("b")) == ["2026-01-01"] * 2
+
+    async def test_an_empty_bucket_stays_the_same(self, server: BucketServer) -> None:
+        assert await self.incarnations(server, lambda: None) == ["2026-01-01"] * 2
+
+    async def test_a_recreated_bucket_is_another_one(self, server: BucketServer) -> None:
+        server.put("a")
+        assert await self.incarnations(server, server.recreate) == ["2026-01-01", "2026-01-01+"]
+
+    async def test_a_bucket_that_lost_revisions_is_another_one(self, server: BucketServer) -> None:
+        def restore() -> None:
+            server.recreate()
+            server.created = "2026-01-01"
+
+        server.put("a", "b")
+        assert await self.incarnations(
+            server, restore, lambda: None, lambda: server.put("a"), restore
+        ) == ["2026-01-01", *["2026-01-01#1"] * 3, "2026-01-01#2"]
+
+
+class TestChanges:
+    async def test_every_change_after_the_list_is_reported(self, server: BucketServer) -> None:
+        def change() -> None:
+            server.put("a", "b")
+            server.delete("c")
+
+        server.put("a")
+        assert await followed(server, change) == [
+            Applied(Stored("a", 2, b"{}")),
+            Applied(Stored("b", 3, b"{}")),
+            Deleted("c", 4, purged=False),
+        ]
+
+    async def test_an_illegal_key_is_reported(self, server: BucketServer) -> None:
+        assert await followed(server, lambda: server.put("x..y")) == [
+            IllegalKey("x..y", 1, exists=True)
+        ]
+
+
+class TestBrokenWatches:
+    @pytest.mark.parametrize("shown", [None, ("a", "b")], ids=["own keys", "keys of the reader"])
+    async def test_a_key_that_vanished_is_noticed_by_the_next_count(
+        self, server: BucketServer, shown: Collection[str] | None
+    ) -> None:
+        server.put("a", "b")
+        reason, after_s = await broken(server, lambda: server.purge("a"), shown=shown)
+        assert reason == "a vanished from b without a trace"
+        assert after_s <= COUNT_S + 1
+
+    async def test_the_reason_counts_the_keys_that_vanished(self, server: BucketServer) -> None:
+        server.put("a", "b", "c")
+        reason, _ = await broken(server, lambda: server.purge("b", "a"))
+        assert reason == "a and 1 more vanished from b without a trace"
+
+    async def test_a_key_that_vanished_is_noticed_despite_a_new_one(
+        self, server: BucketServer
+    ) -> None:
+        def replace() -> None:
+            server.purge("a")
+            server.put("b")
+
+        server.put("a")
+        server.config["max_age"] = 1  # the same number of keys, before and after
+        reason, _ = await broken(server, replace)
+        assert reason == "a vanished from b without a trace"
+
+    async def test_a_key_that_vanished_later_is_noticed_although_the_numbers_always_differ(
+        self, server: BucketServer
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        server.put("a")
+        server.others = 2
+        reason, _ = await broken(server, lambda: loop.call_later(COUNT_S + 5, server.purge, "a"))
+        assert reason == "a vanished from b without a trace"
+
+    async def test_a_key_that_vanished_is_noticed_by_a_number_that_is_ahead_of_the_watch(
+        self, server: BucketServer
+    ) -> None:
+        def change() -> None:
+            server.purge("a")
+            for number in range(30):  # some of these keys arrive after the answer of the server
+                later_s = COUNT_S - 1 + number / 5
+                asyncio.get_running_loop().call_later(later_s, server.put, f"k{number}")
+
+        server.lag_s = 0.4
+        server.put("a")
+        reason, after_s = await broken(server, change)
+        assert reason == "a vanished from b without a trace"
+        assert COUNT_S < after_s < COUNT_S + 8
+
+    async def test_a_key_that_vanished_from_a_part_is_noticed_by_the_next_check(
+        self, server: BucketServer
+    ) -> None:
+        server.put("x.a", "x.b")
+        reason, after_s = await broken(server, lambda: server.purge("x.a"), "x.>")
+        assert reason == "x.a vanished from b without a trace"
+        assert VERIFY_S - 1 <= after_s <= VERIFY_S + 1
+
+    async def test_an_illegal_key_that_vanished_is_noticed(self, server: BucketServer) -> None:
+        server.put("x..y", "a")
+        reason, after_s = await broken(server, lambda: server.purge("x..y"))
+        assert reason == "illegal keys vanished from b"
+        assert after_s <= COUNT_S + 1
+
+    async def test_a_recreated_bucket_is_noticed_by_the_next_count(
+        self, server: BucketServer
+    ) -> None:
+        reason, after_s = await broken(server, server.recreate)
+        assert reason == "bucket b was recreated"
+        assert after_s <= COUNT_S + 1
+
+    async def test_another_prefix_is_noticed_by_the_next_count(self, server: BucketServer) -> None:
+        def mirror() -> None:
+            server.config["mirror"] = {"name": "KV_other"}
+
+        reason, _ = await broken(server, mirror)
+        assert reason == "the keys of b are under $KV.other.> now"
+
+    async def test_a_bucket_that_is_recreated_during_the_list_is_noticed(
+        self, server: BucketServer
+    ) -> None:
+        server.after("CONSUMER.CREATE", server.recreate)
+        _, after_s = await broken(server, lambda: None)
+        assert after_s < 1
+
+    async def test_a_consumer_that_stopped_is_noticed_although_it_sends_heartbeats(
+        self, server: BucketServer
+    ) -> None:
+        def stop() -> None:
+            server.stopped = True
+            server.put("a")
+
+        reason, after_s = await broken(server, stop)
+        assert reason == "b is at revision 1, but the consumer has stopped at 0"
+        assert VERIFY_S < after_s <= 2 * VERIFY_S + 1
+
+
+class TestCounts:
+    async def test_a_bucket_without_a_difference_is_not_listed(self, server: BucketServer) -> None:
+        def change() -> None:
+            server.put("a", "b", "c")
+            server.delete("b")
+            server.put("x..y")
+
+        server.put("a")
+        await followed(server, change)
+        assert server.listings == []
+
+    async def requests(self, server: BucketServer) -> list[str]:
+        """Return the requests of a watch between its list and its first check."""
+        watching = asyncio.create_task(
+            events_of(KvWatch(server.bucket, verify_s=VERIFY_S), VERIFY_S - 1)
+        )
+        await asyncio.sleep(1)
+        server.requests.clear()
+        await asyncio.sleep(VERIFY_S - 3)
+        requests = list(server.requests)
+        await watching
+        return requests
+
+    async def test_the_keys_are_counted_several_times_between_two_checks(
+        self, server: BucketServer
+    ) -> None:
+        assert await self.requests(server) == ["STREAM.INFO.KV_b"] * (COUNTS - 1)
+
+    async def test_keys_that_expire_without_a_marker_are_counted_once_per_check(
+        self, server: BucketServer
+    ) -> None:
+        server.config["max_age"] = 1
+        assert await self.requests(server) == []
+
+    async def test_an_expired_delete_marker_breaks_no_watch(self, server: BucketServer) -> None:
+        def delete() -> None:
+            server.delete("b")
+            asyncio.get_running_loop().call_later(1, server.purge, "b")
+
+        server.put("a", "b")
+        assert await followed(server, delete) == [Deleted("b", 3, purged=False)]
+
+    async def test_the_keys_are_listed_once_after_a_delete_marker_expired(
+        self, server: BucketServer
+    ) -> None:
+        def delete() -> None:
+            server.delete("b")
+            server.delete("c")
+            asyncio.get_running_loop().call_later(1, server.purge, "b")
+
+        server.put("a", "b", "c", "x..y")
+        await followed(server, delete)
+        assert server.listings == ["$KV.b.>"]
+
+    @pytest.mark.parametrize("shown", [None, set()], ids=["own keys", "keys of the reader"])
+    async def test_a_key_that_returned_is_counted_once(
+        self, server: BucketServer, shown: set[str] | None
+    ) -> None:
+        def return_key() -> None:
+            server.delete("a")
+            asyncio.get_running_loop().call_later(1, server.put, "a")
+
+        server.put("a", "b")
+        await followed(server, return_key, shown=shown)
+        assert server.listings == []
+
+    async def test_changes_while_the_server_counts_do_not_matter(
+        self, server: BucketServer
+    ) -> None:
+        def change() -> None:
+            server.slow_s = 1.0
+            for number in range(300):
+                asyncio.get_running_loop().call_later(number / 10, server.put, f"k{number}")
+
+        await followed(server, change)
+        assert server.listings == []
+
+    async def test_the_keys_of_a_part_are_listed_at_each_check(self, server: BucketServer) -> None:
+        server.put("x.a", "y.a")
+        await followed(server, lambda: None, "x.>", seconds=2 * VERIFY_S + 5)
+        assert server.listings == ["$KV.b.x.>"] * 2
+
+    async def test_keys_whose_number_always_differs_are_listed_once_between_two_checks(
+        self, server: BucketServer
+    ) -> None:
+        server.put("a")
+        server.others = 1
+        await followed(server, lambda: None, seconds=VERIFY_S - 1)
+        assert len(server.listings) == 1
