@@ -26,6 +26,7 @@ from natsctl.telemetry.outbox import SendingPace
 log = get_logger(__name__)
 
 PAUSE_S = 2.0  # between two attempts to reach the server
+CONNECTIONS = 2  # that may be tried one after the other until the server answers for the first time
 
 
 class Kube(Guarded):
@@ -87,19 +88,22 @@ async def connect_kube(
         watch_timeout_s: seconds after which a watch request ends at the latest. The next request
             resumes at the same revision, without a list.
 
-    Raises `UsageError` if an option is invalid, and `ConnectError` if the server cannot be reached
-    or does not accept the credentials.
+    The server must answer within the time for two connections, 10 s by default. Raises `UsageError`
+    if an option is invalid, and `ConnectError` if the server does not answer, cannot be reached or
+    does not accept the credentials.
     """
-    async with connecting(options or KubeOptions()) as transport:
-        await _check_connection(transport, wait=wait)
+    options = KubeOptions() if options is None else options
+    answer_s = min(CONNECTIONS * options.connect_timeout_s, options.timeout_s)
+    async with connecting(options) as transport:
+        await _check_connection(transport, answer_s, wait=wait)
         yield Kube(transport, watch_timeout_s=watch_timeout_s)
 
 
-async def _check_connection(transport: Transport, *, wait: bool) -> None:
+async def _check_connection(transport: Transport, answer_s: float, *, wait: bool) -> None:
     """Return as soon as the server answers; see `connect_kube`."""
     while True:
         try:
-            await transport.call("GET", "/version")
+            await transport.call("GET", "/version", timeout_s=answer_s)
         except PermissionDeniedError as error:
             raise ConnectError(
                 f"Kubernetes at {transport.server} denies access: {error}"

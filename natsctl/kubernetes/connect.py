@@ -1,18 +1,20 @@
 """Connects to a cluster: address, credentials, TLS, and HTTP connections.
 
 This is the only module that imports the official Kubernetes client, whose asyncio half turns a
-kubeconfig or a pod's service account into an address, credentials and TLS settings. aiohttp, which
-the client uses too, sends the requests: the client's generated calls encode every body again and
-decode every response into model classes. natsctl also reads kubeconfig files itself, because the
-client merges files in another order than kubectl, quotes users in errors, keeps their keys in files
-until the process ends, and continues without credentials if a plugin fails.
+kubeconfig or a pod's service account into an address, credentials and TLS settings. The folder
+`http` sends the requests: the client's generated calls encode every body again and decode every
+response into model classes. natsctl also reads kubeconfig files itself, because the client merges
+files in another order than kubectl, quotes users in errors, keeps their keys in files until the
+process ends, and continues without credentials if a plugin fails.
 """
 
 import asyncio
 import hashlib
+import importlib
 import os
 import socket
 import ssl
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
@@ -36,7 +38,7 @@ from natsctl.kubernetes.http.transport import Transport
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
 
-IDLE_S = 60.0  # an unused connection is closed after this time
+CLIENT = "kubernetes.aio.config"
 CLOSE_S = 2.0  # timeout for closing all connections
 
 
@@ -68,9 +70,7 @@ async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transp
 async def _connector() -> AsyncIterator[aiohttp.BaseConnector]:
     async with (
         _tracked_sockets() as make_socket,
-        aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=IDLE_S, socket_factory=make_socket
-        ) as connector,
+        aiohttp.TCPConnector(limit=0, socket_factory=make_socket) as connector,
     ):
         yield connector
 
@@ -112,6 +112,9 @@ async def load_access(options: KubeOptions, previous: Access | None) -> Access:
     """
     if previous is not None:
         options = msgspec.structs.replace(options, context=previous.context)
+    if CLIENT not in sys.modules:
+        # the import takes a third of a second, in which the event loop would run nothing else
+        await asyncio.to_thread(importlib.import_module, CLIENT)
     target = None if previous is not None and previous.in_pod else find_target(options)
     with tempfile.TemporaryDirectory(prefix="natsctl-") as folder:
         if target is None:
@@ -134,7 +137,7 @@ class _Configured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _from_pod(options: KubeOptions) -> _Configured:
-    # imported here and below because the import takes a third of a second
+    # imported here and below because a process may need no cluster
     from kubernetes.aio.client import Configuration  # noqa: PLC0415
     from kubernetes.aio.config import ConfigException  # noqa: PLC0415
     from kubernetes.aio.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415

@@ -10,7 +10,7 @@ from natsctl.daemon.doctor.finding import Bounds, Finding, Result
 from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
 from natsctl.daemon.rbac import needs
 from natsctl.kubernetes.access.options import KubeOptions
-from tests.support.servers.kube_http import answering, in_turn
+from tests.support.servers.kube_http import answering, hang, in_turn
 
 VERSION = json.dumps({"major": "1", "minor": "30", "gitVersion": "v1.30.0"}).encode()
 
@@ -26,6 +26,15 @@ async def test_doctor_reports_a_server_that_is_not_a_kube_apiserver() -> None:
     assert (finding.check, finding.result) == (CLUSTER, Result.FAILED)
     assert finding.found.endswith("does not answer as a kube-apiserver does")
     assert "--kubeconfig" in finding.advice
+
+
+async def test_doctor_reports_a_server_that_does_not_answer() -> None:
+    async with answering(hang) as server:
+        options = KubeOptions(server=server.url, connect_timeout_s=0.1)
+        needed = needs([WebApps()])
+        (finding,) = [finding async for finding in check_kube(options, needed, Bounds())]
+    assert (finding.check, finding.result) == (CLUSTER, Result.FAILED)
+    assert f"{server.url} does not answer within 0.2 s" in finding.found
 
 
 async def test_doctor_reports_a_server_that_fails_after_the_first_response() -> None:

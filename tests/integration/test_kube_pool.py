@@ -3,15 +3,22 @@
 import base64
 import gzip
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
 from natsctl.errors import StoreTimeoutError, TooLargeError
+from natsctl.kubernetes.access.login import Access
 from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.connect import connecting
+from natsctl.kubernetes.connect import connecting, load_access
+from natsctl.kubernetes.http.pool import HttpPool
+from tests.support.eventually import eventually
 from tests.support.servers.kube_http import Handler, answering, in_turn
 
 OK = web.Response(body=b"{}")
@@ -76,6 +83,124 @@ async def test_a_response_without_a_length_ends_with_its_connection() -> None:
         assert (await transport.call("GET", "/a")).body == b'{"a": 1}'
         assert (await transport.call("GET", "/b")).body == b'{"a": 1}'
     assert len(server.connections) == 2
+
+
+def response(body: bytes, *headers: str) -> bytes:
+    """Return the bytes of a response with this body."""
+    lines = ("HTTP/1.1 200 OK", f"Content-Length: {len(body)}", *headers, "", "")
+    return "\r\n".join(lines).encode() + body
+
+
+async def test_a_response_to_no_request_is_not_taken_for_the_next_one() -> None:
+    twice = raw(response(b'{"a": 1}') + response(b'{"a": 2}'))
+    async with answering(in_turn(twice, OK)) as server, connecting(to(server.url)) as transport:
+        assert (await transport.call("GET", "/a")).body == b'{"a": 1}'
+        assert (await transport.call("GET", "/b")).body == b"{}"
+    assert len(server.connections) == 2
+
+
+async def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
+    last = web.Response(body=b"{}", headers={"Connection": "close"})
+    async with answering(in_turn(last, OK)) as server, connecting(to(server.url)) as transport:
+        await transport.call("POST", "/a")
+        await transport.call("POST", "/b")
+    assert len(server.connections) == 2
+
+
+async def test_a_large_response_arrives_complete_and_its_connection_is_used_again() -> None:
+    large = bytes(range(256)) * 20_000
+    async with (
+        answering(in_turn(web.Response(body=large), OK)) as server,
+        connecting(to(server.url)) as transport,
+    ):
+        assert (await transport.call("GET", "/a")).body == large
+        await transport.call("GET", "/b")
+    assert len(server.connections) == 1
+
+
+async def test_headers_after_a_body_in_chunks_are_skipped() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Digest\r\n\r\n"
+    chunks = raw(head + b"2\r\n{}\r\n0\r\nDigest: a\r\n\r\n")
+    async with answering(chunks) as server, connecting(to(server.url)) as transport:
+        assert (await transport.call("GET", "/a")).body == b"{}"
+
+
+async def test_headers_above_the_limit_are_refused() -> None:
+    endless = raw(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 100_000)
+    async with answering(endless) as server, connecting(to(server.url)) as transport:
+        with pytest.raises(StoreTimeoutError, match="the response is not HTTP"):
+            await transport.call("POST", "/a")
+
+
+def compressed(body: bytes) -> web.Response:
+    return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+
+async def test_a_compressed_response_above_the_limit_is_not_unpacked() -> None:
+    packed = compressed(gzip.compress(b"0" * 50_000_000))
+    options = KubeOptions(token="s3cret", answer_max_bytes=1000)
+    async with answering(in_turn(packed)) as server:
+        options = msgspec.structs.replace(options, server=server.url)
+        async with connecting(options) as transport:
+            with pytest.raises(TooLargeError):
+                await transport.call("GET", "/a")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{}", "the response is not HTTP"),
+        (gzip.compress(b"{}")[:-4], "the connection ended within the response"),
+    ],
+)
+async def test_a_response_that_is_not_compressed_correctly_is_refused(
+    body: bytes, reason: str
+) -> None:
+    async with (
+        answering(in_turn(compressed(body))) as server,
+        connecting(to(server.url)) as transport,
+    ):
+        with pytest.raises(StoreTimeoutError, match=reason):
+            await transport.call("POST", "/a")
+
+
+@asynccontextmanager
+async def pooling(*, idle_s: float = 60.0) -> AsyncIterator[HttpPool]:
+    async with aiohttp.TCPConnector(limit=0) as connector:
+        yield HttpPool(connector, 5.0, idle_s=idle_s)
+
+
+async def get(pool: HttpPool, access: Access, path: str) -> bytes:
+    reply = await pool.send(access, "GET", path, (), None)
+    return await reply.read(100)
+
+
+async def test_a_connection_without_requests_is_closed() -> None:
+    async with answering(in_turn(OK)) as server, pooling(idle_s=0.01) as pool:
+        assert await get(pool, await load_access(to(server.url), None), "/a") == b"{}"
+        (connection,) = server.connections
+        await eventually(connection.is_closing)
+
+
+async def test_new_credentials_are_sent_over_the_same_connection() -> None:
+    async with answering(in_turn(OK)) as server, pooling() as pool:
+        access = await load_access(to(server.url), None)
+        await get(pool, access, "/a")
+        renewed = (("Authorization", "Bearer renewed"),)
+        await get(pool, msgspec.structs.replace(access, headers=renewed), "/b")
+    assert [sent["Authorization"] for sent in server.headers] == ["Bearer s3cret", "Bearer renewed"]
+    assert len(server.connections) == 1
+
+
+async def test_a_connection_is_not_used_for_another_server() -> None:
+    async with answering(in_turn(OK)) as one, answering(in_turn(OK)) as other, pooling() as pool:
+        first = await load_access(to(one.url), None)
+        await get(pool, first, "/a")
+        await get(pool, await load_access(to(other.url), None), "/b")
+        (connection,) = one.connections
+        await eventually(connection.is_closing)
+        await get(pool, first, "/c")
+    assert (one.requests, other.requests) == (["GET /a", "GET /c"], ["GET /b"])
 
 
 async def test_a_server_of_another_protocol_is_reported() -> None:

@@ -343,12 +343,12 @@ async def test_no_connection_is_left_open() -> None:
             async with transport.stream("/w", query={}, silence_s=30) as stream:
                 await anext(stream)
             watched = set(server.connections)
-            await eventually(lambda: all(connection.is_closing() for connection in watched))  # type: ignore[arg-type,attr-defined,return-value]
+            await eventually(lambda: all(connection.is_closing() for connection in watched))
             server.handler = in_turn(OK)
             await transport.call("GET", PATH)
             idle = server.connections - watched
-            assert not any(connection.is_closing() for connection in idle)  # type: ignore[attr-defined]
-        await eventually(lambda: all(connection.is_closing() for connection in idle))  # type: ignore[arg-type,attr-defined,return-value]
+            assert not any(connection.is_closing() for connection in idle)
+        await eventually(lambda: all(connection.is_closing() for connection in idle))
     await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CLUSTER, PERMISSIONS, CLOCK = "kubernetes", "kubernetes permissions", "kubernetes clock"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 OLDEST = (1, 20)
+ADVICE = "check that the server runs, or select another one: --kubeconfig, --kube-context"
 
 
 class _Version(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,7 +75,7 @@ async def check_kube(
             async for finding in _kinds(kube, needed):
                 yield finding
     except (ConnectError, StoreError, UsageError) as error:
-        yield failed(CLUSTER, str(error), "set the cluster: --kubeconfig, --kube-context")
+        yield failed(CLUSTER, str(error), ADVICE)
 
 
 async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Finding]:

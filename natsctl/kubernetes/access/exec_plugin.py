@@ -11,6 +11,7 @@ import msgspec
 
 from natsctl.errors import DECODE_ERRORS, ConnectError, UsageError
 from natsctl.kubernetes.access.kubeconfig import ClusterEntry, Exec
+from natsctl.start_process import start_process
 
 OUTPUT_MAX = 1024 * 1024  # bytes of a plugin's output
 END_S = 5.0  # timeout for the end of a killed plugin
@@ -69,13 +70,12 @@ async def run_plugin(plugin: Exec, cluster: ClusterEntry, *, timeout_s: float) -
 
 async def _run(plugin: Exec, environment: dict[str, str]) -> tuple[int, bytes]:
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await start_process(
             plugin.command,
             *(plugin.args or ()),
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,
         )
     except OSError as error:
         hint = f"; {plugin.install_hint.strip()}" if plugin.install_hint else ""

@@ -32,7 +32,8 @@ class KubeOptions(msgspec.Struct, frozen=True, kw_only=True):
         namespace: the default namespace; None means the context's namespace, or `default`.
         service_account: the directory with the pod's token, CA and namespace.
         timeout_s: seconds for a call with all its retries.
-        connect_timeout_s: seconds to establish a connection.
+        connect_timeout_s: seconds to establish a connection. Until the server answers for the first
+            time, twice as long may pass.
         plugin_timeout_s: seconds for a credential plugin, including an interactive login.
         reread_s: seconds after which credentials in files are read again.
         in_flight_max: concurrent calls; further calls wait. Watches do not count.

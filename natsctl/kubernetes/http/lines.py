@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 import aiohttp
 
 from natsctl.errors import WatchBrokenError
+from natsctl.kubernetes.http.connection import HttpResponse
 from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.request import RequestInfo
 from natsctl.time_limit import TimeLimit
@@ -45,7 +46,7 @@ class LineSplitter:
 
 
 async def read_lines(
-    content: aiohttp.StreamReader, request: RequestInfo, *, silence_s: float, line_max_bytes: int
+    response: HttpResponse, request: RequestInfo, *, silence_s: float, line_max_bytes: int
 ) -> AsyncGenerator[bytes, None]:
     """Yield the lines of a response until the server ends it.
 
@@ -54,18 +55,16 @@ async def read_lines(
     for the server counts, however slow the consumer is.
     """
     splitter, silence = LineSplitter(line_max_bytes=line_max_bytes), TimeLimit(silence_s)
-    while chunk := await _read_chunk(content, request, silence):
+    while chunk := await _read_chunk(response, request, silence):
         for line in splitter.feed(chunk):
             yield line
     splitter.end()
 
 
-async def _read_chunk(
-    content: aiohttp.StreamReader, request: RequestInfo, silence: TimeLimit
-) -> bytes:
+async def _read_chunk(response: HttpResponse, request: RequestInfo, silence: TimeLimit) -> bytes:
     try:
         with silence:
-            return await content.readany()
+            return await response.chunk()
     except TimeoutError as error:
         raise WatchBrokenError(f"{request}: nothing came for {silence.limit_s:g} s") from error
     except (aiohttp.ClientError, OSError) as error:

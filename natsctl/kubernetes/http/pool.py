@@ -1,54 +1,68 @@
-"""Sends single HTTP requests over the connections of aiohttp's pool.
+"""Sends single HTTP requests over a pool of connections.
 
-aiohttp opens, secures, pools and closes the connections and parses the responses. Its sessions are
-not used: they build an object with a dozen features for each request, such as cookies, redirects
-and form data, which takes more time than everything else that a client does for an apply.
+aiohttp opens and secures the connections, also through proxies. Its sessions and its parser are not
+used: they build objects with a dozen features for each request, such as cookies, redirects and form
+data, which takes more time than everything else that a client does for an apply.
 """
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
 from natsctl.kubernetes.access.login import Access
-from natsctl.kubernetes.http.response import HttpResponse
+from natsctl.kubernetes.http.connection import HttpConnection, HttpResponse
 
-PIECE_BYTES = 256 * 1024  # of a body, which are encrypted before other tasks run
-BUFFER_BYTES = 256 * 1024  # read ahead from each response
+IDLE_S = 60.0  # pools use it as `idle_s`
 
 Headers = tuple[tuple[str, str], ...]
 
-_INTERIM = range(100, 200)  # the statuses that another response follows
 _LINE = re.compile(r"[^\x00-\x1f\x7f]*")
 _TARGET = re.compile(r"[!-~]+")
 
 
 class _Destination(msgspec.Struct, frozen=True, eq=False):
-    """A server as one user: `route` selects connections, `root` starts each request's target."""
+    """A server as one user: `route` opens connections, `root` starts each request's target.
+
+    Requests to a destination with the same `key` object may use the same connections.
+    """
 
     access: Access
     route: aiohttp.ClientRequest
     root: str
+    key: ConnectionKey
 
 
 class HttpPool:
-    """Sends requests over the connections of *connector*.
+    """Sends requests over connections that *connector* opens, and uses each one repeatedly.
 
-    A new connection must be established within *connect_timeout_s*.
+    A new connection must be established within *connect_timeout_s*, and is closed if no request
+    uses it for *idle_s*. Closing the connector closes all connections.
     """
 
-    def __init__(self, connector: aiohttp.BaseConnector, connect_timeout_s: float) -> None:
+    def __init__(
+        self,
+        connector: aiohttp.BaseConnector,
+        connect_timeout_s: float,
+        *,
+        idle_s: float = IDLE_S,
+    ) -> None:
         self._connector = connector
+        self._idle_s = idle_s
         self._timeout = aiohttp.ClientTimeout(connect=connect_timeout_s)
+        self._loop = asyncio.get_running_loop()
         self._destination: _Destination | None = None
-        self._same: tuple[_Destination, bytes] | None = None  # the headers of every request
+        self._same = b""  # the headers of every request to that destination
+        self._idle = deque[HttpConnection]()  # the longest unused first
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     async def send(
         self, access: Access, method: str, target: str, headers: Headers, body: bytes | None
@@ -58,46 +72,76 @@ class HttpPool:
         *target* is the percent-encoded path and query. Raises `ClientError` or `OSError` if there
         is no response.
         """
-        destination = self._to(access)
-        connection = await self._connect(destination.route)
-        try:
-            same = self._same_headers(destination)
-            start = _start(method, destination.root + target)
-            length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
-            head = b"%s%s%s%s\r\n" % (start, same, _encoded(headers), length)
-            return await _exchange(connection, head, body or b"")
-        except BaseException:
-            connection.close()
-            raise
-
-    def _to(self, access: Access) -> _Destination:
         destination = self._destination
         if destination is None or destination.access is not access:
-            destination = self._destination = _destination(access)
+            destination = self._change_destination(access)
+        start = _start(method, destination.root + target)
+        length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
+        rest = _encoded(headers)
+        connection = self._unused() or await self._connect(destination)
+        head = b"%s%s%s%s\r\n" % (start, self._same_headers(destination), rest, length)
+        return await connection.send(head, body or b"")
+
+    def _change_destination(self, access: Access) -> _Destination:
+        before, destination = self._destination, _destination(access, self._destination)
+        self._same = _lines(destination.route.headers.items())
+        self._destination = destination
+        if before is not None and before.key is not destination.key:
+            while self._idle:
+                self._idle.pop().close()
         return destination
 
-    async def _connect(self, route: aiohttp.ClientRequest) -> aiohttp.connector.Connection:
+    async def _connect(self, destination: _Destination) -> HttpConnection:
+        route = destination.route
         try:
-            return await self._connector.connect(route, [], self._timeout)
+            link = await self._connector.connect(route, [], self._timeout)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError(f"no connection to {route.url.host}") from error
+        if destination is self._destination:
+            self._same = _lines(route.headers.items())  # connecting adds those for a proxy
+        return HttpConnection(link, partial(self._keep, destination.key))
 
     def _same_headers(self, destination: _Destination) -> bytes:
-        """Return the headers of every request; a connection adds those for a proxy."""
-        same = self._same
-        if same is None or same[0] is not destination:
-            lines = _lines(destination.route.headers.items())
-            same = self._same = destination, lines
-        return same[1]
+        """Return the headers of every request to a destination, also to one before a change."""
+        if destination is self._destination:
+            return self._same
+        return _lines(destination.route.headers.items())
+
+    def _unused(self) -> HttpConnection | None:
+        """Return the connection that was used last, if one is open."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    def _keep(self, key: ConnectionKey, connection: HttpConnection) -> None:
+        """Keep a connection for the next request to the destination."""
+        if self._destination is None or key is not self._destination.key:
+            connection.close()
+            return
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(self._idle_s, self._close_unused)
+
+    def _close_unused(self) -> None:
+        """Close the connections that were not used for so long."""
+        self._idle_timer, now = None, self._loop.time()
+        while self._idle and self._idle[0].idle_since + self._idle_s <= now:
+            self._idle.popleft().close()
+        if self._idle:
+            due = self._idle[0].idle_since + self._idle_s
+            self._idle_timer = self._loop.call_at(due, self._close_unused)
 
 
-def _destination(access: Access) -> _Destination:
+def _destination(access: Access, before: _Destination | None) -> _Destination:
     agent = ("User-Agent", f"natsctl/{version('natsctl')}")
     url, parts = URL(access.server, encoded=True), urlsplit(access.server)
     route = aiohttp.ClientRequest(
         "GET",
         url,
-        headers=(*access.headers, agent),
+        headers=(*access.headers, agent, ("Accept-Encoding", "gzip")),
         skip_auto_headers=("Accept",),
         loop=asyncio.get_running_loop(),
         ssl=access.tls,
@@ -107,28 +151,10 @@ def _destination(access: Access) -> _Destination:
     # a proxy that does not forward a TLS connection needs the server's address in each request
     absolute = access.proxy is not None and not route.is_ssl()
     root = f"{parts.scheme}://{parts.netloc}{parts.path}" if absolute else parts.path
-    return _Destination(access, route, root.rstrip("/"))
-
-
-async def _exchange(
-    connection: aiohttp.connector.Connection, head: bytes, body: bytes
-) -> HttpResponse:
-    protocol, transport = connection.protocol, connection.transport
-    if protocol is None or transport is None:
-        raise aiohttp.ServerDisconnectedError
-    protocol.set_response_params(read_until_eof=True, read_bufsize=BUFFER_BYTES)
-    transport.write(head + body[:PIECE_BYTES])
-    for start in range(PIECE_BYTES, len(body), PIECE_BYTES):
-        await asyncio.sleep(0)
-        if not transport.is_closing():  # a server may answer before the end of the request
-            transport.write(body[start : start + PIECE_BYTES])
-    try:
-        message, content = await protocol.read()
-        while message.code in _INTERIM:
-            message, content = await protocol.read()
-    except HttpProcessingError as error:
-        raise aiohttp.ClientError(error.message) from error
-    return HttpResponse(message.code, message.headers, content, connection)
+    key = route.connection_key
+    if before is not None and before.key == key and not absolute:
+        key = before.key
+    return _Destination(access, route, root.rstrip("/"), key)
 
 
 def _start(method: str, target: str) -> bytes:

@@ -5,7 +5,6 @@ Source: https://kubernetes.io/blog/2020/09/03/warnings/ and RFC 7234, section 5.
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
 
 from natsctl.telemetry.logger import get_logger
 
@@ -24,9 +23,9 @@ class ServerWarnings:
     def __init__(self) -> None:
         self._logged: OrderedDict[str, None] = OrderedDict()
 
-    def log(self, headers: Iterable[str]) -> None:
+    def log(self, header: str) -> None:
         """Log the texts of a response's `Warning` headers that were not logged before."""
-        for text in warning_texts(headers):
+        for text in warning_texts(header):
             if text not in self._logged:
                 log.warning("server sent a warning", warning=text)
             self._logged[text] = None
@@ -35,8 +34,11 @@ class ServerWarnings:
                 self._logged.popitem(last=False)
 
 
-def warning_texts(headers: Iterable[str]) -> list[str]:
-    """Return the texts in `Warning` headers, each on one line; skip malformed headers."""
-    quoted = (match[1] for header in headers for match in _WARNING.finditer(header))
+def warning_texts(header: str) -> list[str]:
+    """Return the texts in `Warning` headers, joined by commas, each on one line.
+
+    Malformed ones are skipped.
+    """
+    quoted = (match[1] for match in _WARNING.finditer(header))
     lines = (" ".join(_ESCAPED.sub(r"\1", text).split()) for text in quoted)
     return [line[:TEXT_MAX] for line in lines if line]

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import lru_cache
 from http import HTTPStatus
@@ -25,11 +25,11 @@ from natsctl.errors import (
 from natsctl.kubernetes.access.login import Access, Login
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.http.api_errors import error_for, read_status
+from natsctl.kubernetes.http.connection import HttpResponse
 from natsctl.kubernetes.http.connection_errors import explain_failure
 from natsctl.kubernetes.http.lines import read_lines
 from natsctl.kubernetes.http.pool import HttpPool
 from natsctl.kubernetes.http.request import RequestInfo, request_info, request_span
-from natsctl.kubernetes.http.response import HttpResponse
 from natsctl.kubernetes.http.server_warnings import ServerWarnings
 from natsctl.kubernetes.http.wire import READS, Reply
 from natsctl.telemetry.logger import get_logger
@@ -172,7 +172,7 @@ class Transport:
             ) from error
         try:
             lines = read_lines(
-                response.content,
+                response,
                 request.info,
                 silence_s=silence_s,
                 line_max_bytes=self._options.answer_max_bytes,
@@ -230,13 +230,22 @@ class Transport:
             self._count(request, response)
             if response.status not in _SUCCESS:
                 return await _error_response(request, access, response)
-            return await self._read_reply(request, response)
+            limit = self._options.answer_max_bytes
+            body = await response.read(limit)
+            if len(body) > limit:
+                return _Failure(
+                    TooLargeError(
+                        f"cannot {request.info}: the response is larger than {limit} bytes; "
+                        "request less at a time"
+                    )
+                )
+            return Reply(response.status, body, response.header(b"date"))
         except (aiohttp.ClientError, OSError) as error:
             return self._no_response(request, error)
 
-    async def _start(self, request: _Request, access: Access) -> HttpResponse:
+    def _start(self, request: _Request, access: Access) -> Awaitable[HttpResponse]:
         query = _encoded(tuple(request.query.items())) if request.query else ""
-        return await self._pool.send(
+        return self._pool.send(
             access,
             request.method,
             f"{request.path}?{query}" if query else request.path,
@@ -244,23 +253,11 @@ class Transport:
             request.body,
         )
 
-    async def _read_reply(self, request: _Request, response: HttpResponse) -> Reply | _Failure:
-        limit = self._options.answer_max_bytes
-        body = await response.read(limit)
-        if len(body) > limit:
-            return _Failure(
-                TooLargeError(
-                    f"cannot {request.info}: the response is larger than {limit} bytes; request "
-                    "less at a time"
-                )
-            )
-        return Reply(response.status, body, response.headers.get("Date", ""))
-
     def _count(self, request: _Request, response: HttpResponse) -> None:
         """Count the response, and log the warnings in its headers."""
         self.answers[str(response.status), request.method] += 1
-        if warnings := response.headers.getall("Warning", ()):
-            self._warnings.log(warnings)
+        if warning := response.header(b"warning"):
+            self._warnings.log(warning)
 
     def _no_response(self, request: _Request, error: Exception) -> _Failure:
         self.answers[NO_RESPONSE, request.method] += 1
@@ -318,7 +315,7 @@ async def _error_response(request: _Request, access: Access, response: HttpRespo
     error = error_for(read_status(response.status, body), request.info)
     not_processed = response.status == HTTPStatus.TOO_MANY_REQUESTS
     transient = response.status in _TRANSIENT and not isinstance(error, _PERMANENT)
-    retry_after = response.headers.get("Retry-After", "")
+    retry_after = response.header(b"retry-after")
     return _Failure(
         error,
         retry=transient and (request.safe or not_processed),

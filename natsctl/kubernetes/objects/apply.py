@@ -1,5 +1,7 @@
 """Applies manifests with server-side apply, each to exactly the object that it is meant for."""
 
+from collections.abc import Awaitable
+
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,
@@ -115,7 +117,7 @@ class Applier:
             return self._exchange.decode(response)
         return None
 
-    async def _patch(
+    def _patch(
         self,
         path: str,
         document: Document,
@@ -123,9 +125,9 @@ class Applier:
         *,
         force: bool = False,
         safe: bool = False,
-    ) -> bytes:
+    ) -> Awaitable[bytes]:
         """Send the apply and return the response body, which includes `managedFields`."""
-        return await self._exchange.send(
+        return self._exchange.send(
             "PATCH",
             path,
             document,

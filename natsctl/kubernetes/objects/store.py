@@ -82,8 +82,8 @@ class KubeStore:
                 # for some kinds an update without a uid would create a missing object
                 document = with_metadata(document, uid=await self._uid(path))
             return await self._write("PUT", path, path, document)
-        except NotFoundError as gone:
-            raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from gone
+        except NotFoundError as error:
+            raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from error
 
     async def delete(
         self,
@@ -164,11 +164,9 @@ class KubeStore:
 
     async def _located(self, manifest: Document) -> tuple[str, str]:
         """Return the key and the path of the manifest's object."""
-        metadata = documents.metadata_of(manifest)
-        namespace = metadata.get("namespace") or self.kind.namespace or ""
-        key = joined(str(namespace), str(metadata.get("name") or ""))
+        key = self.kind.key_of(manifest)
         try:
-            return key, (await self._paths()).one(self._checked(key))
+            return key, await self._path(key)
         except InvalidKeyError as error:
             raise InvalidObjectError(f"invalid manifest of {self.kind.name}: {error}") from error
 
@@ -176,7 +174,8 @@ class KubeStore:
         return paths_of(await self._resource(), self.kind)
 
     async def _path(self, key: str) -> str:
-        return (await self._paths()).one(self._checked(key))
+        resource = await self._find(self.kind.api_version, self.kind.kind)
+        return paths_of(resource, self.kind).one(self._checked(key))
 
     async def _watch_path(self) -> str:
         return (await self._paths()).all(self.kind.namespace or "")
@@ -220,8 +219,8 @@ class KubeStore:
         }
         try:
             reply = await self._wire.call("DELETE", path, body=documents.render(options))
-        except NotFoundError as gone:
-            raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from gone
+        except NotFoundError as error:
+            raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime") from error
         except StoreTimeoutError:
             if await self._exists(path):
                 raise

@@ -71,6 +71,7 @@ class Discovery:
         self._transport = transport
         self._ttl_s = ttl_s
         self._miss_ttl_s = miss_ttl_s
+        self._clock = asyncio.get_running_loop().time
         self._lookups: dict[str, _Lookup] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -98,7 +99,7 @@ class Discovery:
 
     def _fresh(self, lookup: _Lookup, kind: str) -> bool:
         ttl_s = self._ttl_s if kind in lookup.resources else self._miss_ttl_s
-        return asyncio.get_running_loop().time() - lookup.time < ttl_s
+        return self._clock() - lookup.time < ttl_s
 
     async def _look_up_once(self, api_version: str, outdated: _Lookup | None) -> _Lookup:
         """Return a lookup newer than the *outdated* one, which another caller may have made."""
@@ -109,7 +110,7 @@ class Discovery:
         return lookup
 
     async def _look_up(self, api_version: str) -> _Lookup:
-        time = asyncio.get_running_loop().time()
+        time = self._clock()
         path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         try:
             reply = await self._transport.call("GET", path)

@@ -109,9 +109,9 @@ def page(revision: int, *items: object, after: str = "") -> dict[str, Any]:
     return {"kind": "ThingList", "apiVersion": "v1", "metadata": metadata, "items": items}
 
 
-def line(type: str, of: object) -> dict[str, object]:  # noqa: A002 - the name of the field
+def line(type: str, obj: object) -> dict[str, object]:  # noqa: A002 - the name of the field
     """Return a line of a watch."""
-    return {"type": type, "object": of}
+    return {"type": type, "object": obj}
 
 
 def bookmark(revision: int, *, initial_end: bool = False) -> dict[str, object]:

@@ -19,13 +19,13 @@ from natsctl.kubernetes.http.server_warnings import REMEMBERED_MAX, ServerWarnin
     ],
 )
 def test_the_texts_of_a_warning_header_are_parsed(header: str, texts: list[str]) -> None:
-    assert warning_texts([header]) == texts
+    assert warning_texts(header) == texts
 
 
 def test_each_text_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     warnings = ServerWarnings()
     for _ in range(5):
-        warnings.log(['299 - "one"', '299 - "two"'])
+        warnings.log('299 - "one", 299 - "two"')
     assert caplog.messages == [
         "server sent a warning warning=one",
         "server sent a warning warning=two",
@@ -35,9 +35,9 @@ def test_each_text_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_only_the_newest_texts_are_remembered(caplog: pytest.LogCaptureFixture) -> None:
     warnings = ServerWarnings()
     for number in range(REMEMBERED_MAX + 1):
-        warnings.log([f'299 - "text {number}"'])
+        warnings.log(f'299 - "text {number}"')
     caplog.clear()
-    warnings.log(['299 - "text 1"'])
+    warnings.log('299 - "text 1"')
     assert caplog.messages == []
-    warnings.log(['299 - "text 0"'])
+    warnings.log('299 - "text 0"')
     assert caplog.messages == ["server sent a warning warning='text 0'"]
