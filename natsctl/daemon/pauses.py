@@ -55,10 +55,10 @@ def duration_in(text: str) -> timedelta:
 def in_cluster(kind: str, key: str) -> UsageError:
     """Return the error for an object in a cluster, whose annotation kubectl writes."""
     namespace, _, name = key.rpartition("/")
-    where = f" -n {namespace}" if namespace else ""
+    namespace_flag = f" -n {namespace}" if namespace else ""
     return UsageError(
         f"{key} is a {kind} in a cluster: pause it with kubectl annotate {kind.lower()} {name}"
-        f"{where} natsctl.io/paused=true, and resume it with natsctl.io/paused-"
+        f"{namespace_flag} natsctl.io/paused=true, and resume it with natsctl.io/paused-"
     )
 
 

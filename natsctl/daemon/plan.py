@@ -68,10 +68,10 @@ async def plan(
     that cannot be read.
     """
     stores = planned(nats=nats, kube=kube, key_of=current_key)
-    made = await make_plan(
+    made_plan = await make_plan(
         controller, stores=stores, keys=keys, owner_names=owner_names, progress=progress
     )
-    return made.plan
+    return made_plan.plan
 
 
 async def make_plan(
@@ -145,13 +145,13 @@ class _Run:
             if not keys or key in keys:
                 record.skipped(key, reason)
         plans = record.keys()
-        made = Plan(
+        plan = Plan(
             controller=runtime.name,
             summary=record.summary(plans, runtime.existing),
             keys=plans,
             garbage=garbage if garbage.orphans else UNSET,
         )
-        return MadePlan(made, tuple(record.changes()))
+        return MadePlan(plan, tuple(record.changes()))
 
     async def _started(self) -> None:
         """Wait until the caches are synced; raises the error of a store that cannot be read."""

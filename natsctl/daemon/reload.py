@@ -9,6 +9,7 @@ from pathlib import Path
 
 from watchfiles import PythonFilter, awatch
 
+from natsctl.start_process import start_process
 from natsctl.telemetry.hiding import enumerated
 from natsctl.telemetry.logger import get_logger
 
@@ -47,9 +48,7 @@ async def _run(
     command: Sequence[str], environ: Mapping[str, str], changes: "asyncio.Queue[set[str]]"
 ) -> set[str]:
     """Run the program until a file changes; return the paths of the changed files."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, start_new_session=True, env=environ
-    )
+    process = await start_process(*command, stdin=asyncio.subprocess.PIPE, env=environ)
     changed = asyncio.create_task(changes.get())
     ended = asyncio.create_task(process.wait())
     try:

@@ -50,8 +50,8 @@ def project(name: str, *, kube: bool = False) -> Project:
     words = _words(name)
     many = [*words[:-1], plural(words[-1])]
     kind, kinds = _class(words), _class(many)
-    module, one = "_".join(many), "-".join(words)
-    manifest = f"{one}.yaml"
+    module, singular = "_".join(many), "-".join(words)
+    manifest = f"{singular}.yaml"
     _check(name, kind, module)
     meaning = {
         "Kind": kind,
@@ -59,7 +59,7 @@ def project(name: str, *, kube: bool = False) -> Project:
         "names": ", ".join(sorted((kind, kinds, f"{kind}Spec"), key=str.lower)),
         "module": module,
         "objects": module,
-        "one": one,
+        "one": singular,
         "bucket": "-".join(many),
         "manifest": manifest,
     }
@@ -73,7 +73,7 @@ def project(name: str, *, kube: bool = False) -> Project:
         controller=f"{module}:{kinds}",
         test=f"test_{module}.py",
         manifest=manifest,
-        secondaries="" if kube else f"{one}-notes",
+        secondaries="" if kube else f"{singular}-notes",
         files={file: _filled(template, meaning) for file, template in templates.items()},
     )
 

@@ -207,7 +207,7 @@ class Daemons:
             for result in await self._ask_all(Verb.GC_APPLY, plan.controller, payload, Removed):
                 removed += result.orphans
                 kept += result.kept
-        reported = {*removed, *(one.orphan for one in kept)}
+        reported = {*removed, *(kept_object.orphan for kept_object in kept)}
         kept += [Kept(orphan, UNANSWERED) for orphan in plan.orphans if orphan not in reported]
         return Removed(tuple(removed), tuple(kept))
 

@@ -26,12 +26,14 @@ class Unqueued(msgspec.Struct, frozen=True):
     def of(cls, answers: Sequence[Queuing]) -> "Unqueued":
         """Return the keys that none of the daemons enqueued."""
         return cls(
-            unknown=frozenset(answers[0].unknown).intersection(*(one.unknown for one in answers)),
-            moving=frozenset(answers[0].elsewhere).intersection(
-                *(one.elsewhere for one in answers)
+            unknown=frozenset(answers[0].unknown).intersection(
+                *(answer.unknown for answer in answers)
             ),
-            invalid={key: reason for one in answers for key, reason in one.invalid.items()},
-            paused={key: pause for one in answers for key, pause in one.paused.items()},
+            moving=frozenset(answers[0].elsewhere).intersection(
+                *(answer.elsewhere for answer in answers)
+            ),
+            invalid={key: reason for answer in answers for key, reason in answer.invalid.items()},
+            paused={key: pause for answer in answers for key, pause in answer.paused.items()},
         )
 
     @property

@@ -110,7 +110,10 @@ class Vitals:
         controllers = [check for runtime in self._parts.runtimes for check in _checks(runtime)]
         if not controllers:
             controllers = [Check("controllers", "no controller is running")]
-        shared = [_participation_check(one.state()) for one in self._parts.participations]
+        shared = [
+            _participation_check(participation.state())
+            for participation in self._parts.participations
+        ]
         return Verdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:

@@ -19,6 +19,7 @@ from natsctl.daemon.processes.child_options import (
     Report,
 )
 from natsctl.errors import DECODE_ERRORS
+from natsctl.start_process import start_process
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -140,14 +141,7 @@ async def started(
 
 async def _spawned(words: Sequence[str], descriptor: int) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        *words,
-        stdin=pipe,
-        stdout=pipe,
-        stderr=pipe,
-        start_new_session=True,
-        pass_fds=(descriptor,),
-    )
+    return await start_process(*words, stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=(descriptor,))
 
 
 @asynccontextmanager

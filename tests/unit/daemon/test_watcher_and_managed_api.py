@@ -134,6 +134,20 @@ class TestWatchers:
             await asyncio.sleep(1)
             assert notes.calls[3:] == ["add athens one", "add oslo one"]
 
+    async def test_a_resync_of_all_objects_delivers_a_few_at_a_time(
+        self, stores: MemoryStores, sites: MemoryStore
+    ) -> None:
+        for number in range(1000):
+            await put(sites, f"site-{number}", site())
+        notes = RecordingWatcher()
+        controller = self.controller(notes)
+        async with running(controller, stores):
+            await asyncio.sleep(1)
+            assert controller.resync() == 1000
+            assert 0 < (controller.status().unanswered or 0) < 200
+            await asyncio.sleep(1)
+            assert sorted(notes.calls[1000:]) == sorted(notes.calls[:1000])
+
     async def test_a_resync_retries_a_failed_watcher_immediately(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
