@@ -246,7 +246,7 @@ class ManagedController(Hosted, Generic[T]):
         return await self._sync(key)
 
     def _changed(self, change: Change[Any]) -> None:
-        self._keys.primary_changed(change, self._parts.primary)
+        self._keys.primary_changed(self._parts.primary, change)
 
     def paused(self, key: str, pause: Pause) -> None:  # noqa: ARG002 - the protocol's signature
         """See `PauseListener.paused`: the status of the object shows the pause."""

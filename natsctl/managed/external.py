@@ -49,8 +49,8 @@ class ExternalClient(Protocol[T]):
         """Create the external resource, which does not exist.
 
         May change `managed.annotations` and `managed.external_name`, which are stored; other
-        changes are dropped. An exception means that nothing was created, except `TimeoutError` and
-        `StoreTimeoutError`, after which the result is unknown.
+        changes are dropped. An exception means that nothing was created. After a timeout or a lost
+        connection the result is unknown, also if it is the cause of the exception.
         """
         ...
 

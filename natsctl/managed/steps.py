@@ -12,15 +12,14 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.sync.calls import awaitable
 from natsctl.errors import (
     ConflictError,
-    HandlerError,
     RetryAfter,
     StoreError,
-    StoreTimeoutError,
 )
 from natsctl.managed.calls import AGAIN_S, ExternalCalls, Reconciliation
 from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition
 from natsctl.managed.creation.creation import begun, ended
 from natsctl.managed.creation.links import Link, Links
+from natsctl.managed.creation.lost_answers import may_have_created
 from natsctl.managed.creation.results import Results
 from natsctl.managed.external import Observation, observed
 from natsctl.managed.names import AnnotationNames
@@ -186,10 +185,9 @@ class Steps(Generic[T]):
             try:
                 async with self._calls.limited(reconciliation, "create"):
                     await awaitable(reconciliation.client.create, managed)
-            except (TimeoutError, StoreTimeoutError, HandlerError):
-                raise  # the resource may exist
             except Exception as error:
-                await self._fail(managed, error)
+                if not may_have_created(error):
+                    await self._fail(managed, error)
                 raise
         async with self._storing_result(managed):
             await self._end(managed, created=True)

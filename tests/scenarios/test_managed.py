@@ -67,8 +67,8 @@ class Disks(Controller):
 class NatsDisks(ManagedDisks):
     """A managed controller of disks in NATS."""
 
-    def __init__(self, cloud: Cloud, **where: Any) -> None:
-        super().__init__(**where)
+    def __init__(self, cloud: Cloud, **targets: Any) -> None:
+        super().__init__(**targets)
         self.cloud = cloud
         self.started = self.cleaned = 0
 
@@ -85,8 +85,8 @@ class ClusterDisks(ManagedController[Manifest]):
     kind = CLUSTER_DISKS
     name = "cluster-disks"
 
-    def __init__(self, cloud: Cloud, **where: Any) -> None:
-        super().__init__(**where)
+    def __init__(self, cloud: Cloud, **targets: Any) -> None:
+        super().__init__(**targets)
         self.cloud = cloud
 
     def reconciler(self, managed: Primary[Manifest]) -> ManagedReconciler[Manifest]:
@@ -192,6 +192,20 @@ async def test_a_paused_object_is_not_reconciled_until_it_is_resumed(
     assert list(cloud.disks.values()) == [2]
 
 
+async def test_the_status_shows_a_pause_until_its_end(cloud: Cloud) -> None:
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    async with ran(NatsDisks(cloud, nats=stores)):
+        await play.put(size=1)
+        await asyncio.sleep(5)
+        synced = [(await play.conditions())["Synced"]]
+        for paused in ("true", None):
+            await play.annotate(paused=paused)
+            await asyncio.sleep(5)
+            synced.append((await play.conditions())["Synced"])
+    assert synced == [SYNCED, ("False", "ReconcilePaused"), SYNCED]
+
+
 async def test_a_pause_with_an_end_and_a_reason_holds_back_an_object(
     play: Play, cloud: Cloud
 ) -> None:
@@ -293,6 +307,33 @@ async def test_a_queued_object_that_becomes_invalid_is_reconciled_once_it_is_val
 
 
 class TestManagedController:
+    async def test_the_last_state_of_a_deleted_object_is_kept_until_it_is_cleaned_up(
+        self, cloud: Cloud
+    ) -> None:
+        primaries: list[Primary[Disk]] = []
+
+        class Watched(NatsDisks):
+            def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+                primaries.append(managed)
+                return super().reconciler(managed)
+
+        stores = MemoryStores()
+        play = Play(store=stores.store(DISKS), cloud=cloud)
+        async with ran(Watched(cloud, nats=stores)):
+            await play.put(size=1)
+            await asyncio.sleep(5)
+            cloud.failures["delete"] = OSError("no")
+            await play.store.delete("a")
+            await asyncio.sleep(5)
+            assert list(primaries[0].deleted_states) == ["a"]
+            cloud.failures.clear()
+            await asyncio.sleep(60)
+            await play.put("b", size=1)
+            await asyncio.sleep(5)
+            await play.primary.delete("b")
+            await asyncio.sleep(5)
+            assert primaries[0].deleted_states == {}
+
     async def test_an_empty_key_cannot_be_enqueued(self, cloud: Cloud) -> None:
         controller = NatsDisks(cloud, nats=MemoryStores())
         async with ran(controller):

@@ -355,6 +355,15 @@ class TestFailedCreations:
             await play.reconcile()
         assert set(await play.annotations()) == {"external-create-pending"}
 
+    async def test_an_error_caused_by_a_timeout_leaves_the_result_of_create_unknown(
+        self, play: Play
+    ) -> None:
+        play.cloud.failures["create"] = ReadTimeout()
+        await play.put()
+        with pytest.raises(ReadTimeout):
+            await play.reconcile()
+        assert set(await play.annotations()) == {"external-create-pending"}
+
     async def test_a_create_that_exceeds_the_time_limit_is_cancelled_and_reported(
         self, play: Play
     ) -> None:
@@ -376,6 +385,13 @@ class TestFailedCreations:
         with pytest.raises(RetryAfter) as again:
             await play.reconcile()
         assert again.value.delay_s == pytest.approx(7)
+
+
+class ReadTimeout(Exception):  # noqa: N818 - the name that libraries use
+    """An error as HTTP libraries raise it."""
+
+    def __init__(self) -> None:
+        self.__cause__ = TimeoutError("timed out")
 
 
 class TestUnknownCreations:
@@ -433,6 +449,13 @@ class TestUnknownCreations:
         assert play.cloud.created == ["a"]
         assert play.cloud.disks == {"a": 4}
         assert "external-create-succeeded" in await play.annotations()
+
+    async def test_a_predetermined_name_does_not_replace_the_name_of_an_object(self) -> None:
+        play = Play(by_key=True)
+        play.cloud.create("a", "imported", 1)
+        await play.put(external_name="imported")
+        await play.settle()
+        assert await play.annotations() == {"external-name": "imported"}
 
     async def test_a_predetermined_name_shows_that_nothing_was_created(self) -> None:
         play = Play(by_key=True)
@@ -653,6 +676,36 @@ class TestDelete:
         assert await play.reconcile() is None
         assert len(play.cloud.calls) == calls
 
+    async def test_the_resource_of_an_object_deleted_despite_all_finalizers_is_deleted(
+        self, play: Play
+    ) -> None:
+        await play.put()
+        await play.settle()
+        await play.edit("a", lambda document: document["metadata"]["finalizers"].append("theirs"))
+        await play.store.delete("a")
+        await play.settle()
+        assert play.cloud.disks == {}
+
+    async def test_a_resource_of_the_name_of_an_object_that_was_never_reconciled_stays(
+        self,
+    ) -> None:
+        play = Play(by_key=True)
+        play.cloud.create("other", "a", 1)
+        await play.put()
+        await play.store.delete("a")
+        await play.settle()
+        assert play.cloud.disks == {"a": 1}
+
+    async def test_the_resource_of_an_object_that_vanished_without_a_trace_stays(
+        self, play: Play
+    ) -> None:
+        await play.put()
+        await play.settle()
+        assert isinstance(play.store, MemoryStore)
+        play.store.vanish("a")
+        await play.settle()
+        assert play.cloud.disks == {"disk-1": 1}
+
     async def test_an_orphaned_resource_of_an_object_deleted_despite_its_finalizer_stays(
         self, play: Play
     ) -> None:
@@ -746,6 +799,14 @@ class TestPolicies:
         await play.put()
         await play.reconcile()
         assert play.cloud.created == []
+
+    async def test_the_default_deletion_policy_is_an_option_of_the_reconciler(self) -> None:
+        play = Play(deletion_policy="orphan")
+        await play.put()
+        await play.settle()
+        await play.primary.delete("a")
+        await play.settle()
+        assert play.cloud.disks == {"disk-1": 1}
 
     async def test_a_deletion_policy_in_the_spec_applies(self, play: Play) -> None:
         await play.put()
