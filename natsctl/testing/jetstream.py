@@ -148,8 +148,8 @@ class MemoryJetStream:
             raise _error("stream name in subject does not match request", 10056)
         wanted = {"subjects": [name], **STREAM_DEFAULTS, **config}
         others = (other for other in self._streams.values() if other.config["name"] != name)
-        taken = [subject for other in others for subject in other.config["subjects"]]
-        if any(_overlap(ours, theirs) for ours in wanted["subjects"] for theirs in taken):
+        other_subjects = [subject for other in others for subject in other.config["subjects"]]
+        if any(_overlap(ours, theirs) for ours in wanted["subjects"] for theirs in other_subjects):
             raise _error("subjects overlap with an existing stream", 10065)
         return wanted
 

@@ -69,9 +69,9 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         """See `Store.create`."""
         await self._pass(writes=True)
         self._expect_none(key)
-        made = self._named(key, documents.parse(value))
-        self._objects.take_over(key, {}, made)
-        return self._stored(self._objects.put(key, made))
+        created = self._named(key, documents.parse(value))
+        self._objects.take_over(key, {}, created)
+        return self._stored(self._objects.put(key, created))
 
     @_rehearsed
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
@@ -235,9 +235,9 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
     def _named(self, key: str, document: Document) -> Document:
         namespace, name = split(key)
         place = {"name": name, **({"namespace": namespace} if namespace else {})}
-        given = {k: v for k, v in metadata_of(document).items() if k not in SERVERS_OWN}
+        settable = {k: v for k, v in metadata_of(document).items() if k not in SERVERS_OWN}
         own = {"apiVersion": self.kind.api_version, "kind": self.kind.kind}
-        named = {**document, **own, "metadata": {**given, **place}}
+        named = {**document, **own, "metadata": {**settable, **place}}
         return {name: value for name, value in named.items() if value is not None}
 
     def _stored(self, document: Document) -> Stored:

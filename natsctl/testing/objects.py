@@ -56,8 +56,8 @@ class ClusterObjects(WatchedObjects[ObjectChange]):
         self._next()
         last = self.by_key.pop(key)
         self.managers.pop(key, None)
-        gone = {k: v for k, v in metadata_of(last).items() if k != "resourceVersion"}
-        self.notify((last, {**last, "metadata": gone}, self.revision))
+        metadata = {k: v for k, v in metadata_of(last).items() if k != "resourceVersion"}
+        self.notify((last, {**last, "metadata": metadata}, self.revision))
         return last
 
     def take_over(self, key: str, before: Document, after: Document) -> None:

@@ -204,6 +204,31 @@ async def test_an_owner_created_before_the_collecting_sync_keeps_its_secondaries
         assert await client.texts() == {"shop.main": "hi", "busy.main": "hi", "back.main": "hi"}
 
 
+async def test_a_gc_request_collects_nothing_after_owners_vanished() -> None:
+    class Busy(Apps):
+        workers = 1
+        resync_s = LONG
+        sync_timeout_s = 2000.0
+
+        async def sync_handler(self, key: str) -> float | None:
+            if key == "busy":
+                await asyncio.sleep(1000)
+            return await super().sync_handler(key)
+
+    async with running(Busy()) as harness:
+        client = await converged(harness, "a", "b", "c")
+        await put(client.parts, "gone.main", owned_by("gone"))
+        await asyncio.sleep(GRACE_S - 5)
+        await client.app("busy")  # occupies the only worker while a GC cycle enqueues `gone`
+        await asyncio.sleep(3 * GC_INTERVAL_S)
+        client.apps.vanish("a", "b", "c")
+        client.apps.break_watches()
+        await asyncio.sleep(2000)
+
+        assert "gone.main" in client.part_keys
+        assert "3 of 4 owners vanished" in (await plan(harness)).refused
+
+
 async def test_an_outdated_gc_request_collects_nothing_in_a_recreated_bucket() -> None:
     class FailingOnce(Apps):
         failing = True

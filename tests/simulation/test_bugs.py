@@ -85,6 +85,15 @@ CORRECT = [
 ]
 
 
+class FailsIfDeleted(faulty.FixedNames):
+    """Forgets that a shop may be deleted."""
+
+    async def sync_handler(self, key: str) -> None:
+        if self.shops.get(key) is None:
+            raise ValueError(key)
+        await super().sync_handler(key)
+
+
 def _name(case: Case) -> str:
     return case.controller.__name__
 
@@ -98,6 +107,17 @@ def test_a_bug_is_found_and_its_finding_is_small_and_shown_again(case: Case) -> 
     assert len(finding.faults) <= FAULTS_MAX
     assert sum(-(-len(line) // COLUMNS) for line in str(finding).splitlines()) <= LINES_MAX
     assert case.finding(1, finding.seed) == finding
+
+
+@pytest.mark.parametrize(
+    ("controller", "text"),
+    [
+        (fragile.AlwaysFails, " still fails: "),
+        (FailsIfDeleted, " fails after its deletion: "),
+    ],
+)
+def test_a_finding_names_a_failure_after_a_deletion(controller: ControllerClass, text: str) -> None:
+    assert text in str(Case(controller).finding())
 
 
 @pytest.mark.parametrize("case", CORRECT, ids=_name)

@@ -23,6 +23,6 @@ def test_the_steps_of_two_keys_happen_in_every_order() -> None:
     with Simulation(subject_of(TwoSteps), DOCUMENTS, Checks()) as simulation:
         ran = [simulation.run(Schedule(seed, SCRIPT, ())) for seed in range(100)]
     created = [
-        tuple(write.target.removeprefix("parts/") for write in each.writes[:4]) for each in ran
+        tuple(write.target.removeprefix("parts/") for write in run.writes[:4]) for run in ran
     ]
     assert set(created) == orders

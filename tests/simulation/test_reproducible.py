@@ -75,5 +75,5 @@ def test_nothing_of_a_run_stays_in_memory() -> None:
         for seed in range(10):
             simulation.run(schedule(simulation, seed))
         gc.collect()
-        networks = [each for each in gc.get_objects() if isinstance(each, Network)]
+        networks = [candidate for candidate in gc.get_objects() if isinstance(candidate, Network)]
     assert len(networks) <= 1  # of the last run

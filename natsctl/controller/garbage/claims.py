@@ -61,7 +61,7 @@ class Claims:
                 unclaimed.append(key)
                 if len(unclaimed) > READ_MAX:
                     break
-            if slices.over:
+            if slices.is_over():
                 await slices.pause()
         return unclaimed
 

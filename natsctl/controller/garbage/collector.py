@@ -9,6 +9,7 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -48,6 +49,7 @@ log = get_logger(__name__)
 
 READS_MAX = 16  # objects read at the leader at once
 BEGIN_S = 60.0  # for which a start waits for the remembered state of the bucket
+BEGIN_TRIES = 8  # which it makes at least, also if the machine slept for longer
 
 
 class _Suspect(msgspec.Struct, frozen=True):
@@ -103,9 +105,7 @@ class GarbageCollector:
         except StoreError as error:
             log.warning("cannot read the history of secondaries yet", error=error)
         self._remember_suspects(suspects)
-        first = heapq.nsmallest(
-            orphans_max or len(suspects), suspects, key=lambda suspect: suspect.name
-        )
+        first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=attrgetter("name"))
         more = len(suspects) - len(first)
         try:
             await self.evidence.review(secondaries=self._owned() > 0)
@@ -127,9 +127,9 @@ class GarbageCollector:
     async def begin(self) -> None:
         """Compare the bucket of primaries with its remembered state, before the first sync.
 
-        Does nothing if the state is stored. Waits up to `BEGIN_S` for a store that does not answer:
-        if a first sync created objects before the state is stored, the next start would hold
-        collection.
+        Does nothing if the state is stored. Waits up to `BEGIN_S`, and for `BEGIN_TRIES`, for a
+        store that does not answer: if a first sync created objects before the state is stored, the
+        next start would hold collection.
         """
         clock = asyncio.get_running_loop().time
         deadline, failures = clock() + BEGIN_S, 0
@@ -138,7 +138,8 @@ class GarbageCollector:
                 await self.evidence.review(secondaries=self._owned() > 0)
             except StoreError as error:
                 failures += 1
-                if clock() > deadline or not isinstance(error, StoreTimeoutError):
+                over = clock() > deadline and failures >= BEGIN_TRIES
+                if over or not isinstance(error, StoreTimeoutError):
                     log.warning("cannot read the remembered state of the bucket yet", error=error)
                     return
                 await asyncio.sleep(backoff(failures, base_s=0.05, limit_s=5.0))
@@ -233,13 +234,12 @@ class GarbageCollector:
 
     async def _suspects(self) -> list[_Suspect]:
         """Return the objects whose owner is not cached; finds them in slices."""
-        suspects: list[_Suspect] = []
-        slices = Slices()
+        suspects, slices = list[_Suspect](), Slices()
         for secondary in self._secondaries:
             for owner in secondary.informer.cache.index_values(OWNER_INDEX):
                 if owner not in self._primary.cache:
                     suspects += self._objects_of(owner, secondary)
-                if slices.over:
+                if slices.is_over():
                     await slices.pause()
         return suspects
 

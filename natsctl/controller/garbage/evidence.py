@@ -60,17 +60,12 @@ class Evidence:
         self._owners = 0  # the largest number of owners since none was missing
         self._revision = 0  # the revision at that time
         self._stored: Remembered | None = None
+        primary.cache.before_fewer = self._note
 
     @property
     def remembered(self) -> bool:
         """True if the state of the present bucket is stored."""
         return self._stored is not None and self._reviewed == self._cache.incarnation
-
-    def note(self) -> None:
-        """Update the number of owners after a change of the primaries."""
-        count = len(self._cache)
-        if count >= self._owners:
-            self._owners, self._revision = count, self._cache.revision
 
     async def proves(self, deleted_at: int) -> bool:
         """Return whether a delete marker at this revision proves that the owner was deleted.
@@ -87,8 +82,8 @@ class Evidence:
         *secondaries* is whether any exist. A controller with no remembered state and no secondaries
         is new.
         """
-        self.note()
         self._stored = await self._read()
+        self._note()
         reason = self._reason(self._stored, secondaries=secondaries)
         if self._stored is not None and not reason and self._stored.owners > self._owners:
             self._owners, self._revision = self._stored.owners, self._stored.owners_revision
@@ -129,11 +124,11 @@ class Evidence:
     async def save(self) -> None:
         """Store the state of the bucket if it was reviewed and collection is not held."""
         if self._reviewed == self._cache.incarnation and not self.held:
-            self.note()
             await self._write(self._state(), accepted=False)
 
     def vanished(self, orphaned: int) -> str:
         """Return why too many owners vanished without a delete marker; empty if not too many."""
+        self._note()
         count = min(orphaned, self._owners - len(self._cache))
         populated = self._owners or (self._stored is not None and self._stored.populated)
         if populated and not len(self._cache):
@@ -144,6 +139,12 @@ class Evidence:
                 "without a delete marker"
             )
         return ""
+
+    def _note(self) -> None:
+        """Update the number of owners; needed before each use of it, and before it falls."""
+        count = len(self._cache)
+        if count >= self._owners:
+            self._owners, self._revision = count, self._cache.revision
 
     def _kept(self) -> bool:
         """Return whether an owner has not changed since all of them existed."""
@@ -173,6 +174,7 @@ class Evidence:
         return self._cache.incarnation.partition("#")[0]
 
     def _state(self) -> Remembered:
+        self._note()
         return Remembered(
             incarnation=self._lasting,
             populated=self._owners > 0,

@@ -13,7 +13,7 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.tape import RecordedError
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.recording.document import Outcome, Recording, decode_recording
+from natsctl.core.recording.document import Outcome, Recording, read_recording
 from natsctl.core.recording.recordings import KeptSync, frames_of, recording
 from natsctl.core.recording.writing import traceback_text
 from natsctl.core.sync.calls import current_key
@@ -55,7 +55,7 @@ def replay(path: str | Path, controller: type[object]) -> ReplayedSync:
     `InvalidInputError` if the file has no recording, and `UsageError` if the recording is of
     another controller.
     """
-    replayed = replay_recording(decode_recording(Path(path).read_bytes()), controller)
+    replayed = replay_recording(read_recording(Path(path)), controller)
     if replayed.verdict is not Verdict.SUCCEEDED:
         raise ReplayError(replayed) from replayed.error
     return replayed

@@ -69,7 +69,9 @@ class ReplayStore(StoreProxy[B]):
         if step is not None:
             await elapsed(step.took_s, step.error)
             if not step.writes:
-                present = next((one for one in self._store.stored() if one.key == key), None)
+                present = next(
+                    (stored for stored in self._store.stored() if stored.key == key), None
+                )
                 if present is not None:
                     self._note(step, present.revision)
                 return cast("T", self._answer(verb, step))

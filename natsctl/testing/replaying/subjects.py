@@ -62,34 +62,34 @@ async def opened(
     stores = MemoryStores()
     nats, cluster = ReplayStores(world, stores), ReplayCluster(world, stores.kube)
     await _install(stores, recorded.settings)
-    made = controller()
+    instance = controller()
     hosted: Hosted
     subject: _ControllerSubject | _ManagedSubject | _WatcherSubject
-    match made:
+    match instance:
         case Controller():
             names = msgspec.convert(recorded.settings.get("owner_names", {}), OwnerNames)
-            hosted = ControllerRuntime(made, nats=nats, kube=cluster, owner_names=names)
+            hosted = ControllerRuntime(instance, nats=nats, kube=cluster, owner_names=names)
             subject = _ControllerSubject(hosted, recorded, world)
         case ManagedController():
-            made.use(nats=nats, kube=cluster)
-            hosted, subject = made, _ManagedSubject(made, recorded, world)
+            instance.use(nats=nats, kube=cluster)
+            hosted, subject = instance, _ManagedSubject(instance, recorded, world)
         case InformerController():
-            made.use(nats=nats, kube=cluster)
-            hosted, subject = made, _WatcherSubject(made, recorded, world)
+            instance.use(nats=nats, kube=cluster)
+            hosted, subject = instance, _WatcherSubject(instance, recorded, world)
         case Guest():
-            made.use(nats=NotedStores(nats), kube=NotedManifestStores(cluster))
-            yield ProgramSubject(made, recorded, world)
+            instance.use(nats=NotedStores(nats), kube=NotedManifestStores(cluster))
+            yield ProgramSubject(instance, recorded, world)
             return
         case _:
             raise UsageError(_other_kind(controller, recorded, wanted))
     async with hosted.opened():
         await hosted.complete()
         subject.check()
-        await made.start()
+        await instance.start()
         try:
             yield subject
         finally:
-            await made.clean()
+            await instance.clean()
 
 
 class _Subject(ABC, Generic[C]):

@@ -76,9 +76,9 @@ def desired_objects(
     The first kinds, as many as *primaries*, are those that are synced. Raises `UsageError` that
     names the number of an invalid document.
     """
-    given = load(objects) if isinstance(objects, str | Path) else objects
+    loaded = load(objects) if isinstance(objects, str | Path) else objects
     desired = []
-    for number, document in enumerate(given, start=1):
+    for number, document in enumerate(loaded, start=1):
         try:
             desired.append(_desired(document, kinds))
         except (UsageError, InvalidObjectError) as error:

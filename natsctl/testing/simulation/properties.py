@@ -1,6 +1,6 @@
 """Decides which property a run violates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -96,11 +96,17 @@ def compare(result: Result, expected: Result) -> Violation | None:
     return Violation(Property.SAME_RESULT, detail, _kind_of_difference(missing, extra))
 
 
-def never_settles(failing: Mapping[str, str], failure: str) -> Violation:
-    """Return the violation of a controller that does not become idle."""
+def never_settles(
+    failing: Mapping[str, str], failure: str, *, deleted: Collection[str] = ()
+) -> Violation:
+    """Return the violation of a controller that does not become idle.
+
+    *deleted* has those of the failing keys whose primary was deleted.
+    """
     if failing:
         key, error = next(iter(failing.items()))
-        return Violation(Property.SETTLES, f"{key} still fails: {error}", Difference.FAILS)
+        state = "fails after its deletion" if key in deleted else "still fails"
+        return Violation(Property.SETTLES, f"{key} {state}: {error}", Difference.FAILS)
     if failure:
         detail = f"the controller does not run: {failure}"
         return Violation(Property.SETTLES, detail, Difference.ENDED)

@@ -120,11 +120,11 @@ class Run:
         self._checks = checks
         self._schedule = schedule
         choices = Choices(schedule.seed)
-        given = schedule.faults
-        if given is None:
+        scheduled = schedule.faults
+        if scheduled is None:
             self._faults = drawn_faults(choices, standby=schedule.standby)
         else:
-            self._faults = given_faults(given)
+            self._faults = given_faults(scheduled)
         lease = Lease() if schedule.standby else None
         self._network = Network(choices, self._faults, hurried=schedule.hurried, lease=lease)
         self._stores = MemoryStores()
@@ -192,10 +192,10 @@ class Run:
 
     async def _by_hand(self, number: int, *, edit: bool) -> str:
         """Delete or edit one secondary; return the action as text, empty if there was none."""
-        made = [(kind, key) for kind in self._subject.touched for key in self._keys(kind)]
-        if not made:
+        present = [(kind, key) for kind in self._subject.touched for key in self._keys(kind)]
+        if not present:
             return ""
-        kind, key = made[number % len(made)]
+        kind, key = present[number % len(present)]
         try:
             if edit:
                 return await self._edit_by_hand(kind, key, number)
@@ -286,7 +286,9 @@ class Run:
     def _never_settles(self) -> Violation:
         program = self._group.program
         failing = program.failing if isinstance(program, HostedProgram) else {}
-        return properties.never_settles(failing, self._group.failure)
+        keys = {key for kind in self._subject.primaries for key in self._keys(kind)}
+        deleted = failing.keys() - keys
+        return properties.never_settles(failing, self._group.failure, deleted=deleted)
 
     async def _check_quiet(self) -> None:
         before = self._network.writes_count

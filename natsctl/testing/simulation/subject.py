@@ -85,14 +85,14 @@ def _check_members(owner: object, names: Sequence[str]) -> None:
 def _subject_of_controller(controller: type[Controller]) -> Subject:
     primary = only_primary(controller).kind
     declared = list(slots(controller))
-    made = [slot for slot in declared if issubclass(slot.role, Owned)]
+    owned_slots = [slot for slot in declared if issubclass(slot.role, Owned)]
     return Subject(
         name=controller.name,
         make=lambda nats, kube: _controller(controller, nats, kube),
         primaries=(primary,),
         kinds=(primary, *(slot.kind for slot in declared if slot.kind is not primary)),
-        made=tuple(slot.kind for slot in made),
-        touched=tuple(slot.kind for slot in made if slot.predicate is None),
+        made=tuple(slot.kind for slot in owned_slots),
+        touched=tuple(slot.kind for slot in owned_slots if slot.predicate is None),
         cleans=controller.deletion_policy == "delete",
         module=sys.modules[controller.__module__],
     )

@@ -376,6 +376,12 @@ def test_a_stored_recording_of_each_version_is_replayed(file: str) -> None:
     assert replay(STORED / file, fixed(Fails)).writes == ("create kv/pages pier",)
 
 
+def test_the_error_about_another_file_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "shop.json").write_text("{}")
+    with pytest.raises(InvalidInputError, match=r"shop\.json: this is no recording"):
+        replay(tmp_path / "shop.json", Fails)
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

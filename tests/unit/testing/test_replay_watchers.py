@@ -41,8 +41,8 @@ class Sites(InformerController):
 
     good: tuple[str, ...] = ("hi", "hello")
 
-    def __init__(self, **where: Any) -> None:
-        super().__init__(name="sites", **where)
+    def __init__(self, **targets: Any) -> None:
+        super().__init__(name="sites", **targets)
         self.add_informer(SITES)
         self.add_watcher(SimpleWatcher(add_func=self.add, update_func=self.change), SITES)
         self.add_watcher(SimpleWatcher(delete_func=self.remove), SITES)
@@ -76,8 +76,8 @@ class CorrectedSites(Sites):
 class HeldSites(Sites):
     """Copies each site with a watcher that misses no change."""
 
-    def __init__(self, **where: Any) -> None:
-        InformerController.__init__(self, name="sites", **where)
+    def __init__(self, **targets: Any) -> None:
+        InformerController.__init__(self, name="sites", **targets)
         self.add_informer(SITES)
         watcher = OpinionatedWatcher(
             SITES, add_func=self.add, update_func=self.change, delete_func=self.remove

@@ -27,6 +27,7 @@ from natsctl.errors import (
 from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
 from natsctl.model.store import Deleted, Listed, Listing, Stored
 from natsctl.testing.memory import MemoryStore
+from natsctl.testing.time import VirtualTimeLoop
 from tests.support.stores.sample_objects import (
     THINGS,
     Thing,
@@ -379,6 +380,19 @@ class TestBegin:
         await collector.begin()
         assert BEGIN_S < clock() - began < BEGIN_S + 10
         assert not collector.evidence.remembered
+
+    async def test_a_start_tries_again_after_the_machine_has_slept(self, yard: Yard) -> None:
+        collector, loop = yard.collect(), asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        yard.memory.fail(StoreTimeoutError("no answer"))
+        beginning = asyncio.create_task(collector.begin())
+        await asyncio.sleep(0)
+        loop.jump(10 * BEGIN_S)
+        await asyncio.sleep(0.1)
+        assert not beginning.done()
+        yard.memory.fail(None)
+        await beginning
+        assert collector.evidence.remembered
 
     async def test_a_start_does_not_wait_for_a_store_that_refuses(self, yard: Yard) -> None:
         collector, clock = yard.collect(), asyncio.get_running_loop().time
