@@ -217,7 +217,9 @@ class Actions:
             self._roster, request.controller, request.objects, request.count
         )
         objects = "1 object" if applied.removed == 1 else f"{applied.removed} objects"
-        kept = [f"{one.orphan.name} kept: {one.reason}" for one in applied.kept]
+        kept = [
+            f"{kept_object.orphan.name} kept: {kept_object.reason}" for kept_object in applied.kept
+        ]
         message = f"{objects} of {request.controller} deleted"
         return Report(message=message, warnings=kept[:KEYS_MAX], result=applied)
 

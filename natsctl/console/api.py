@@ -226,8 +226,8 @@ def _revision(parameters: Parameters, name: str) -> int | None:
 
 
 def _query(parameters: Parameters) -> Query:
-    given = {name: text for name, text in parameters.items() if name in Query.__struct_fields__}
+    texts = {name: text for name, text in parameters.items() if name in Query.__struct_fields__}
     try:
-        return msgspec.convert({k: v for k, v in given.items() if v}, Query, strict=False)
+        return msgspec.convert({k: v for k, v in texts.items() if v}, Query, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"the query is not valid: {error}") from error

@@ -57,9 +57,9 @@ async def apply_garbage(roster: Roster, name: str, chosen: list[Choice], count: 
         orphan for orphan in plan.orphans if (orphan.kind, orphan.key, orphan.revision) in wanted
     )
     if len(orphans) != len(wanted):
-        gone = len(wanted) - len(orphans)
+        changed = len(wanted) - len(orphans)
         raise ConflictError(
-            f"nothing is deleted: {gone} of the chosen objects changed since they were shown"
+            f"nothing is deleted: {changed} of the chosen objects changed since they were shown"
         )
     removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
     return Applied(len(removed.orphans), list(removed.kept))

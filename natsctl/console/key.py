@@ -73,15 +73,15 @@ class KeyViews:
         daemons.controller(controller)
         check_key(key)
         errors: dict[str, Problem] = {}
-        explain, tree, where = await asyncio.gather(
+        explain, tree, object_bucket = await asyncio.gather(
             _part("explain", self._explain(controller, key), errors),
             _part("tree", self._tree(controller, key), errors),
             _part("object", self._keys.bucket_of(controller, bucket), errors),
         )
-        if where is None and tree is not None and tree.bucket:
-            where = tree.bucket
+        if object_bucket is None and tree is not None and tree.bucket:
+            object_bucket = tree.bucket
             errors.pop("object", None)
-        view = await self._stored(where, key, errors)
+        view = await self._stored(object_bucket, key, errors)
         if view.object is None and explain is not None and not explain.found:
             raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
         return msgspec.structs.replace(
@@ -129,11 +129,11 @@ class KeyViews:
 
         Raises `NotFoundError` if the bucket does not have a revision any more.
         """
-        where = await self._keys.bucket_of(controller, bucket) if controller else bucket
-        store = BucketStore(Bucket(self._connection, where))
+        object_bucket = await self._keys.bucket_of(controller, bucket) if controller else bucket
+        store = BucketStore(Bucket(self._connection, object_bucket))
         messages = await store.messages(check_key(key))
         if not messages:
-            raise NotFoundError(f"{where} has no {key}, and no revision of it")
+            raise NotFoundError(f"{object_bucket} has no {key}, and no revision of it")
         first, second = revisions
         after = _revision(messages, second or messages[-1].revision, key)
         earlier = [message for message in messages if message.revision < after.revision]
@@ -151,9 +151,11 @@ class KeyViews:
     async def _explain(self, controller: str, key: str) -> "_Explained":
         daemons = await self._roster.offering(Verb.EXPLAIN, controller)
         explanations = await daemons.explain(controller, key)
-        present = [one for one in explanations if one.present or one.past]
-        whole = any(one.here and one.member for one in explanations)
-        ids = {one.daemon.id for one in explanations}
+        present = [
+            explanation for explanation in explanations if explanation.present or explanation.past
+        ]
+        whole = any(explanation.here and explanation.member for explanation in explanations)
+        ids = {explanation.daemon.id for explanation in explanations}
         partial = None if whole else missing(daemons.running(controller), ids)
         return _Explained(present or explanations, bool(present), partial)
 

@@ -11,7 +11,7 @@ from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import cells_of, labels_of, object_in
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.model.selectors import Selector
-from natsctl.slices import Slices
+from natsctl.slices import in_order, in_slices
 
 Rank = Callable[[Message], Any]
 """Returns the place of an object in the order of a column; None if the object does not match."""
@@ -25,9 +25,8 @@ class Objects(Protocol):
         """The number of changes."""
         ...
 
-    @property
-    def keys(self) -> Sequence[str]:
-        """All keys."""
+    async def keys(self) -> Sequence[str]:
+        """Return all keys."""
         ...
 
     def changed_since(self, changes: int) -> Sequence[str] | None:
@@ -69,19 +68,19 @@ class Order:
             if changed is None:
                 await self._rank_all()
             else:
-                for key in dict.fromkeys(changed):
-                    self._move(key)
+                await in_slices(dict.fromkeys(changed), self._move)
 
     async def _rank_all(self) -> None:
-        slices, ranks = Slices(), dict[str, Any]()
-        for key in list(self._objects.keys):
+        ranks = dict[str, Any]()
+
+        def rank_key(key: str) -> None:
             rank = self._rank_of(key)
             if rank is not None:
                 ranks[key] = rank
-            if slices.over:
-                await slices.pause()
-        self._ranks = ranks
-        self._pairs = sorted((rank, key) for key, rank in ranks.items())
+
+        await in_slices(tuple(await self._objects.keys()), rank_key)
+        pairs = await in_order((rank, key) for key, rank in ranks.items())
+        self._ranks, self._pairs = ranks, pairs
 
     def _move(self, key: str) -> None:
         old, new = self._ranks.pop(key, None), self._rank_of(key)

@@ -14,7 +14,7 @@ from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import cells_of, headings_of
 from natsctl.model.schemas.field_paths import Columns
-from natsctl.slices import Slices
+from natsctl.slices import Slices, in_slices
 from natsctl.telemetry.hiding import abbreviated
 
 LIMIT_MAX = 200  # rows of a page
@@ -109,7 +109,7 @@ class Tables:
             await _completed(listing)
             total, keys = await self._ordered(listing, query, columns)
         else:
-            total, keys = _by_key(listing, query)
+            total, keys = await _by_key(listing, query)
         messages = await listing.messages(keys)
         shown = await _without_secrets(messages)
         headings = headings_of(shown, declared=columns)
@@ -128,7 +128,7 @@ class Tables:
             rows=[row(message) for message in shown],
             offset=query.offset,
             total=total,
-            keys=len(listing.keys),
+            keys=len(await listing.keys()),
             complete=listing.complete,
             note=_note(listing, shown),
         )
@@ -163,7 +163,7 @@ async def _without_secrets(messages: Sequence[Message]) -> list[Message]:
             shown.append(masked_message(message))
         else:
             shown.append(msgspec.structs.replace(message, value=NO_VALUE))
-        if slices.over:
+        if slices.is_over():
             await slices.pause()
     return shown
 
@@ -177,11 +177,15 @@ def _note(listing: Listing, shown: Sequence[Message]) -> str:
     return ""
 
 
-def _by_key(listing: Listing, query: Query) -> tuple[int, list[str]]:
+async def _by_key(listing: Listing, query: Query) -> tuple[int, list[str]]:
     """Return the number of matching keys, and those of the page, in the order of keys."""
-    keys = listing.keys
+    keys = await listing.keys()
     if query.search:
-        keys = [key for key in keys if query.search in key]
+        matching = list[str]()
+        await in_slices(
+            tuple(keys), lambda key: matching.append(key) if query.search in key else None
+        )
+        keys = matching
     start, stop = _range(query, len(keys))
     page = keys[start:stop]
     return len(keys), page[::-1] if query.descending else page

@@ -46,7 +46,7 @@ class EventStream(Generic[T]):
         return self
 
     async def __anext__(self) -> Event[T]:
-        if self._slices.over:
+        if self._slices.is_over():
             await self._slices.pause()  # neither the iteration nor the handling need to suspend
         try:
             return await self._subscription.next()
@@ -227,7 +227,9 @@ class Resource(Generic[T]):
     async def _run(self) -> None:
         store = await self._stores.open(self.kind)
         self._informer = Informer(store, self.kind, on_listed=self._listed)
-        await asyncio.gather(*(one.follow(self._informer) for one in self._subscriptions))
+        await asyncio.gather(
+            *(subscription.follow(self._informer) for subscription in self._subscriptions)
+        )
         await self._informer.run()
 
     async def _add(self, subscription: Subscription[T] | ReplayedSubscription[T]) -> None:

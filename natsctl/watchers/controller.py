@@ -39,7 +39,7 @@ from natsctl.watchers.retries import (
     opinionated_retry_dequeue_policy,
 )
 from natsctl.watchers.sources import Labels, Source
-from natsctl.watchers.subscriptions import ObjectListener, ResourceKinds
+from natsctl.watchers.subscriptions import ObjectListener, ResourceKinds, resync, resync_all
 from natsctl.watchers.watcher import ResourceWatcher
 
 _OPTIONS = {
@@ -102,8 +102,8 @@ class InformerController(Hosted):
         kube: ManifestStores | None = None,
     ) -> None:
         self.name = name or self.name or type(self).__name__.lower()
-        given = {"retry_policy": retry_policy, "workers": workers, "timeout_s": timeout_s}
-        check_options(self.name, _OPTIONS, {**given, "stop_timeout_s": stop_timeout_s})
+        options = {"retry_policy": retry_policy, "workers": workers, "timeout_s": timeout_s}
+        check_options(self.name, _OPTIONS, {**options, "stop_timeout_s": stop_timeout_s})
         self.workers = workers
         self._error_handler = error_handler
         self._timeout_s = timeout_s
@@ -213,16 +213,15 @@ class InformerController(Hosted):
         """Call the watchers with these objects, or all objects of this process, as at a start.
 
         If a watcher failed on an object, its retry is made at once instead. Returns the number of
-        objects.
+        objects. All objects follow after more urgent ones, a few at a time.
         """
-        priority = Priority.USER if keys else Priority.RESYNC
+        routes = self._resource_kinds.routes()
+        if not keys:
+            return sum(resync_all(deliveries, sources) for deliveries, sources in routes)
         resynced = set[str]()
-        for deliveries, sources in self._resource_kinds.routes():
-            cached = (source.informer.cache.keys() for source in sources)
-            requested = keys or sorted(set().union(*cached))
-            for key in filter(deliveries.holds, requested):
-                changes = [change for source in sources for change in source.create(key)]
-                deliveries.resync(key, changes, priority=priority)
+        for deliveries, sources in routes:
+            for key in filter(deliveries.holds, keys):
+                resync(deliveries, sources, key, priority=Priority.USER)
                 resynced.add(key)
         return len(resynced)
 

@@ -8,7 +8,6 @@ object, and never returns to an older state.
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -33,46 +32,11 @@ from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
 from natsctl.watchers.failed_calls import FailedCalls, Policies, Registration
 from natsctl.watchers.merged_changes import ObjectChange, merged, notify
+from natsctl.watchers.pending import Failed, Pending, Retry
 from natsctl.watchers.watcher import ResourceWatcher
 
 CHANGES_MAX = 100_000
 EARLY_S = 0.001  # a timer may fire this much too early
-
-
-class _Retry(msgspec.Struct, frozen=True):
-    """The changes of an object that one watcher has not processed, because the first one failed.
-
-    `due` is the time of the next call, by the event loop's clock.
-    """
-
-    registration: Registration
-    changes: tuple[ObjectChange, ...]
-    failures: int
-    error: Exception
-    due: float
-
-
-class _Failed(msgspec.Struct, frozen=True):
-    """A failed call, the failures in a row, and the delay of its retry; None if it is dropped."""
-
-    error: Exception
-    failures: int
-    delay_s: float | None
-
-
-_RetryKey = tuple[Registration, str]  # with the name of the kind, which all its parts share
-
-
-class _Pending:
-    """The pending changes and retries of one object, which has had some since a loop time.
-
-    A delivery without a failure sets the time again.
-    """
-
-    def __init__(self, since: float) -> None:
-        self.since = since
-        self.changes: deque[tuple[ObjectChange, tuple[Registration, ...]]] = deque()
-        self.retries: dict[_RetryKey, _Retry] = {}
 
 
 class Deliveries:
@@ -102,7 +66,8 @@ class Deliveries:
         self._history = SyncHistory(resource_kind) if history is None else history
         self._pausing = pausing
         self._changes_max = changes_max
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, Pending] = {}  # in the order of their `since`
+        self._retrying: dict[str, Pending] = {}  # those with retries
         self._change_count = 0
         self._loop: SyncLoop[str] | None = None
         self._only: OnlyKeys | None = None
@@ -149,7 +114,7 @@ class Deliveries:
             return
         pending = self._pending.get(change.key)
         if pending is None:
-            pending = self._pending[change.key] = _Pending(self.queue.now())
+            pending = self._pending[change.key] = Pending(self.queue.now())
         replaced: tuple[ObjectChange, ...] = ()
         if self._change_count >= self._changes_max and pending.changes:
             last, last_targets = pending.changes[-1]
@@ -182,24 +147,29 @@ class Deliveries:
         """Return whether this process delivers changes of the object."""
         return self._loop is None or self._loop.holdings.has(key)
 
+    def count(self, keys: Collection[str]) -> int:
+        """Return how many of the objects this process delivers the changes of."""
+        return len(keys) if self._loop is None else self._loop.holdings.count(keys)
+
     async def keep(self, holds: Callable[[str], bool]) -> None:
         """Drop the pending changes and retries of objects that this process does not hold."""
 
         def drop(key: str) -> None:
             pending = self._pending.pop(key, None)
+            self._retrying.pop(key, None)
             self._change_count -= 0 if pending is None else len(pending.changes)
 
         await retain(self._pending, holds, drop)
 
     def hasten_retries(self) -> None:
         """Retry at once the calls that failed because of a store, which may be available again."""
-        for key, pending in self._pending.items():
+        for key, pending in self._retrying.items():
             self._hasten(key, pending, Priority.RETRY, lambda error: isinstance(error, StoreError))
 
     def _hasten(
         self,
         key: str,
-        pending: _Pending,
+        pending: Pending,
         priority: Priority,
         selects: Callable[[Exception], bool],
     ) -> None:
@@ -215,19 +185,22 @@ class Deliveries:
             return 0
         return max((retry.failures for retry in pending.retries.values()), default=0)
 
-    def unanswered(self) -> list[float]:
-        """Return for how many seconds each object has had changes that a watcher must process.
+    @property
+    def unanswered(self) -> int:
+        """The number of objects with changes that a watcher must process."""
+        return len(self._pending)
 
-        Takes time in proportion to these objects.
-        """
-        now = _now()
-        return [now - pending.since for pending in self._pending.values()]
+    @property
+    def oldest_unanswered_s(self) -> float | None:
+        """For how many seconds one of these objects has had such changes; None without objects."""
+        oldest = next(iter(self._pending.values()), None)
+        return None if oldest is None else _now() - oldest.since
 
     def failures(self) -> dict[str, str]:
         """Return the errors of pending retries, by key."""
         return {
             key: error_text(retry.error)
-            for key, pending in self._pending.items()
+            for key, pending in self._retrying.items()
             for retry in pending.retries.values()
         }
 
@@ -264,12 +237,15 @@ class Deliveries:
                     await self._call(pending, retry.registration, retry.changes, retry.failures)
         self._enqueue_next(key, pending)
 
-    def _enqueue_next(self, key: str, pending: _Pending) -> None:
+    def _enqueue_next(self, key: str, pending: Pending) -> None:
         if self._pending.get(key) is not pending:
             return  # another process holds the object now
+        if not pending.retries:
+            self._retrying.pop(key, None)
         if pending.changes:
             if not pending.retries:
                 pending.since = _now()
+                self._pending[key] = self._pending.pop(key)
             self.queue.add(key)
         elif not pending.retries:
             del self._pending[key]
@@ -277,7 +253,7 @@ class Deliveries:
             self.queue.add(key, after=max(due - _now(), EARLY_S), priority=Priority.RETRY)
 
     async def _deliver(
-        self, pending: _Pending, registration: Registration, change: ObjectChange
+        self, pending: Pending, registration: Registration, change: ObjectChange
     ) -> None:
         """Deliver the change to one watcher, or merge it into the watcher's pending retry."""
         retry = pending.retries.get((registration, change.kind.name))
@@ -291,12 +267,11 @@ class Deliveries:
         if changes[0].supersedes(retry.changes[0]):
             await self._call(pending, registration, changes, retry.failures)
         else:
-            retry = msgspec.structs.replace(retry, changes=changes)
-            pending.retries[registration, change.kind.name] = retry
+            self._retry_later(pending, msgspec.structs.replace(retry, changes=changes))
 
     async def _call(
         self,
-        pending: _Pending,
+        pending: Pending,
         registration: Registration,
         changes: tuple[ObjectChange, ...],
         failures: int,
@@ -309,21 +284,28 @@ class Deliveries:
                 failed = await self._call_once(registration, changes[0], failures)
             except asyncio.CancelledError:
                 cancelled = StoppedError("the call was cancelled")
-                pending.retries[retry_key] = _Retry(
-                    registration, changes, failures, cancelled, _now()
+                self._retry_later(
+                    pending, Retry(registration, changes, failures, cancelled, _now())
                 )
                 raise
             if failed is not None and failed.delay_s is not None:
                 due = _now() + failed.delay_s
-                pending.retries[retry_key] = _Retry(
-                    registration, changes, failed.failures, failed.error, due
+                self._retry_later(
+                    pending, Retry(registration, changes, failed.failures, failed.error, due)
                 )
                 return
             changes, failures = changes[1:], 0
 
+    def _retry_later(self, pending: Pending, retry: Retry) -> None:
+        """Keep a retry, unless another process holds the object now."""
+        change = retry.changes[0]
+        pending.retries[retry.registration, change.kind.name] = retry
+        if self._pending.get(change.key) is pending:
+            self._retrying[change.key] = pending
+
     async def _call_once(
         self, registration: Registration, change: ObjectChange, failures: int
-    ) -> "_Failed | None":
+    ) -> Failed | None:
         """Call the watcher with the change; return its failure, None if it succeeds."""
         watcher, run = registration.watcher, self._begin(registration, change)
         with sync_span(self.resource_kind, partial(_span_facts, change, watcher)) as span:
@@ -341,7 +323,7 @@ class Deliveries:
                     failures = await self._past_failures(registration, change, error)
                 self._history.failed(run, error, _now(), failures=failures + 1, log_failure=False)
                 delay_s = self._failed_calls.delay(change, registration, error, failures + 1)
-                return _Failed(error, failures + failed, delay_s)
+                return Failed(error, failures + failed, delay_s)
         self._failed_calls.succeeded(change, registration)
         run.count_writes()
         self._history.succeeded(run, _now(), failed=failures > 0)

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.sync.host import Host
@@ -40,13 +39,15 @@ def status(host: Host, routes: Routes, *, has: Callable[[str], bool]) -> Status:
         key: error for deliveries, _ in routes for key, error in deliveries.failures().items()
     }
 
-    def count(cache: Cache[Any]) -> int:
-        return sum(map(has, cache.keys()))
-
-    unanswered = [age_s for deliveries, _ in routes for age_s in deliveries.unanswered()]
+    ages_s = [deliveries.oldest_unanswered_s for deliveries, _ in routes]
     return msgspec.structs.replace(
-        status_of(host, has, count),
+        status_of(host, has, len),
+        keys=sum(
+            deliveries.count(source.informer.cache.keys())
+            for deliveries, sources in routes
+            for source in sources
+        ),
         failing=failing,
-        unanswered=len(unanswered),
-        oldest_unanswered_s=max(unanswered, default=None),
+        unanswered=sum(deliveries.unanswered for deliveries, _ in routes),
+        oldest_unanswered_s=max((age_s for age_s in ages_s if age_s is not None), default=None),
     )

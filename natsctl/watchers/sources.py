@@ -1,6 +1,6 @@
 """Sources of changes for watchers: the objects of an informer that a selector matches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from natsctl.core.cache.deletion_markers import deleted_keys
@@ -63,9 +63,10 @@ class Source:
             return None
         return self._change(change.key, before, after)
 
-    def creates(self) -> list[ObjectChange]:
-        """Return a create for each selected object, sorted by key."""
-        return [change for key in sorted(self.informer.cache.keys()) for change in self.create(key)]
+    def creates(self) -> Iterator[ObjectChange]:
+        """Yield a create for each selected object; other tasks may run in between."""
+        for key in self.informer.cache.keys():  # noqa: SIM118 - a cache is no mapping
+            yield from self.create(key)
 
     def create(self, key: str) -> list[ObjectChange]:
         """Return a create for the object; none if it does not exist or is not selected."""

@@ -83,9 +83,16 @@ class ResourceKinds:
     def _number(self, watcher: ResourceWatcher) -> int:
         """Return the number of a new watcher among those of its class."""
         name = type(watcher).__name__
-        added = (one for some in self.deliveries.values() for one in some.registrations)
+        added = (
+            registration for some in self.deliveries.values() for registration in some.registrations
+        )
         return 1 + max(
-            (one.number for one in added if type(one.watcher).__name__ == name), default=0
+            (
+                registration.number
+                for registration in added
+                if type(registration.watcher).__name__ == name
+            ),
+            default=0,
         )
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
@@ -193,7 +200,7 @@ class ObjectListener:
         await self._deliveries.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
-        """See `AssignmentListener.gained`; objects are delivered before they change again."""
+        """See `AssignmentListener.gained`; each object is delivered in its newest state."""
 
         def add(change: ObjectChange) -> None:
             if gained(change.key):
@@ -203,6 +210,29 @@ class ObjectListener:
             await in_slices(source.creates(), add)
         for source in self._sources:
             await in_slices(await source.deletes(gained), add)
+
+
+def resync(
+    deliveries: Deliveries, sources: Sequence[Source], key: str, *, priority: Priority
+) -> None:
+    """Call the watchers with the object as at a start; make the retry of a failed call instead."""
+    changes = [change for source in sources for change in source.create(key)]
+    deliveries.resync(key, changes, priority=priority)
+
+
+def resync_all(deliveries: Deliveries, sources: Sequence[Source]) -> int:
+    """Resync every object of the resource kind, a few at a time; return how many there are."""
+
+    def add(key: str) -> None:
+        if deliveries.holds(key):
+            resync(deliveries, sources, key, priority=Priority.RESYNC)
+
+    count = 0
+    for source in sources:
+        keys = source.informer.cache.keys()
+        deliveries.queue.feed(keys, add)
+        count += deliveries.count(keys)
+    return count
 
 
 def _name(resource_kind: str | Kind[Any]) -> str:

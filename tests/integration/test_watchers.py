@@ -34,8 +34,8 @@ from tests.support.servers.nats_server import NatsServer
 class Named(RecordingWatcher):
     """Records only the kind of event and the key."""
 
-    async def record(self, what: str, seen: Snapshot[Any]) -> None:
-        await super().record(" ".join(what.split()[:2]), seen)
+    async def record(self, event: str, seen: Snapshot[Any]) -> None:
+        await super().record(" ".join(event.split()[:2]), seen)
 
 
 @asynccontextmanager

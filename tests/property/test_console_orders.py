@@ -24,8 +24,7 @@ class FakeObjects:
         self._log: list[str] = []
         self._messages: dict[str, Message] = {}
 
-    @property
-    def keys(self) -> Sequence[str]:
+    async def keys(self) -> Sequence[str]:
         return sorted(self._messages)
 
     def changed_since(self, changes: int) -> Sequence[str] | None:

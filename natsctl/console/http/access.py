@@ -92,5 +92,5 @@ def _name(host: str) -> str:
         return ""
 
 
-def _same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+def _same(presented: str, expected: str) -> bool:
+    return hmac.compare_digest(presented.encode(errors="replace"), expected.encode())

@@ -16,6 +16,7 @@ from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.store import Change
+from natsctl.slices import in_order
 
 BUCKETS_MAX = 4  # that are watched at a time; the one that was read longest ago is given up
 BYTES_MAX = 512 * 1024 * 1024  # of a bucket whose values are kept
@@ -53,6 +54,7 @@ class Listing:
         self._synced = self._informer.cache.synced
         self._named = asyncio.Event() if names_first else self._synced
         self._order: list[str] | None = None
+        self._ordering = asyncio.Lock()
         self._log = deque[str](maxlen=LOG_MAX)  # the keys that changed last
         self._listeners: list[OnKey] = []
         self._task = asyncio.create_task(self._run(), name=f"watch of {bucket.name}")
@@ -94,14 +96,20 @@ class Listing:
         if not event.is_set() and self._informer.failure is not None:
             raise self._informer.failure
 
-    @property
-    def keys(self) -> list[str]:
-        """All keys in order; do not change the list."""
+    async def keys(self) -> list[str]:
+        """Return all keys in order; do not change the list."""
         if not self.complete:
             return self._names
-        if self._order is None:
-            self._order = sorted(self._informer.cache.keys())
-        return self._order
+        async with self._ordering:
+            while self._order is None:
+                seen = self.changes
+                ordered = await in_order(self._informer.cache.keys())
+                changed = self.changed_since(seen)
+                if changed is not None:  # otherwise too much has changed since
+                    self._order = ordered
+                    for key in changed:
+                        self._place(key)
+            return self._order
 
     def changed_since(self, changes: int) -> list[str] | None:
         """Return the keys of all changes after that number; None if they are not known any more."""
@@ -140,7 +148,7 @@ class Listing:
 
     async def _run(self) -> None:
         if self._named is not self._synced:
-            self._names = sorted(await self.bucket.keys(self._pattern))
+            self._names = await in_order(await self.bucket.keys(self._pattern))
             self._named.set()
         async with self._informer.subscribe(self._changed):
             await self._informer.run(is_final=lambda error: isinstance(error, StoreMissingError))
@@ -153,15 +161,22 @@ class Listing:
     def _changed(self, change: Change[Any]) -> None:
         self.changes += 1
         self._log.append(change.key)
-        if self._order is not None and (change.before is None) is not (change.after is None):
-            place = bisect_left(self._order, change.key)
-            is_listed = self._order[place : place + 1] == [change.key]
-            if change.after is not None and not is_listed:
-                self._order.insert(place, change.key)
-            elif change.after is None and is_listed:
-                del self._order[place]
+        if (change.before is None) is not (change.after is None):
+            self._place(change.key)
         for on_key in self._listeners:
             on_key(change.key)
+
+    def _place(self, key: str) -> None:
+        """Add the key to the order if it exists; otherwise remove it."""
+        order = self._order
+        if order is None:
+            return
+        place, exists = bisect_left(order, key), key in self._informer.cache
+        is_listed = order[place : place + 1] == [key]
+        if exists and not is_listed:
+            order.insert(place, key)
+        elif is_listed and not exists:
+            del order[place]
 
 
 class Listings:

@@ -107,5 +107,32 @@ async def test_without_watchers_no_change_is_queued(recording: RecordingWatcher)
     assert deliveries.queue.idle
 
 
+async def test_the_oldest_unanswered_change_is_that_of_the_slowest_object(
+    recording: RecordingWatcher,
+) -> None:
+    deliveries = bounded(recording, 10)
+    enqueue(deliveries, "athens", None, "one")
+    await asyncio.sleep(3)
+    enqueue(deliveries, "berlin", None, "one")
+    await asyncio.sleep(2)
+    assert deliveries.unanswered == 2
+    assert deliveries.oldest_unanswered_s == pytest.approx(5)
+
+
+async def test_an_object_with_more_changes_is_unanswered_since_its_last_delivery(
+    recording: RecordingWatcher,
+) -> None:
+    recording.takes_s = 4
+    deliveries = bounded(recording, 10)
+    enqueue(deliveries, "athens", None, "one")
+    enqueue(deliveries, "athens", "one", "two")
+    await asyncio.sleep(3)
+    task = asyncio.create_task(deliveries.loop("things", timeout_s=60).run(no_wait))
+    await asyncio.sleep(6)
+    assert deliveries.oldest_unanswered_s == pytest.approx(2)
+    deliveries.queue.shut_down(drain=False)
+    await task
+
+
 async def no_wait() -> None:
     """Return at once: nothing has to be synced."""
