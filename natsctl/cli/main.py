@@ -180,6 +180,7 @@ def run(args: Sequence[str]) -> int:
 def _run(args: Sequence[str]) -> int:
     """Run a command, report its error, and return its exit status."""
     try:
+        _check_encoding(args)
         status = get_command(app).main(_with_help(args), prog_name="natsctl", standalone_mode=False)
     except typer.TyperException as error:
         report_error(explain_usage(error))
@@ -191,6 +192,16 @@ def _run(args: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - `report` distinguishes the errors
         return report(error)
     return status or 0
+
+
+def _check_encoding(args: Sequence[str]) -> None:
+    """Raise `UsageError` for an argument with bytes that are not UTF-8."""
+    for number, argument in enumerate(args, 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            message = f"argument {number} is not UTF-8; a value of other bytes can be in a file"
+            raise UsageError(message) from None
 
 
 def _with_help(args: Sequence[str]) -> list[str]:

@@ -60,6 +60,11 @@ def decode(data: bytes | msgspec.Raw) -> object:
     return _decoder.decode(data)
 
 
+def decode_lines(data: bytes) -> list[object]:
+    """Return the value of each line in *data*; raises as `msgspec.json.decode` does."""
+    return _decoder.decode_lines(data)
+
+
 def decode_object(data: bytes) -> dict[str, object]:
     """Return the JSON object in *data*; raises as `msgspec.json.decode` does."""
     return _object_decoder.decode(data)

@@ -10,7 +10,9 @@ from typing import Final
 from natsctl.errors import InvalidKeyError
 from natsctl.telemetry.hiding import quoted
 
-_KEY = re.compile(rb"(?!_kv)[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*+\Z")
+is_key = re.compile(rb"(?!_kv)[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*+\Z").match
+"""Returns a true value for the bytes of a legal key, see `legal`."""
+
 KEY_RULE: Final = (
     "a key has only letters, digits and -/_=. "
     "with no '.' at its ends or twice in a row, and does not begin with '_kv'"
@@ -23,7 +25,7 @@ def legal(key: str | bytes) -> bool:
     Keys with wildcards, with empty tokens, or with the reserved prefix `_kv` are invalid.
     """
     raw = key if isinstance(key, bytes) else key.encode(errors="replace")
-    return _KEY.match(raw) is not None
+    return is_key(raw) is not None
 
 
 def check_key(key: str) -> str:

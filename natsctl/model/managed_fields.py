@@ -70,8 +70,8 @@ def same_family(manager: str, other: str) -> bool:
 def union(fields: Iterable[Document]) -> Document:
     """Return a `FieldsV1` with the fields of all these."""
     result: Document = {}
-    for one in fields:
-        for name, nested in one.items():
+    for field_set in fields:
+        for name, nested in field_set.items():
             existing = result.get(name)
             if isinstance(existing, dict) and isinstance(nested, dict):
                 result[name] = union((existing, nested))

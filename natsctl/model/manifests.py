@@ -179,6 +179,15 @@ class KubeKind(Kind[T]):
             return (obj.get("apiVersion"), obj.get("kind")) == (self.api_version, self.kind)
         return super().describes(obj)
 
+    def key_of(self, manifest: Document) -> str:
+        """Return the key of the manifest's object, which a store checks before it sends anything.
+
+        A manifest without a namespace is in the namespace of this kind, if it has any.
+        """
+        metadata = documents.metadata_of(manifest)
+        namespace = metadata.get("namespace") or self.namespace or ""
+        return joined(str(namespace), str(metadata.get("name") or ""))
+
     def reference(self, value: bytes) -> Reference:
         """Return a reference to the stored object."""
         metadata = self.metadata(value)

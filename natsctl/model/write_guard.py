@@ -28,14 +28,14 @@ class WriteGuard:
         *kind* is None for a request to the JetStream API that changes something.
         """
 
-    async def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> T:
+    def send(self, kind: Kind[Any] | None, write: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Call *write*, which may wait before it sends something, and return its result.
 
         Raises what `check` raises. A subclass that forbids writes after a while cancels *write*
         instead of letting it go on after that.
         """
         self.check(kind)
-        return await write()
+        return write()
 
     def may_record(self, key: str) -> bool:  # noqa: ARG002 - every key
         """Return whether events about this key of the controller may be recorded now."""

@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ MASK = "***"
 TEXT_MAX = 4_000  # characters of a text
 ERROR_MAX = 2_000  # characters of an error
 TRACEBACK_MAX = 32_000  # characters of a traceback
+MEMBERS_MAX = 3  # errors of an exception group
 VALUE_MAX = 100  # characters of a value that a message quotes
 OVERLAP = 1_000  # characters after a cut that are searched for the rest of a secret
 
@@ -52,7 +54,7 @@ class Hider:
         """Return the text with `***` in place of each secret.
 
         A text longer than *limit* is cut, and the number of missing characters is added. A secret
-        at the cut is hidden completely.
+        at the cut is hidden completely. A surrogate that UTF-8 cannot encode becomes U+FFFD.
         """
         cut = len(text) > limit
         if not cut and self._is_harmless(text):
@@ -64,6 +66,7 @@ class Hider:
         if cut or _may_look_like_a_secret(window):
             for pattern in _patterns(cut=cut):
                 window, end = _masked(pattern, window, end)
+        window = _encodable(window)
         return f"{window[:end]}… ({len(text) - limit} more characters)" if cut else window
 
     def _is_harmless(self, text: str) -> bool:
@@ -147,12 +150,34 @@ def quoted(value: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the type and the message of an error, cut and without secrets."""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - a user's `__str__` may raise anything
-        text = f"{type(error).__name__}, whose message cannot be read"
+    """Return the type and the message of an error, cut and without secrets.
+
+    The text of an exception group ends with its first `MEMBERS_MAX` errors.
+    """
+    text = _typed_message(error)
+    if isinstance(error, BaseExceptionGroup):
+        members = list(islice(_members(error), MEMBERS_MAX))
+        text = f"{text}: {'; '.join(map(_typed_message, members))}"
     return hidden(text, limit=ERROR_MAX)
+
+
+def _typed_message(error: BaseException) -> str:
+    """Return the type of an error, and its message if it has one."""
+    name = type(error).__name__
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a user's `__str__` may raise anything
+        return f"{name}, whose message cannot be read"
+    return f"{name}: {message}" if message else name
+
+
+def _members(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the errors of a group and of the groups in it."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _members(error)
+        else:
+            yield error
 
 
 def shortened(text: str, limit: int) -> str:
@@ -181,6 +206,16 @@ def enumerated(texts: Sequence[str], limit: int) -> str:
     """Return the first *limit* texts, separated by commas, and the number of the others."""
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
     return ", ".join(texts[:limit]) + more
+
+
+def _encodable(text: str) -> str:
+    """Return the text, in the same length, with U+FFFD in place of each surrogate.
+
+    Names of files and output of programs have surrogates in place of bytes that are not UTF-8.
+    """
+    if text.isascii():
+        return text
+    return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
 
 
 def _may_look_like_a_secret(text: str) -> bool:

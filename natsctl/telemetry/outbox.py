@@ -168,7 +168,8 @@ class Outbox(Generic[E]):
             self.counts.merged += 1
             return
         make = first if recent is None else partial(again, recent)
-        has_room = self.pending < PENDING_MAX or (urgent and bool(self._others))
+        others = len(self._others)
+        has_room = len(self._urgent) + others < PENDING_MAX or (urgent and others > 0)
         if has_room and self._budget.take(about):
             if recent is not None:
                 del self._sent[identity]
@@ -182,7 +183,7 @@ class Outbox(Generic[E]):
 
     def _enqueue(self, queue: _Queue[E], identity: Hashable, pending: _Pending[E]) -> None:
         queue[identity] = pending
-        if self.pending > PENDING_MAX and self._others:
+        if len(self._urgent) + len(self._others) > PENDING_MAX and self._others:
             self._others.popitem(last=False)
             self.counts.dropped += 1
         self._wake.set()
@@ -293,6 +294,10 @@ class Outbox(Generic[E]):
             else:
                 log.warning("cannot send event", object=about, error=error)
                 await asyncio.sleep(PAUSE_S)
+        except Exception:
+            self.counts.dropped += 1
+            self._sent.pop(identity, None)
+            log.exception("cannot send event", object=about)
         else:
             self.counts.sent += 1
             if identity not in queue and identity not in self._delayed:

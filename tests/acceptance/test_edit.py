@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.cli import forked_command
+from tests.support.cli.forked_process import FORKS
 from tests.support.cli.natsctl_command import Natsctl, Result
 from tests.support.cli.scripted_editor import Editor
 from tests.support.servers.nats_server import NatsServer
@@ -20,6 +22,7 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Editor:
     created = Editor(tmp_path / "editor")
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", created.command)
+    monkeypatch.setenv(forked_command.VARIABLE, FORKS.address)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return created
 

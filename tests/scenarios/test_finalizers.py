@@ -201,6 +201,20 @@ async def test_an_object_deleted_despite_its_finalizer_is_cleaned_up_with_its_la
         assert client.parts.keys() == ["bar.main"]
 
 
+async def test_the_last_state_of_a_deleted_object_is_kept_until_it_is_cleaned_up() -> None:
+    world = ExternalSystem()
+    world.failure = RuntimeError("no")
+    controller = Builders(world)
+    async with running(controller) as harness:
+        client = await built(harness, "shop")
+        await client.apps.delete("shop")
+        await asyncio.sleep(1)
+        assert list(controller.apps.deleted_states) == ["shop"]
+        world.failure = None
+        await harness.run_until_idle()
+        assert controller.apps.deleted_states == {}
+
+
 async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> None:
     world = ExternalSystem()
     async with running(Builders(world)) as harness:

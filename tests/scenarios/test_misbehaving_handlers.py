@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -172,6 +172,56 @@ async def check_that_only_bad_fails(surface: Open, error: BaseException) -> None
         await put(stores, "good")
         await asyncio.sleep(0.1)
     assert handled.count("bad") > 1
+    assert handled.count("good") == 1
+
+
+def own_task() -> "asyncio.Task[Any]":
+    """Return the present task."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def cancel_and_wait() -> None:
+    """Cancel the own task, and wait."""
+    own_task().cancel()
+    await asyncio.sleep(1)
+
+
+async def cancel_and_return() -> None:
+    """Cancel the own task, and wait for nothing."""
+    own_task().cancel()
+
+
+async def time_out_as_old_libraries_do() -> None:
+    """Cancel the own task by a timer, and do not count the cancellation as handled."""
+    asyncio.get_running_loop().call_later(0.001, own_task().cancel)
+    try:
+        await asyncio.sleep(1)
+    except asyncio.CancelledError:
+        raise TimeoutError from None
+
+
+@on("controller", "watchers", "managed", "dynamic")
+@pytest.mark.parametrize(
+    "cancels", [cancel_and_wait, cancel_and_return, time_out_as_old_libraries_do]
+)
+async def test_a_handler_that_cancels_its_own_task_affects_its_own_key_only(
+    surface: Open, cancels: Callable[[], Awaitable[None]]
+) -> None:
+    handled: list[str] = []
+
+    async def handle(key: str) -> None:
+        handled.append(key)
+        if key.startswith("bad"):
+            await cancels()
+
+    async with surface(handle) as stores:
+        for number in range(20):  # more than there are workers
+            await put(stores, f"bad-{number}")
+        await asyncio.sleep(1.5)
+        await put(stores, "good")
+        await asyncio.sleep(0.1)
     assert handled.count("good") == 1
 
 

@@ -43,7 +43,9 @@ class Cluster:
 
     async def condition(self, key: str, condition_type: str) -> dict[str, str] | None:
         conditions = (await self.status(key))["conditions"]
-        return next((each for each in conditions if each["type"] == condition_type), None)
+        return next(
+            (candidate for candidate in conditions if candidate["type"] == condition_type), None
+        )
 
     async def edit(self, store: MemoryManifestStore, key: str, **changes: object) -> None:
         """Change an object as `kubectl edit` does."""

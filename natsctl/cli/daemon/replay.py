@@ -10,7 +10,7 @@ from natsctl.cli.framework.command import App, interruptible
 from natsctl.cli.framework.controller_options import ControllerOption
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.output.terminal import write_line
-from natsctl.core.recording.document import decode_recording
+from natsctl.core.recording.document import read_recording
 from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
 
@@ -46,7 +46,7 @@ def replay(
     Exit codes: 0 if the sync succeeds now, 1 if it fails as recorded, 3 if a read was not recorded,
     4 if the sync fails in another way.
     """
-    recorded = decode_recording(file.read_bytes())
+    recorded = read_recording(file)
     kind = type(load_runnable_controller(controller))
     with interruptible():
         replayed = replay_recording(recorded, kind)

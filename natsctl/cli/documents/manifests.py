@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from natsctl.cli.documents.parsing import yaml_documents
+from natsctl.cli.documents.parsing import documents
 from natsctl.cli.documents.values import NewValue, read_bytes, value_of_document
 from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.jetstream.bucket.codec import stream_of
@@ -27,9 +27,10 @@ class KeyDocument(msgspec.Struct, frozen=True):
 def read_documents(files: Sequence[str]) -> list[KeyDocument]:
     """Return the documents of all files, in order.
 
-    A file contains YAML or JSON: any number of documents, or lists of documents. `-` is standard
-    input, and a folder stands for its YAML and JSON files. Raises `UsageError` that names the file
-    and the number of an invalid document.
+    A file contains YAML, JSON or lines of JSON: any number of documents, or lists of documents, as
+    `natsctl list` and `natsctl watch` write them. `-` is standard input, and a folder stands for
+    its YAML and JSON files. Raises `UsageError` that names the file and the number of an invalid
+    document.
     """
     return [_named(file, number, document) for file, number, document in _numbered(files)]
 
@@ -79,7 +80,7 @@ def _named(file: str, number: int, document: object) -> KeyDocument:
 
 def _parsed(data: bytes, name: str) -> Iterator[object]:
     try:
-        for document in yaml_documents(data):
+        for document in documents(data):
             if isinstance(document, list):
                 yield from document
             elif document is not None:

@@ -1,7 +1,8 @@
 """Parses JSON and YAML that users write, up to a maximum depth."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -14,6 +15,7 @@ from natsctl.model.exact_json import number
 NESTED_MAX = 100
 """Levels of nesting in YAML; a deeper document would exhaust the stack of libyaml."""
 
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -44,10 +46,8 @@ class NestedError(yaml.YAMLError):
 
 def parsed_or_none(data: bytes) -> object:
     """Return the value of JSON or YAML; None if *data* is neither."""
-    try:
+    with suppress(*_NO_JSON):
         return exact_json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
     try:
         return parsed_yaml(data)
     except (yaml.YAMLError, UnicodeDecodeError):
@@ -63,10 +63,18 @@ def parsed_yaml(data: bytes | str) -> object:
     return yaml.load(data, Loader=_PreciseErrorLoader)  # noqa: S506 - it is a safe loader
 
 
-def yaml_documents(data: bytes) -> Iterator[object]:
-    """Yield the values of YAML documents; raises as `parsed_yaml` does."""
+def documents(data: bytes) -> Iterable[object]:
+    """Return the value of JSON, of each line of JSON, or of each YAML document.
+
+    Raises as `parsed_yaml` does, also during the iteration.
+    """
+    with suppress(*_NO_JSON):
+        return [exact_json.decode(data)]
+    with suppress(*_NO_JSON):
+        return exact_json.decode_lines(data)
     _check_nesting(data)
-    yield from yaml.load_all(data, Loader=_FastLoader)
+    all_documents: Iterator[object] = yaml.load_all(data, Loader=_FastLoader)
+    return all_documents
 
 
 def fault(data: bytes) -> str:

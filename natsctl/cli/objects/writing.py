@@ -86,10 +86,9 @@ class _Shown(Target, frozen=True):
     ) -> Store:
         """See `Target.store`."""
         kind = await self._kind(bucket, value_type)
+        creates = None if create is None else False  # a dry run creates no bucket
         try:
-            opened = await existing_bucket(
-                self.connection, bucket, create=False if create else create
-            )
+            opened = await existing_bucket(self.connection, bucket, create=creates)
         except StoreMissingError:
             if not create:
                 raise
@@ -160,13 +159,13 @@ class DryRun(msgspec.Struct, frozen=True):
                 nats.connection, planned(nats=nats, kube=None, key_of=lambda: ""), self.output
             )
             yield target
-            made = None
+            made_plan = None
             if self.controller is not None:
-                made = await self._plan(self.controller, target)
+                made_plan = await self._plan(self.controller, target)
             if self.output == "json":
-                write_json(_Change(target.actions, UNSET if made is None else made.plan))
-            if made is not None:
-                self._show_plan(made)
+                write_json(_Change(target.actions, UNSET if made_plan is None else made_plan.plan))
+            if made_plan is not None:
+                self._show_plan(made_plan)
 
     async def _plan(self, path: str, target: _Shown) -> "MadePlan":
         """Return what the controller would do after the changes of the command."""
@@ -191,9 +190,9 @@ class DryRun(msgspec.Struct, frozen=True):
                 owner_names=self.stores.owner_names,
             )
 
-    def _show_plan(self, made: "MadePlan") -> None:
+    def _show_plan(self, made_plan: "MadePlan") -> None:
         from natsctl.cli.output.plans import exit_with_plan, write_plan  # noqa: PLC0415
 
         if self.output == "text":
-            write_plan(made, "tree")
-        exit_with_plan(made.plan, exit_code=False)
+            write_plan(made_plan, "tree")
+        exit_with_plan(made_plan.plan, exit_code=False)

@@ -65,11 +65,11 @@ async def plan(
     """
     selected = check_keys(keys or ())
     if CONTROLLER_NAME.fullmatch(controller):
-        made = await _plan_in_daemon(stores, controller, selected, output)
+        made_plan = await _plan_in_daemon(stores, controller, selected, output)
     else:
-        made = await _plan_here(stores, controller, selected, verbose=verbose)
-    write_plan(made, output)
-    exit_with_plan(made.plan, exit_code=exit_code)
+        made_plan = await _plan_here(stores, controller, selected, verbose=verbose)
+    write_plan(made_plan, output)
+    exit_with_plan(made_plan.plan, exit_code=exit_code)
 
 
 async def _plan_in_daemon(

@@ -41,21 +41,21 @@ def planning_bar() -> Iterator[Progress]:
         yield show
 
 
-def write_plan(made: MadePlan, output: PlanOutput) -> None:
+def write_plan(made_plan: MadePlan, output: PlanOutput) -> None:
     """Write a plan."""
     match output:
         case "json":
-            write_json(made.plan)
+            write_json(made_plan.plan)
         case "diff":
-            for change in made.changes:
+            for change in made_plan.changes:
                 write_unified(f"{change.kind}/{change.key}", change.before, change.after)
-            _write_reasons(made.plan)
-            write_notice(str(made.plan.summary))
+            _write_reasons(made_plan.plan)
+            write_notice(str(made_plan.plan.summary))
         case "tree":
-            for key, key_plan in made.plan.keys.items():
+            for key, key_plan in made_plan.plan.keys.items():
                 _write_key(key, key_plan)
-            _write_garbage(made.plan)
-            write_line(str(made.plan.summary))
+            _write_garbage(made_plan.plan)
+            write_line(str(made_plan.plan.summary))
 
 
 def exit_with_plan(plan: Plan, *, exit_code: bool) -> None:

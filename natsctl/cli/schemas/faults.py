@@ -136,8 +136,11 @@ def _of_union(error: Any, path: str) -> Iterator[Fault]:
     fitting = [
         inner
         for inner in branches.values()
-        if not any(_is_mismatch(one) and len(one.absolute_path) == depth for one in inner)
-        and not any(_is_other_tag(one, error) for one in inner)
+        if not any(
+            _is_mismatch(inner_error) and len(inner_error.absolute_path) == depth
+            for inner_error in inner
+        )
+        and not any(_is_other_tag(inner_error, error) for inner_error in inner)
     ]
     if fitting:
         for inner in min(fitting, key=len):
@@ -150,10 +153,10 @@ def _of_union(error: Any, path: str) -> Iterator[Fault]:
         yield Fault(_inner(path, name), f"must be one of {known}")
         return
     types = dict.fromkeys(
-        _name(one.validator_value)
+        _name(inner_error.validator_value)
         for inner in branches.values()
-        for one in inner
-        if one.validator == "type" and len(one.absolute_path) == depth
+        for inner_error in inner
+        if inner_error.validator == "type" and len(inner_error.absolute_path) == depth
     )
     expected = " or ".join(types) or "another value"
     yield Fault(path, f"expected {expected}, not {_shown(error.instance)}")

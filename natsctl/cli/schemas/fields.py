@@ -140,7 +140,9 @@ class Fields:
         if kind == "object":
             return str(schema.get("title", "object"))
         if kind is None and "enum" in schema:
-            return "string" if all(isinstance(one, str) for one in schema["enum"]) else "integer"
+            return (
+                "string" if all(isinstance(value, str) for value in schema["enum"]) else "integer"
+            )
         return str(kind or "any")
 
     def unknown(self, document: object) -> Iterator[UnknownField]:

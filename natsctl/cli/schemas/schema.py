@@ -58,7 +58,9 @@ async def schema(
         return
     if selected is not None:
         write_notice(f"{selected.kind} is declared by {selected.source}")
-    printed = selected.schema if selected else {one.kind: one.schema for one in schemas}
+    printed = (
+        selected.schema if selected else {published.kind: published.schema for published in schemas}
+    )
     if output == "yaml":
         write_yaml([printed])
     else:

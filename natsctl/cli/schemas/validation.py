@@ -89,7 +89,7 @@ class Validator:
         schema, document = schema_for(self._schemas, key), _document_of(new)
         if schema is not None:
             missing = faults(schema.schema, document)
-            self._reject(key, schema, [one for one in missing if _is_missing(one, document)])
+            self._reject(key, schema, [fault for fault in missing if _is_missing(fault, document)])
 
     def _reject(self, key: str, schema: KindSchema, invalid: Sequence[Fault]) -> None:
         """Raise `InvalidObjectError` that names the faults, or warn of each."""
@@ -134,5 +134,5 @@ def _is_given(fault: Fault, document: object) -> bool:
 
 def _is_missing(fault: Fault, document: object) -> bool:
     """Return whether the fault is a missing field of the whole document, apart from the status."""
-    given = _is_given(fault, document)
-    return not given and isinstance(document, dict) and fault.first != STATUS
+    is_given = _is_given(fault, document)
+    return not is_given and isinstance(document, dict) and fault.first != STATUS

@@ -120,16 +120,24 @@ def keys_of_dead(name: str) -> list[tuple[str, str]]:
 
 
 def _created(path: Path, size: int) -> BinaryIO:
-    """Create and lock a file, which gets its name last, so that it never seems to be dead."""
+    """Create and lock a file, which gets its name last, so that it never seems to be dead.
+
+    A write to a mapped page without a block on the disk would kill the process, so the file has all
+    its blocks from the beginning.
+    """
     hidden = path.with_suffix(".new")
-    file = hidden.open("w+b")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(size)
-        hidden.rename(path)
+        hidden.write_bytes(bytes(size))
+        file = hidden.open("r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            hidden.rename(path)
+        except OSError:
+            file.close()
+            raise
     except OSError:
-        file.close()
-        hidden.unlink(missing_ok=True)
+        with suppress(OSError):
+            hidden.unlink(missing_ok=True)
         raise
     return file
 

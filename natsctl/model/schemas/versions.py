@@ -112,7 +112,9 @@ class Versions(Generic[T]):
         ]
         if not readings:
             return _Reading(self._newest, self._newest.decode(value))  # raises the reason
-        return min(readings, key=lambda one: (one.unknown, one.version.number != number))
+        return min(
+            readings, key=lambda reading: (reading.unknown, reading.version.number != number)
+        )
 
     def _upgraded(self, reading: _Reading) -> T:
         version, old = reading.version, reading.obj

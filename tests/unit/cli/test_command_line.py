@@ -235,3 +235,13 @@ def test_a_supervisor_loads_neither_clients_nor_controllers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "args", [["put", "shops", "a", '{"text": "\udcff"}'], ["pause", "a", "--reason", "\udcff"]]
+)
+def test_an_argument_that_is_not_utf_8_is_refused_by_its_number(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(args) == 2
+    assert "argument 4 is not UTF-8" in capsys.readouterr().err

@@ -66,7 +66,7 @@ class TestDecoding:
         assert APPS.decode(b'{"spec": {"text": "hi", "x": 1}, "y": 2}').spec == AppSpec("hi")
 
     @pytest.mark.parametrize(
-        ("value", "where"),
+        ("value", "path"),
         [
             (b"", "not a valid App"),
             (b"{}", "missing required field `spec`"),
@@ -76,9 +76,9 @@ class TestDecoding:
         ],
     )
     def test_an_invalid_object_is_refused_with_the_path_of_the_mistake(
-        self, value: bytes, where: str
+        self, value: bytes, path: str
     ) -> None:
-        with pytest.raises(InvalidObjectError, match=where):
+        with pytest.raises(InvalidObjectError, match=path):
             APPS.decode(value)
         assert not APPS.valid(value)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from natsctl import InvalidKeyError, kube, kv
+from natsctl.model.manifests import KubeKind, Manifest
 from natsctl.model.selectors import Selector
 from natsctl.testing.memory import MemoryStores
 
@@ -39,6 +40,20 @@ def test_a_key_outside_a_part_is_refused() -> None:
         kube("v1", "Secret", namespace="x").only("y/a")
     with pytest.raises(InvalidKeyError):
         kube("v1", "Secret", name="b").only("x/a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "metadata", "key"),
+    [
+        (kube("v1", "Secret"), {"name": "a", "namespace": "x"}, "x/a"),
+        (kube("v1", "Secret", namespace="x"), {"name": "a"}, "x/a"),
+        (kube("v1", "Node"), {"name": "n1"}, "n1"),
+    ],
+)
+def test_the_key_of_a_manifest_has_the_namespace_of_the_manifest_or_of_its_kind(
+    kind: KubeKind[Manifest], metadata: dict[str, str], key: str
+) -> None:
+    assert kind.key_of({"metadata": metadata}) == key
 
 
 def test_selectors_of_nested_parts_are_combined() -> None:

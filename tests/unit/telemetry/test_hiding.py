@@ -120,6 +120,24 @@ def test_a_long_error_message_is_cut() -> None:
     assert len(error_text(ValueError("a" * 1_000_000))) < ERROR_MAX + 100
 
 
+def test_a_text_with_surrogates_can_be_encoded() -> None:
+    shown = error_text(ValueError("a file \udcff of nats://ann:\udcff@desk"))
+    assert shown == "ValueError: a file \ufffd of nats://***@desk"
+
+
+def test_the_text_of_an_error_without_a_message_is_its_type() -> None:
+    assert error_text(MemoryError()) == "MemoryError"
+
+
+def test_the_text_of_an_exception_group_ends_with_its_first_errors() -> None:
+    inner = ExceptionGroup("of disks", [KeyError("size"), OSError("nats://ann:hush@hub is away")])
+    group = ExceptionGroup("unhandled", [ValueError("no name"), inner, LookupError("the fourth")])
+    assert error_text(group) == (
+        "ExceptionGroup: unhandled (3 sub-exceptions): ValueError: no name; KeyError: 'size'; "
+        "OSError: nats://***@hub is away"
+    )
+
+
 def test_a_value_is_quoted_briefly_and_without_secrets() -> None:
     assert quoted("a'b") == repr("a'b")
     assert quoted(f"token {JWT}") == "'token ***'"

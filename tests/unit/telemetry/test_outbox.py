@@ -31,7 +31,7 @@ class Sender:
     def __init__(self) -> None:
         self.sent: list[Event] = []
         self.slow_s = 0.0
-        self.error: StoreError | None = None
+        self.error: Exception | None = None
 
     async def __call__(self, event: Event) -> Event:
         await asyncio.sleep(self.slow_s)
@@ -126,6 +126,18 @@ class TestCounting:
         await asyncio.sleep(2)
         assert sender.sent == [("no", 1)]
         assert outbox.counts.dropped == 1
+
+    async def test_events_that_cannot_be_encoded_stop_no_others(
+        self, outbox: Outbox[Event], sender: Sender, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        sender.error = UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
+        add(outbox, "no")
+        await asyncio.sleep(2)
+        sender.error = None
+        add(outbox, "yes")
+        await asyncio.sleep(2)
+        assert sender.sent == [("yes", 1)]
+        assert "cannot send event" in caplog.text
 
     async def test_events_are_counted_by_outcome(
         self, outbox: Outbox[Event], sender: Sender

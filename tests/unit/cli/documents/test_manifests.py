@@ -25,6 +25,18 @@ def test_read_documents_keeps_the_order_of_files_lists_and_documents(tmp_path: P
     assert manifests[1].new == DesiredObject({"spec": {"a": 1}})
 
 
+def test_read_documents_reads_lines_of_json(tmp_path: Path) -> None:
+    file = tmp_path / "changes"
+    lines = [
+        '{"bucket": "x", "key": "one", "value": 1.10}',
+        '{"bucket": "x", "key": "two", "value": 2}',
+    ]
+    file.write_text("\n\n".join(lines))
+    documents = read_documents([str(file)])
+    assert names(documents) == ["x/one", "x/two"]
+    assert documents[0].new == RawValue(b"1.10")
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -38,6 +50,8 @@ def test_read_documents_keeps_the_order_of_files_lists_and_documents(tmp_path: P
         ("bucket: b/c\nkey: a\nspec: 1", "document 1: bucket 'b/c'"),
         ("bucket: b\nkey: a\nsepc: 1", "document 1: it has no spec"),
         ("just text", "document 1: it is not a mapping"),
+        ('{"bucket": "b"}\n{"bucket": ', "is neither YAML nor JSON"),
+        ('{"bucket": "b", "key": "a", "spec": 1}\n5', "document 2: it is not a mapping"),
         ("a: [", "is neither YAML nor JSON"),
         ("", "there is no document in"),
     ],

@@ -164,3 +164,11 @@ def test_every_process_has_a_name_of_its_own() -> None:
     names = {process_name() for _ in range(2)}
     assert len(names) == 2
     assert all(name.startswith(f"{os.getpid()}-") for name in names)
+
+
+def test_the_file_has_all_its_blocks_before_a_key_is_held(directory: Path) -> None:
+    with held_file("apps.0", 20, "mine") as held:
+        assert held is not None
+        (path,) = directory.iterdir()
+        assert path.stat().st_size == 20 * SLOT
+        assert path.stat().st_blocks * 512 >= 20 * SLOT
