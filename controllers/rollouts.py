@@ -71,21 +71,25 @@ class Rollouts(Controller):
         chosen = self._chosen(rollout.spec)
         wanted = SiteConfig(spec=SiteConfigSpec(rollout.spec.config))
         owned = self.configs.owned()
-        given = {
+        assigned = {
             site: config
             for site, config in owned.items()
             if site in chosen and config.spec == wanted.spec
         }
-        ready = [site for site, config in given.items() if _reported(config, "ready")]
-        failed = [site for site, config in given.items() if _reported(config, "error")]
-        room = 0 if failed else rollout.spec.at_once - (len(given) - len(ready))
-        following = [site for site in chosen if site not in given][: max(0, room)]
+        ready = [site for site, config in assigned.items() if _reported(config, "ready")]
+        failed = [site for site, config in assigned.items() if _reported(config, "error")]
+        room = 0 if failed else rollout.spec.at_once - (len(assigned) - len(ready))
+        following = [site for site in chosen if site not in assigned][: max(0, room)]
         for site in following:
             await self.configs.apply(site, wanted)
         for site in owned.keys() - chosen:
             if self.sites.get(site) is not None:  # a site without an object keeps its configuration
                 await self.configs.delete(site)
-        status = {"sites": len(chosen), "given": len(given) + len(following), "ready": len(ready)}
+        status = {
+            "sites": len(chosen),
+            "given": len(assigned) + len(following),
+            "ready": len(ready),
+        }
         await self.rollouts.update_status(key, {**status, "failed": failed})
         return RECHECK_S
 

@@ -178,12 +178,12 @@ class Asset(ABC):
             return
         if not owner and managed.spec.get("adopt"):
             return
-        whose = (
+        origin = (
             f"was created for {owner}"
             if owner
             else "was not created here: set adopt to take it over"
         )
-        raise ExistsError(f"{managed.external_name} exists and {whose}")
+        raise ExistsError(f"{managed.external_name} exists and {origin}")
 
 
 class StreamAsset(Asset):

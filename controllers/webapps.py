@@ -197,6 +197,6 @@ def progress(applied: Manifest, wanted: int) -> Manifest:
     return {"ready": up, "replicas": wanted, "readyReplicas": ready, "conditions": conditions}
 
 
-def condition(of: str, reason: str, message: str, *, holds: bool) -> Manifest:
+def condition(condition_type: str, reason: str, message: str, *, holds: bool) -> Manifest:
     """Return a condition in the form of Kubernetes."""
-    return {"type": of, "status": str(holds), "reason": reason, "message": message}
+    return {"type": condition_type, "status": str(holds), "reason": reason, "message": message}

@@ -26,7 +26,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from mutations import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[1]
@@ -92,9 +92,8 @@ class Mutation:
         _print(row("all", sum(row[1] for row in rows), sum(row[2] for row in rows)))
         return True
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        """Notice a failure before pytest formats it."""
+        """Notice a failure before pytest formats it, and after pytest's plugin for unittest."""
         if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
             self._failed(item.nodeid)
 
@@ -107,7 +106,9 @@ class Mutation:
         failed = recorded["failed"] | times["failed"]
         for name in sorted(failed):
             _print(f"left out, because it fails without a mutant: {name}")
-        self._times = {name: taken for name, taken in times["times"].items() if name not in failed}
+        self._times = {
+            name: seconds for name, seconds in times["times"].items() if name not in failed
+        }
         _print(f"{len(self._times)} tests run in {sum(self._times.values()):.0f} s")
         tests_of: TestsOf = recorded["lines"]
         return tests_of
@@ -336,6 +337,7 @@ def main() -> int:
         deadline=None,
         derandomize=True,
         database=None,
+        phases=(Phase.explicit, Phase.generate),  # one failing example is enough
         suppress_health_check=list(HealthCheck),
     )
     options = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler")

@@ -83,17 +83,20 @@ def _places(rows: list[list[str]], texts: dict[str, str]) -> tuple[dict[str, Box
     """Return the boxes on a grid whose columns are as wide as their widest box."""
     columns = max(map(len, rows))
     widths = [
-        max((_size(texts[row[at]])[0] for row in rows if at < len(row) and row[at]), default=40)
-        for at in range(columns)
+        max(
+            (_size(texts[row[column]])[0] for row in rows if column < len(row) and row[column]),
+            default=40,
+        )
+        for column in range(columns)
     ]
     boxes: dict[str, Box] = {}
     y = MARGIN
     for row in rows:
         tall = max(_size(texts[name])[1] for name in row if name)
-        for at, name in enumerate(row):
+        for column, name in enumerate(row):
             if name:
-                x = MARGIN + sum(widths[:at]) + GAP_X * at + widths[at] / 2
-                boxes[name] = Box(x, y + tall / 2, widths[at], tall, texts[name].split("\n"))
+                x = MARGIN + sum(widths[:column]) + GAP_X * column + widths[column] / 2
+                boxes[name] = Box(x, y + tall / 2, widths[column], tall, texts[name].split("\n"))
         y += tall + GAP_Y
     return boxes, 2 * MARGIN + sum(widths) + GAP_X * (columns - 1), y - GAP_Y + MARGIN
 
@@ -129,10 +132,10 @@ def _arrow(first: Box, second: Box, kind: str, label: str) -> str:
         return line
     x, y = (x1 + x2) / 2, (y1 + y2) / 2
     if abs(y1 - y2) < 1:
-        where = f'x="{x:.1f}" y="{y - 7:.1f}" text-anchor="middle"'
+        position = f'x="{x:.1f}" y="{y - 7:.1f}" text-anchor="middle"'
     else:
-        where = f'x="{x + 8:.1f}" y="{y + 4:.1f}" text-anchor="start"'
-    texts = (f'<text class="{at}" {where}>{escape(label)}</text>' for at in ("halo", "label"))
+        position = f'x="{x + 8:.1f}" y="{y + 4:.1f}" text-anchor="start"'
+    texts = (f'<text class="{at}" {position}>{escape(label)}</text>' for at in ("halo", "label"))
     return line + "".join(texts)
 
 

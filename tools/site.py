@@ -85,7 +85,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 def _origin(place: str) -> str:
     """Return the path in the repository of a page of the site."""
-    return next((source for source, at in MOVED.items() if at == place), f"docs/{place}")
+    return next((source for source, page in MOVED.items() if page == place), f"docs/{place}")
 
 
 def _place(target: str) -> str:

@@ -59,10 +59,10 @@ async def run(sizes: Sizes) -> list[Row]:
     ]
 
 
-def _rows(what: str, rates: dict[int | str, list[float]], target: float) -> list[Row]:
+def _rows(label: str, rates: dict[int | str, list[float]], target: float) -> list[Row]:
     return [
         compared(
-            f"{what}: --processes {size}",
+            f"{label}: --processes {size}",
             "/s",
             rates[size],
             rates[PEER],
@@ -82,10 +82,10 @@ async def _busy(sizes: Sizes) -> list[Row]:
             for size in PROCESSES:
                 async with _processes(size, server, BusyCounting) as group:
                     rates[size].append(keys / await group.handled(keys))
-    what = f"{BUSY_S * 1000:g} ms of processor time per sync, {keys:,} keys"
+    label = f"{BUSY_S * 1000:g} ms of processor time per sync, {keys:,} keys"
     return [
         compared(
-            f"{what}: --processes {size}",
+            f"{label}: --processes {size}",
             "/s",
             rates[size],
             rates[1],

@@ -33,7 +33,7 @@ async def run(sizes: Sizes) -> list[Row]:
 
 def _compared(title: str, many: list[float], one: list[float]) -> Row:
     return Row(
-        what=title,
+        label=title,
         ours=samples("/s", many),
         peer="1 process",
         theirs=samples("/s", one),

@@ -38,7 +38,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     summary.
     """
 
-    what: str
+    label: str
     ours: Samples
     peer: str = ""
     theirs: Samples | None = None
@@ -53,7 +53,7 @@ def samples(unit: str, values: Sequence[float]) -> Samples:
 
 
 def compared(
-    what: str,
+    label: str,
     unit: str,
     ours: Sequence[float],
     theirs: Sequence[float],
@@ -66,7 +66,7 @@ def compared(
     """Compare two sides by rounds; *enough* judges the median ratio."""
     ratio = samples("x", [mine / yours for mine, yours in zip(ours, theirs, strict=True)])
     return Row(
-        what=what,
+        label=label,
         ours=samples(unit, ours),
         peer=peer,
         theirs=samples(unit, theirs),
@@ -78,7 +78,7 @@ def compared(
 
 
 def limited(
-    what: str,
+    label: str,
     unit: str,
     ours: Sequence[float],
     *,
@@ -90,7 +90,7 @@ def limited(
     """Compare a measurement with a limit; *enough* judges its median."""
     mine = samples(unit, ours)
     return Row(
-        what=what,
+        label=label,
         ours=mine,
         peer=peer,
         theirs=None if theirs is None else samples(unit, theirs),
@@ -100,11 +100,11 @@ def limited(
 
 
 def shown(
-    what: str, unit: str, ours: Sequence[float], peer: str = "", theirs: Sequence[float] = ()
+    label: str, unit: str, ours: Sequence[float], peer: str = "", theirs: Sequence[float] = ()
 ) -> Row:
     """Show a measurement, and optionally that of a peer, without a verdict."""
     peer_samples = samples(unit, theirs) if theirs else None
-    return Row(what=what, ours=samples(unit, ours), peer=peer, theirs=peer_samples)
+    return Row(label=label, ours=samples(unit, ours), peer=peer, theirs=peer_samples)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -121,7 +121,7 @@ def summary(rows: Sequence[Row]) -> str:
             ours = f"{_short(row.ours.median)} {row.ours.unit}"
             peer = f"{_short(row.theirs.median)} {row.theirs.unit}" if row.theirs else ""
             ratio = f"{_short(row.ratio.median)}x" if row.ratio else ""
-            cells.append((row.what.strip(), ours, peer, ratio, *_cells(row)[4:]))
+            cells.append((row.label.strip(), ours, peer, ratio, *_cells(row)[4:]))
     return _aligned(cells)
 
 
@@ -130,7 +130,7 @@ def _cells(row: Row) -> tuple[str, str, str, str, str, str, str]:
     ratio = str(row.ratio) if row.ratio else ""
     go = "" if row.go is None else f"{row.go:g}x"
     verdict = "" if row.met is None else "met" if row.met else "MISSED"
-    return row.what, str(row.ours), peer, ratio, go, row.target, verdict
+    return row.label, str(row.ours), peer, ratio, go, row.target, verdict
 
 
 def _aligned(cells: Sequence[Sequence[str]]) -> str:

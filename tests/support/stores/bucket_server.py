@@ -1,0 +1,241 @@
+"""A NATS server in memory that has one bucket, and whose consumers deliver messages."""
+
+import asyncio
+import base64
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from nats.errors import Error as NatsError
+
+from natsctl.errors import NotFoundError, StoreError
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.feed import HEARTBEAT_S
+from natsctl.jetstream.connection.client import Receive
+
+BUCKET = "b"
+PREFIX = f"$KV.{BUCKET}."
+DELETED = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+
+
+class _Message(NamedTuple):
+    revision: int
+    value: bytes
+    headers: bytes | None
+
+
+class _Subscription:
+    def __init__(self, unsubscribe: Callable[[], object]) -> None:
+        self._unsubscribe = unsubscribe
+
+    async def unsubscribe(self) -> None:
+        self._unsubscribe()
+
+
+class BucketServer:
+    """A connection to a server that has the bucket `BUCKET` with one revision per key.
+
+    A consumer delivers a message every `lag_s`, always the oldest one that is still stored. If
+    `stopped`, consumers send nothing but heartbeats. An answer about the stream takes `slow_s`, and
+    has the state at half of that time. `created` is the identity of the stream, and `config` its
+    configuration. The stream has `others` subjects that are no keys. `requests` has the endpoints
+    of all requests, `listings` the patterns of those that list keys, `consumers` the existing
+    consumers by name, and `configs` the configurations of all consumers. Consumers send nothing at
+    all if `silent`. The client raises its `failure` if there is one. `looks` counts the looks of
+    feeds at the traffic.
+    """
+
+    def __init__(self) -> None:
+        self.api_prefix = "$JS.API"
+        self.request_timeout_s = 5.0
+        self.client = self.watches = self
+        self.looks = 0
+        self.created = "2026-01-01"
+        self.config: dict[str, object] = {"deny_delete": True}
+        self.last_seq = 0
+        self.others = 0
+        self.lag_s = self.slow_s = 0.0
+        self.stopped = self.silent = False
+        self.failure: NatsError | None = None
+        self.callbacks: list[Callable[[StoreError], None]] = []
+        self.connected = asyncio.Event()
+        self.connected.set()
+        self.requests: list[str] = []
+        self.listings: list[str] = []
+        self.consumers: dict[str, asyncio.Task[None]] = {}
+        self.configs: list[dict[str, Any]] = []
+        self._messages: dict[str, _Message] = {}
+        self._receivers: dict[str, Receive] = {}
+        self._after: list[tuple[str, Callable[[], object]]] = []
+        self._written = asyncio.Event()
+        self._inboxes = (f"_INBOX.{number}" for number in itertools.count(1))
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket."""
+        return Bucket(self, BUCKET)  # type: ignore[arg-type]  # has the methods that a bucket uses
+
+    # ---- what other clients and administrators do
+
+    def put(self, *keys: str, value: bytes = b"{}") -> None:
+        """Write these keys."""
+        for key in keys:
+            self._write(key, value, None)
+
+    def delete(self, key: str) -> None:
+        """Write a delete marker."""
+        self._write(key, b"", DELETED)
+
+    def purge(self, *keys: str) -> None:
+        """Remove these keys without a trace, as an administrator can."""
+        for key in keys:
+            del self._messages[key]
+
+    def recreate(self) -> None:
+        """Replace the bucket by an empty one."""
+        self.created, self.last_seq = f"{self.created}+", 0
+        self._messages.clear()
+
+    def after(self, endpoint: str, action: Callable[[], object]) -> None:
+        """Call *action* after the server has processed the next request to this endpoint."""
+        self._after.append((endpoint, action))
+
+    def _write(self, key: str, value: bytes, headers: bytes | None) -> None:
+        self.last_seq += 1
+        self._messages[key] = _Message(self.last_seq, value, headers)
+        self._written.set()
+
+    # ---- the connection
+
+    async def wait_connected(self) -> None:
+        await self.connected.wait()
+
+    @property
+    def traffic(self) -> int:
+        """The data that arrived for other subscriptions: none."""
+        self.looks += 1
+        return 0
+
+    @contextmanager
+    def on_lost(self, callback: Callable[[StoreError], None]) -> Iterator[None]:
+        """Call *callback* when the connection is lost."""
+        self.callbacks.append(callback)
+        try:
+            yield
+        finally:
+            self.callbacks.remove(callback)
+
+    def new_inbox(self) -> str:
+        return next(self._inboxes)
+
+    async def subscribe_raw(self, subject: str, receive: Receive) -> _Subscription:
+        if self.failure is not None:
+            raise self.failure
+        self._receivers[subject] = receive
+        return _Subscription(lambda: self._receivers.pop(subject))
+
+    async def publish(self, subject: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.requests.append(subject)
+
+    async def flush(self) -> None:
+        """Return at once."""
+
+    async def api(
+        self,
+        endpoint: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Answer a request."""
+        self.requests.append(endpoint)
+        slow_s = self.slow_s if endpoint.startswith("STREAM.INFO") else 0.0
+        await asyncio.sleep(slow_s / 2)
+        try:
+            return self._answer(endpoint, dict(body or {}))
+        finally:
+            for hook in self._after:
+                if endpoint.startswith(hook[0]):
+                    self._after.remove(hook)
+                    hook[1]()
+                    break
+            await asyncio.sleep(slow_s / 2)
+
+    def _answer(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
+        match endpoint.split(".")[:2]:
+            case ["STREAM", "INFO"]:
+                return self._info(body.get("subjects_filter"))
+            case ["STREAM", "MSG"]:
+                return self._message(body)
+            case ["CONSUMER", "CREATE"]:
+                config = body["config"]
+                self.configs.append(config)
+                consume = self._consume(config["deliver_subject"], config["filter_subject"])
+                self.consumers[config["name"]] = asyncio.create_task(consume)
+            case ["CONSUMER", "DELETE"]:
+                self.consumers.pop(endpoint.rpartition(".")[2]).cancel()
+        return {}
+
+    def _info(self, pattern: str | None) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "last_seq": self.last_seq,
+            "num_subjects": len(self._messages) + self.others,
+            "messages": len(self._messages),
+        }
+        info: dict[str, Any] = {"created": self.created, "config": self.config, "state": state}
+        if pattern is not None:
+            self.listings.append(pattern)
+            state["subjects"] = dict.fromkeys(map(PREFIX.__add__, self._matching(pattern)), 1)
+            info |= {"total": len(state["subjects"]), "limit": 100_000}
+        return info
+
+    def _message(self, query: dict[str, Any]) -> dict[str, Any]:
+        """Return the newest message of a pattern, or the one at a revision."""
+        keys = self._matching(query.get("last_by_subj", f"{PREFIX}>"))
+        if "seq" in query:
+            keys = [key for key in keys if self._messages[key].revision == query["seq"]]
+        if not keys:
+            raise NotFoundError(str(query))
+        key = max(keys, key=lambda key: self._messages[key].revision)
+        revision, value, headers = self._messages[key]
+        message = {"subject": PREFIX + key, "seq": revision, "data": base64.b64encode(value)}
+        return {"message": message | {"hdrs": base64.b64encode(headers or b"")}}
+
+    def _matching(self, pattern: str) -> list[str]:
+        start, wildcard, _ = pattern.removeprefix(PREFIX).partition(">")
+        return [
+            key for key in self._messages if key == start or (wildcard and key.startswith(start))
+        ]
+
+    async def _consume(self, inbox: str, pattern: str) -> None:
+        """Deliver each stored message that is newer than the last one, or send heartbeats."""
+        revision = 0
+        for number in itertools.count(1):
+            while not (newer := self._newer(pattern, revision)):
+                await self._idle(inbox, number - 1)
+            await asyncio.sleep(self.lag_s)
+            newer = self._newer(pattern, revision) or newer
+            key, (revision, value, headers) = newer[0]
+            message = ((PREFIX + key).encode(), b"", value, headers, (revision, number))
+            self._receivers[inbox]([message])
+
+    def _newer(self, pattern: str, revision: int) -> list[tuple[str, _Message]]:
+        if self.stopped:
+            return []
+        messages = [(key, self._messages[key]) for key in self._matching(pattern)]
+        newer = [item for item in messages if item[1].revision > revision]
+        return sorted(newer, key=lambda item: item[1].revision)
+
+    async def _idle(self, inbox: str, delivered: int) -> None:
+        self._written.clear()
+        try:
+            async with asyncio.timeout(HEARTBEAT_S):
+                await self._written.wait()
+        except TimeoutError:
+            if self.silent:
+                return
+            block = f"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: {delivered}\r\n\r\n"
+            self._receivers[inbox]([(inbox.encode(), b"", b"", block.encode(), None)])
