@@ -71,10 +71,6 @@ Participation = Election | Shard
 RunnableByTask = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
 
 
-def _nothing() -> None:
-    """Do nothing when the controllers are stopped."""
-
-
 class Operator:
     """Starts controllers in order and stops them in reverse order.
 
@@ -110,7 +106,7 @@ class Operator:
         settings: ControllerSettings | None = None,
         election: Callable[[str, str], Election] | None = None,
         shard: Callable[[str, str], Shard] | None = None,
-        on_stop: Callable[[], None] = _nothing,
+        on_stop: Callable[[], None] = lambda: None,
         dry_run: bool = False,
     ) -> None:
         if election is not None and shard is not None:

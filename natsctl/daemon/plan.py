@@ -38,10 +38,6 @@ class MadePlan(msgspec.Struct, frozen=True):
     changes: tuple[PlannedChange, ...]
 
 
-def _show_nothing(done: int, total: int) -> None:
-    """Show no progress."""
-
-
 async def plan(
     controller: Controller | Guest,
     *,
@@ -49,7 +45,7 @@ async def plan(
     kube: ManifestStores | None = None,
     keys: Collection[str] = (),
     owner_names: OwnerNames | None = None,
-    progress: Progress = _show_nothing,
+    progress: Progress = lambda _done, _total: None,
 ) -> Plan:
     """Return what the controller would do now, and change nothing.
 
@@ -80,7 +76,7 @@ async def make_plan(
     stores: Planned,
     keys: Collection[str] = (),
     owner_names: OwnerNames | None = None,
-    progress: Progress = _show_nothing,
+    progress: Progress = lambda _done, _total: None,
 ) -> MadePlan:
     """Return the plan with the objects that it changes; see `plan`."""
     with stores.planning():

@@ -14,15 +14,11 @@ log = get_logger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def _nothing() -> None:
-    """Do nothing at the first signal."""
-
-
 async def until_signalled(
     work: Coroutine[None, None, None],
     *,
-    on_signal: Callable[[], None] = _nothing,
-    on_caught: Callable[[], None] = _nothing,
+    on_signal: Callable[[], None] = lambda: None,
+    on_caught: Callable[[], None] = lambda: None,
 ) -> None:
     """Run *work* and cancel it at the first signal; returns when it has ended.
 

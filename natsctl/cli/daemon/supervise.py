@@ -17,7 +17,6 @@ from natsctl.daemon.processes.child_options import (
     ChildOptions,
     Failed,
     OnReport,
-    Report,
     ReportPipe,
 )
 from natsctl.daemon.processes.combined_pages import CombinedPages
@@ -91,7 +90,7 @@ def reporting(place: ChildOptions | None) -> Iterator[OnReport]:
     An error is reported instead of raised, and raises `typer.Exit` with its status.
     """
     if place is None:
-        yield _ignore
+        yield lambda _report: None
         return
     pipe = ReportPipe(place.reports)
     try:
@@ -127,7 +126,3 @@ async def serve_pages(
         elif socket is not None:
             await stack.enter_async_context(server.serving_on_socket(socket, pages))
         await work()
-
-
-def _ignore(_report: Report) -> None:
-    """Ignore a report, because there is no supervisor."""

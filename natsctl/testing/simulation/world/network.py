@@ -31,10 +31,6 @@ OWN_BUCKETS = ("natsctl", "natsctl_leases")  # which have natsctl's own records
 VALUE_SHOWN_MAX = 100  # characters of a value in the list of writes
 
 
-def _nothing(*_: object) -> None:
-    """Do nothing."""
-
-
 class Life(Protocol):
     """One life of a process, from its start to a crash or a stop."""
 
@@ -85,7 +81,7 @@ class Network:
         self.pending = 0  # calls and events that are under way
         self.writes: list[Write] = []
         self.writes_count = 0
-        self.on_write: Callable[[Write], None] = _nothing
+        self.on_write: Callable[[Write], None] = lambda _: None
         self._choices = choices
         self._hurried = hurried or choices.share("network/hurried") < 0.2  # noqa: PLR2004 - a fifth of the runs
         self._numbers: dict[tuple[str, str], int] = defaultdict(int)
@@ -103,7 +99,7 @@ class Network:
         action: Callable[[], Awaitable[T]],
         *,
         types: tuple[FaultType, ...],
-        may_send: Callable[[], None] = _nothing,
+        may_send: Callable[[], None] = lambda: None,
     ) -> T:
         """Carry a call to a store and the answer back; a fault raises a `StoreError`.
 
