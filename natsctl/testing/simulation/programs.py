@@ -59,8 +59,3 @@ class GuestProgram:
             and all(queue.settled for queue in self._life.queues)
             and self._life.network.quiet_s() > QUIET_S
         )
-
-    @property
-    def failing(self) -> dict[str, str]:
-        """The error of each key whose last sync failed: not known."""
-        return {}

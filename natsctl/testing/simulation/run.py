@@ -342,11 +342,6 @@ class Run:
         return f"{name} returned False" if holds is False else ""
 
 
-async def run(subject: Subject, checks: Checks, schedule: Schedule, expected: Result | None) -> Ran:
-    """Run a schedule once."""
-    return await Run(subject, checks, schedule).run(expected)
-
-
 def known_state(final: Sequence[Desired]) -> tuple[tuple[str, str, bytes], ...]:
     """Return a value that is equal for equal final states."""
     return tuple(sorted((*state.name, documents.render(state.document)) for state in final))

@@ -17,7 +17,7 @@ from natsctl.testing.simulation.bench import Bench, logged
 from natsctl.testing.simulation.finding import Finding, Report, finding_of
 from natsctl.testing.simulation.objects import Objects, desired_objects
 from natsctl.testing.simulation.properties import Property
-from natsctl.testing.simulation.run import Check, Checks, Ran, Schedule, known_state, run
+from natsctl.testing.simulation.run import Check, Checks, Ran, Run, Schedule, known_state
 from natsctl.testing.simulation.script import Author, final_state
 from natsctl.testing.simulation.shrinking import Shrinker
 from natsctl.testing.simulation.subject import ControllerClass, Subject, subject_of
@@ -167,7 +167,7 @@ class Simulation:
         return known
 
     def _run(self, schedule: Schedule, expected: dict[str, object] | None) -> Ran:
-        return self._bench.run(run(self.subject, self._checks, schedule, expected))
+        return self._bench.run(Run(self.subject, self._checks, schedule).run(expected))
 
 
 MakeSimulation = Callable[[], Simulation]
