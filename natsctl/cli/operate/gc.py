@@ -1,8 +1,9 @@
 """`natsctl gc`: finds and removes secondaries whose owner does not exist."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -14,17 +15,10 @@ from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.exit_codes import CONFLICT
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import NamedOption, choose_by_garbage, find_controller
-from natsctl.cli.operate.local import (
-    LOCAL_HINT,
-    LocalOption,
-    local_controller,
-    open_local,
-)
+from natsctl.cli.operate.local import LOCAL_HINT, LocalOption, local_controller, open_local
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice
 from natsctl.controller.garbage import collector as garbage_collector
-from natsctl.controller.runtime import ControllerRuntime
-from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerPlan
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.model.garbage import GarbagePlan, Orphan, Removed
@@ -148,56 +142,32 @@ async def accept(
     write_line("accepted")
 
 
-class _LocalCollector:
-    """Collects in this process."""
+class _Collector(msgspec.Struct, frozen=True):
+    """Collects the garbage of a controller: in this process, or in the daemon that leads it."""
 
-    def __init__(self, runtime: ControllerRuntime) -> None:
-        self.controller = runtime.name
-        self._runtime = runtime
-
-    async def plan(self) -> ControllerPlan:
-        return ControllerPlan.of(await self._runtime.garbage_plan(), self.controller)
-
-    async def apply(self, plan: ControllerPlan) -> Removed:
-        return await self._runtime.garbage_apply(plan)
-
-    async def accept(self, plan: ControllerPlan) -> GarbagePlan:  # noqa: ARG002 - the bucket decides
-        return await self._runtime.garbage_accept()
-
-
-class _RemoteCollector:
-    """Asks the daemon that leads the controller to collect."""
-
-    def __init__(self, daemons: Daemons, controller: str) -> None:
-        self.controller = controller
-        self._daemons = daemons
-
-    async def plan(self) -> ControllerPlan:
-        return await self._daemons.plan(self.controller)
-
-    async def apply(self, plan: ControllerPlan) -> Removed:
-        return await self._daemons.apply(plan)
-
-    async def accept(self, plan: ControllerPlan) -> GarbagePlan:
-        return await self._daemons.accept(plan)
+    controller: str
+    plan: Callable[[], Awaitable[ControllerPlan]]
+    apply: Callable[[ControllerPlan], Awaitable[Removed]]
+    accept: Callable[[ControllerPlan], Awaitable[GarbagePlan]]
 
 
 @asynccontextmanager
 async def _collector(
     stores: StoreOptions, named: str | None, *, local: bool
-) -> AsyncIterator[_LocalCollector | _RemoteCollector]:
-    if local:
-        controller = local_controller(named)
-        async with open_local(controller, stores) as runtime:
-            yield _LocalCollector(runtime)
-    else:
-        async with find_controller(
-            stores.nats, named, hint=LOCAL_HINT, choose=choose_by_garbage
-        ) as (
-            daemons,
-            controller_name,
-        ):
-            yield _RemoteCollector(daemons, controller_name)
+) -> AsyncIterator[_Collector]:
+    if not local:
+        search = find_controller(stores.nats, named, hint=LOCAL_HINT, choose=choose_by_garbage)
+        async with search as (daemons, name):
+            yield _Collector(name, partial(daemons.plan, name), daemons.apply, daemons.accept)
+        return
+    async with open_local(local_controller(named), stores) as runtime:
+
+        async def plan() -> ControllerPlan:
+            return ControllerPlan.of(await runtime.garbage_plan(), runtime.name)
+
+        yield _Collector(
+            runtime.name, plan, runtime.garbage_apply, lambda _: runtime.garbage_accept()
+        )
 
 
 def _write_removed(plan: GarbagePlan, removed: Removed) -> None:
