@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import msgspec
 
@@ -41,35 +40,12 @@ class ControllerState(msgspec.Struct, frozen=True):
     no_daemon: bool = False
 
 
-class Answers(Protocol):
-    """The answers that the views show, and the actions of a user. Each call has a deadline.
+class Answers:
+    """The answers of daemons over one connection, and the actions of a user.
 
-    The calls raise `NatsctlError`, and `TimeoutError` if a daemon does not answer in time.
+    Each call has a deadline. It raises `NatsctlError`, and `TimeoutError` if a daemon does not
+    answer in time.
     """
-
-    def connection(self) -> ConnectionState:
-        """Return the state of the connection to NATS."""
-        ...
-
-    async def home(self) -> Home:
-        """Return the state of all controllers."""
-        ...
-
-    async def controller(self, name: str) -> ControllerState:
-        """Return the state of a controller and of its keys that need attention."""
-        ...
-
-    async def key(self, controller: str, key: str) -> KeyState:
-        """Return the state of a key."""
-        ...
-
-    async def act(self, action: str, request: Request) -> Report:
-        """Resync, pause or resume keys or a whole controller."""
-        ...
-
-
-class LiveAnswers:
-    """The answers of daemons, over one connection."""
 
     def __init__(
         self, connection: Connection, roster: Roster, overview: Overview, actions: Actions
@@ -78,15 +54,15 @@ class LiveAnswers:
         self._roster, self._overview, self._actions = roster, overview, actions
 
     def connection(self) -> ConnectionState:
-        """See `Answers.connection`."""
+        """Return the state of the connection to NATS."""
         return self._connection.state()
 
     async def home(self) -> Home:
-        """See `Answers.home`."""
+        """Return the state of all controllers."""
         return await self._overview.home()
 
     async def controller(self, name: str) -> ControllerState:
-        """See `Answers.controller`."""
+        """Return the state of a controller and of its keys that need attention."""
         all_reports = await self._overview.reports()
         for reports in all_reports:
             if reports.row.name == name:
@@ -94,7 +70,7 @@ class LiveAnswers:
         return ControllerState(None, {}, no_daemon=not all_reports)
 
     async def key(self, controller: str, key: str) -> KeyState:
-        """See `Answers.key`."""
+        """Return the state of a key."""
         daemons = await self._roster.offering(Verb.EXPLAIN, controller)
         explanations = await daemons.explain(controller, key)
         try:
@@ -104,19 +80,19 @@ class LiveAnswers:
             return KeyState(explanations, problem_of(error))
 
     async def act(self, action: str, request: Request) -> Report:
-        """See `Answers.act`."""
+        """Resync, pause or resume keys or a whole controller."""
         return await self._actions.act(action, msgspec.json.encode(request))
 
 
 @asynccontextmanager
-async def live_answers(connection: Connection) -> AsyncIterator[LiveAnswers]:
+async def live_answers(connection: Connection) -> AsyncIterator[Answers]:
     """Yield the answers of the daemons that the connection reaches."""
     roster, listings = Roster(connection), Listings(connection)
     overview = Overview(roster)
     keys = Keys(connection, roster, listings)
     actions = Actions(connection, roster, keys, {}, screen=Screen.TOP)
     try:
-        yield LiveAnswers(connection, roster, overview, actions)
+        yield Answers(connection, roster, overview, actions)
     finally:
         await overview.close()
         await listings.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from natsctl.cli.top.answers import ControllerState, KeyState
+from natsctl.cli.top.answers import Answers, ControllerState, KeyState
 from natsctl.console.actions import Report, Request
 from natsctl.console.answers import Problem
 from natsctl.console.home import FailingKey, Failures, Home
@@ -53,7 +53,7 @@ def home_of(*rows: Row, failing: list[Failures] | None = None, no_daemon: bool =
     return Home(controllers=list(rows), failing=failing or [], no_daemon=no_daemon)
 
 
-class FakeAnswers:
+class FakeAnswers(Answers):
     """Answers with `overview` or `error`, and records the actions."""
 
     def __init__(self, overview: Home | None = None) -> None:
