@@ -15,7 +15,7 @@ from natsctl.cli.top.cells import (
     failure_cells,
 )
 from natsctl.cli.top.keys import ControllerScreen, FailureScreen, ask_for_key
-from natsctl.cli.top.overview import OverviewScreen
+from natsctl.cli.top.live import OverviewScreen
 from natsctl.cli.top.table import LiveTable
 from natsctl.console.actions import Request
 from natsctl.console.home import Home
@@ -24,6 +24,7 @@ from natsctl.console.home import Home
 class HomeScreen(OverviewScreen):
     """The first view."""
 
+    main = "#controllers"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("o", "open_key", "Open key"),
     ]
@@ -37,10 +38,6 @@ class HomeScreen(OverviewScreen):
         yield LiveTable(id="controllers")
         yield Static("failing keys, by message", classes="heading", markup=False)
         yield LiveTable(id="failures")
-
-    def focus_body(self) -> None:
-        """See `LiveScreen.focus_body`."""
-        self.controllers.focus()
 
     @property
     def controllers(self) -> LiveTable:

@@ -32,6 +32,8 @@ class Scroll(ScrollableContainer):
 class KeyScreen(LiveScreen[KeyState]):
     """The view of one key: the lines of `natsctl explain` and `natsctl tree`."""
 
+    main = "#scroll"
+
     def __init__(self, answers: Answers, controller: str, key: str) -> None:
         super().__init__(answers)
         self._controller, self._key = controller, key
@@ -48,10 +50,6 @@ class KeyScreen(LiveScreen[KeyState]):
     async def read(self) -> KeyState:
         """See `LiveScreen.read`."""
         return await self.answers.key(self._controller, self._key)
-
-    def focus_body(self) -> None:
-        """See `LiveScreen.focus_body`."""
-        self.query_one("#scroll").focus()
 
     def show(self, answer: KeyState) -> None:
         """See `LiveScreen.show`."""

@@ -8,17 +8,10 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
 from natsctl.cli.top.answers import Answers, ControllerState
-from natsctl.cli.top.cells import (
-    KEY_HEADINGS,
-    KeyRow,
-    facts_of,
-    key_cells,
-    keys_of,
-)
+from natsctl.cli.top.cells import KEY_HEADINGS, KeyRow, facts_of, key_cells, keys_of
 from natsctl.cli.top.dialogs import Question
 from natsctl.cli.top.key import KeyScreen
-from natsctl.cli.top.live import LiveScreen
-from natsctl.cli.top.overview import NO_DAEMON, OverviewScreen
+from natsctl.cli.top.live import NO_DAEMON, LiveScreen, OverviewScreen
 from natsctl.cli.top.table import LiveTable
 from natsctl.console.actions import Request
 from natsctl.console.answers import Partial, Problem
@@ -41,6 +34,7 @@ def ask_for_key(screen: LiveScreen[T], controller: str) -> None:
 class KeysScreen(LiveScreen[T]):
     """A table of keys under `headings`."""
 
+    main = "#keys"
     headings: ClassVar[tuple[str, ...]] = KEY_HEADINGS
 
     def body(self) -> ComposeResult:
@@ -60,10 +54,6 @@ class KeysScreen(LiveScreen[T]):
     def table(self) -> LiveTable:
         """The table."""
         return self.query_one("#keys", LiveTable)
-
-    def focus_body(self) -> None:
-        """See `LiveScreen.focus_body`."""
-        self.table.focus()
 
     def show(self, answer: T) -> None:
         """See `LiveScreen.show`."""

@@ -16,10 +16,12 @@ from natsctl.cli.top.dialogs import Confirmation, Help
 from natsctl.cli.top.table import Rows
 from natsctl.console.actions import Report, Request
 from natsctl.console.answers import Partial, Problem, problem_of
+from natsctl.console.home import Home
 from natsctl.errors import NatsctlError
 
 INTERVAL_S = 1.0  # between two reads; a view is drawn again at most four times a second
 MESSAGE_S = 10.0  # for which the result of an action is shown
+NO_DAEMON = Problem("no_daemon", "no daemon answers: start one with natsctl run")
 
 T = TypeVar("T")
 
@@ -36,6 +38,8 @@ class LiveScreen(Screen[None], Generic[T]):
         Binding("q", "app.quit", "Quit"),
     ]
     AUTO_FOCUS = ""
+    main: ClassVar[str]
+    """The selector of the widget that has the focus at first."""
 
     def __init__(self, answers: Answers) -> None:
         super().__init__()
@@ -184,7 +188,8 @@ class LiveScreen(Screen[None], Generic[T]):
         self.focus_body()
 
     def focus_body(self) -> None:
-        """Move the focus to the rows."""
+        """Move the focus to the main widget."""
+        self.query_one(self.main).focus()
 
     # ---- actions
 
@@ -248,3 +253,19 @@ class LiveScreen(Screen[None], Generic[T]):
             return
         self.message("; ".join([report.message, *report.warnings]))
         await self.refresh_answer()
+
+
+class OverviewScreen(LiveScreen[Home]):
+    """A view of a part of the state of all controllers."""
+
+    async def read(self) -> Home:
+        """See `LiveScreen.read`."""
+        return await self.answers.home()
+
+    def partial(self, answer: Home) -> Partial | None:
+        """See `LiveScreen.partial`."""
+        return answer.partial
+
+    def problem(self, answer: Home) -> Problem | None:
+        """See `LiveScreen.problem`."""
+        return NO_DAEMON if answer.no_daemon else None
