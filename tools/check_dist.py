@@ -12,7 +12,7 @@ import time
 import venv
 from pathlib import Path
 
-from daemon import WAIT_S, running
+from daemon import WAIT_S, running  # type: ignore[import-not-found]  # beside this script
 
 GREETING = '{"spec": {"text": "hi"}}'
 

@@ -27,7 +27,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from mutations import Mutant, mutants_of
+from mutations import (  # type: ignore[import-not-found]  # beside this script
+    Mutant,
+    mutants_of,
+)
 
 ROOT = Path(__file__).parents[1]
 MODULES = ("natsctl/core", "natsctl/controller")
@@ -181,7 +184,7 @@ class Mutation:
         )
 
     def _within_limit(self, names: list[str]) -> list[str]:
-        kept, total = [], 0.0
+        kept, total = list[str](), 0.0
         for name in names:
             total += self._times[name]
             if kept and total > self._limit_s:
@@ -252,8 +255,7 @@ class Killed(BaseException):
 
 
 def _print(text: str) -> None:
-    sys.__stdout__.write(f"{text}\n")
-    sys.__stdout__.flush()
+    print(text, file=sys.__stdout__, flush=True)
 
 
 def row(name: str, mutants: int, survived: int) -> str:
@@ -291,7 +293,7 @@ def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> An
     return pickle.loads(written) if written else {}  # noqa: S301 - from the child
 
 
-def around(body: Sequence[ast.stmt], inner: ast.AST) -> Iterator[ast.stmt]:
+def around(body: Sequence[ast.stmt], inner: Any) -> Iterator[ast.stmt]:
     """Return the function that contains the *inner* node, within its classes."""
     for node in body:
         last = node.end_lineno if node.end_lineno is not None else node.lineno
@@ -340,7 +342,7 @@ def main() -> int:
         phases=(Phase.explicit, Phase.generate),  # one failing example is enough
         suppress_health_check=list(HealthCheck),
     )
-    options = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler")
+    options: tuple[str, ...] = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler")
     options += ("--hypothesis-profile=mutants", "-m", "not long and not server")
     options += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of hypothesis
     plugin = Mutation(list(files(given.modules)), given.limit_s)

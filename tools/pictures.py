@@ -90,7 +90,7 @@ def _places(rows: list[list[str]], texts: dict[str, str]) -> tuple[dict[str, Box
         for column in range(columns)
     ]
     boxes: dict[str, Box] = {}
-    y = MARGIN
+    y: float = MARGIN
     for row in rows:
         tall = max(_size(texts[name])[1] for name in row if name)
         for column, name in enumerate(row):

@@ -14,7 +14,7 @@ import time
 from io import StringIO
 from pathlib import Path
 
-from daemon import WAIT_S, running
+from daemon import WAIT_S, running  # type: ignore[import-not-found]  # beside this script
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text

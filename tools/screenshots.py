@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from daemon import WAIT_S, running
-from playwright.sync_api import Page, sync_playwright
+from daemon import WAIT_S, running  # type: ignore[import-not-found]  # beside this script
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 NATSCTL = (sys.executable, "-m", "natsctl")
 RUN = "run --embedded --controller controllers.greetings:Greetings --port 0"
-SIZE = {"width": 1280, "height": 720}
+SIZE: ViewportSize = {"width": 1280, "height": 720}
 ORPHAN = {"natsctl.io/owner-kind": "Greeting.greetings", "natsctl.io/owner-key": "nobody"}
 OBJECTS = (
     ("defaults", "team-a", {"spec": {"punctuation": "?!"}}),

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import typer
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+from mkdocs.config.defaults import MkDocsConfig  # type: ignore[import-not-found, unused-ignore]  # of `make docs`
+from mkdocs.structure.files import File, Files  # type: ignore[import-not-found, unused-ignore]  # of `make docs`
+from mkdocs.structure.pages import Page  # type: ignore[import-not-found, unused-ignore]  # of `make docs`
 
 import natsctl
 from natsctl.cli.main import app
@@ -175,7 +175,8 @@ def _names() -> str:
     groups: dict[str, list[str]] = {"Controllers": [], "Kinds and objects": []}
     packages = {folder: importlib.import_module(f"natsctl.{folder}") for folder in SURFACES}
     listed = {name for package in packages.values() for name in package.__all__}
-    for name in sorted(set(natsctl.__all__) - listed):
+    public = natsctl.__all__  # type: ignore[attr-defined]  # `__getattr__` returns it
+    for name in sorted(set(public) - listed):
         module = getattr(getattr(natsctl, name), "__module__", "natsctl.core")
         folder = module.removeprefix("natsctl.").partition(".")[0]
         groups.setdefault(FOLDERS.get(folder, "Controllers"), []).append(f"natsctl.{name}")
