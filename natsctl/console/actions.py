@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from natsctl.console.answers import Answer, OldDaemonError, problem_of
-from natsctl.console.garbage import Applied, Choice, apply_garbage
+from natsctl.console.garbage import Choice, CollectedGarbage, apply_garbage
 from natsctl.console.keys import Keys
 from natsctl.console.reads.identity import identity_on
 from natsctl.console.reads.roster import Roster
@@ -80,7 +80,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             check_key(key)
 
 
-class Report(Answer, frozen=True, kw_only=True):
+class ActionReport(Answer, frozen=True, kw_only=True):
     """The answer to an action: a sentence, the exceptions, and a result for the page.
 
     `recorded` is whether the events name the user.
@@ -89,7 +89,7 @@ class Report(Answer, frozen=True, kw_only=True):
     message: str
     warnings: list[str] = msgspec.field(default_factory=list)
     recorded: bool = False
-    result: Applied | Plan | None = None
+    result: CollectedGarbage | Plan | None = None
 
 
 class Actions:
@@ -112,7 +112,7 @@ class Actions:
         self._keys = keys
         self._planners = planners
         self._screen = screen
-        self._actions: dict[str, Callable[[Request], Awaitable[Report]]] = {
+        self._actions: dict[str, Callable[[Request], Awaitable[ActionReport]]] = {
             "resync": self._resync,
             "pause": self._pause,
             "resume": self._resume,
@@ -121,7 +121,7 @@ class Actions:
             "record": self._record,
         }
 
-    async def act(self, name: str, body: bytes) -> Report:
+    async def act(self, name: str, body: bytes) -> ActionReport:
         """Carry out an action, and record it unless it only reads."""
         action = self._actions.get(name)
         if action is None:
@@ -133,7 +133,7 @@ class Actions:
         report = await action(request)
         return report if name == "plan" else await self._recorded(name, request, report)
 
-    async def _resync(self, request: Request) -> Report:
+    async def _resync(self, request: Request) -> ActionReport:
         name = request.controller
         daemons = await self._roster.offering(Verb.RESYNC, name)
         answers = await daemons.resync(name, request.keys)
@@ -141,15 +141,17 @@ class Actions:
         queued = "1 key" if count == 1 else f"{count} keys"
         where = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
         message = f"{queued} of {name} queued{f' in {where}' if where else ''}"
-        return Report(message=message, warnings=list(Unqueued.of(answers).reasons())[:KEYS_MAX])
+        return ActionReport(
+            message=message, warnings=list(Unqueued.of(answers).reasons())[:KEYS_MAX]
+        )
 
-    async def _pause(self, request: Request) -> Report:
+    async def _pause(self, request: Request) -> ActionReport:
         duration = duration_in(request.lasts) if request.lasts else None
         pause = new_pause(reason=request.reason, duration=duration)
         end = f" until {pause.until}" if pause.until else ""
         if request.everything:
             await pause_controller(self._connection, request.controller, pause)
-            return Report(message=f"controller {request.controller} paused{end}")
+            return ActionReport(message=f"controller {request.controller} paused{end}")
 
         async def pause_one(bucket: str, key: str) -> str:
             await pause_object(self._connection, bucket, key, pause)
@@ -157,11 +159,11 @@ class Actions:
 
         return await self._each(request, pause_one)
 
-    async def _resume(self, request: Request) -> Report:
+    async def _resume(self, request: Request) -> ActionReport:
         if request.everything:
             pause = await resume_controller(self._connection, request.controller)
             state = "is not paused" if pause is None else "resumed"
-            return Report(message=f"controller {request.controller} {state}")
+            return ActionReport(message=f"controller {request.controller} {state}")
 
         async def resume_one(bucket: str, key: str) -> str:
             resumption = await resume_object(self._connection, bucket, key, [request.controller])
@@ -176,7 +178,9 @@ class Actions:
             report, f"controller {request.controller} is paused as a whole: resume it too"
         )
 
-    async def _each(self, request: Request, act: Callable[[str, str], Awaitable[str]]) -> Report:
+    async def _each(
+        self, request: Request, act: Callable[[str, str], Awaitable[str]]
+    ) -> ActionReport:
         """Act on each key; raises the error of the first one if none succeeds."""
         if not request.keys:
             raise UsageError("name keys, or the whole controller")
@@ -191,12 +195,14 @@ class Actions:
                 errors.append(error)
         if errors and not done:
             raise errors[0]
-        return Report(message=", ".join(done), warnings=[problem_of(e).message for e in errors])
+        return ActionReport(
+            message=", ".join(done), warnings=[problem_of(e).message for e in errors]
+        )
 
-    async def _plan(self, request: Request) -> Report:
+    async def _plan(self, request: Request) -> ActionReport:
         planner = self._planners.get(request.controller)
         plan = await (planner or self._daemon_plans(request.controller))(request.keys)
-        return Report(message=str(plan.summary), result=plan)
+        return ActionReport(message=str(plan.summary), result=plan)
 
     def _daemon_plans(self, controller: str) -> MakePlan:
         """Return a function that lets a daemon plan, which has the code of the controller."""
@@ -212,7 +218,7 @@ class Actions:
 
         return plan
 
-    async def _garbage(self, request: Request) -> Report:
+    async def _garbage(self, request: Request) -> ActionReport:
         applied = await apply_garbage(
             self._roster, request.controller, request.objects, request.count
         )
@@ -221,17 +227,17 @@ class Actions:
             f"{kept_object.orphan.name} kept: {kept_object.reason}" for kept_object in applied.kept
         ]
         message = f"{objects} of {request.controller} deleted"
-        return Report(message=message, warnings=kept[:KEYS_MAX], result=applied)
+        return ActionReport(message=message, warnings=kept[:KEYS_MAX], result=applied)
 
-    async def _record(self, request: Request) -> Report:
+    async def _record(self, request: Request) -> ActionReport:
         name = request.controller
         daemons = await self._roster.offering(Verb.RECORD, name)
         answers = await daemons.record(name, request.keys, stop=request.stop)
         keys = sorted({key for answer in answers for key in answer.keys})
         recorded = f"every sync of {', '.join(keys[:KEYS_MAX])}" if keys else "failed syncs only"
-        return Report(message=f"{name} records {recorded}")
+        return ActionReport(message=f"{name} records {recorded}")
 
-    async def _recorded(self, action: str, request: Request, report: Report) -> Report:
+    async def _recorded(self, action: str, request: Request, report: ActionReport) -> ActionReport:
         """Record the action as an event of each key; the result warns if that failed."""
         identity = await identity_on(self._connection)
         reason = f"{self._screen.name.title()}{action.title()}"
@@ -244,5 +250,5 @@ class Actions:
         return msgspec.structs.replace(report, recorded=True)
 
 
-def _warned(report: Report, warning: str) -> Report:
+def _warned(report: ActionReport, warning: str) -> ActionReport:
     return msgspec.structs.replace(report, warnings=[*report.warnings, warning])

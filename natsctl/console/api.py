@@ -5,16 +5,16 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from natsctl.console.actions import Actions, MakePlan, Report
+from natsctl.console.actions import ActionReport, Actions, MakePlan
 from natsctl.console.answers import Answer
 from natsctl.console.buckets import Buckets, buckets
 from natsctl.console.garbage import Garbage, garbage
 from natsctl.console.home import Overview
 from natsctl.console.key import Comparison, KeyView, KeyViews
 from natsctl.console.keys import Keys
-from natsctl.console.live import Feed, Notice, follow
+from natsctl.console.live import Notice, ViewFeed, follow
 from natsctl.console.reads.identity import Identity, identity_on
-from natsctl.console.reads.listings import Listing, Listings
+from natsctl.console.reads.listings import BucketListing, Listings
 from natsctl.console.reads.roster import Roster
 from natsctl.console.table import Query, Table
 from natsctl.daemon.api.verbs import Verb
@@ -65,7 +65,7 @@ class Console:
         self._key_views = KeyViews(connection, self.roster, self._keys)
         self._actions = Actions(connection, self.roster, self._keys, planners)
         self._identity: Identity | None = None
-        self._feeds: set[Feed] = set()
+        self._feeds: set[ViewFeed] = set()
         self._answers: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
             "session": self._session,
             "home": lambda _: self.overview.home(),
@@ -85,7 +85,7 @@ class Console:
             raise NotFoundError(f"the console has no answer {name}")
         return await question(parameters)
 
-    async def act(self, name: str, body: bytes) -> Report:
+    async def act(self, name: str, body: bytes) -> ActionReport:
         """Carry out an action; see `Actions.act`."""
         return await self._actions.act(name, body)
 
@@ -98,13 +98,13 @@ class Console:
         return f"{name}-{key.replace('/', '-')}.json", msgspec.json.format(text, indent=1) + b"\n"
 
     @asynccontextmanager
-    async def feed(self, parameters: Parameters) -> AsyncIterator[Feed]:
+    async def feed(self, parameters: Parameters) -> AsyncIterator[ViewFeed]:
         """Open the feed of a view; raises `NatsctlError` if too many are open."""
         if parameters.get("view", "home") not in self._answers:
             raise NotFoundError(f"the console has no view {parameters['view']}")
         if len(self._feeds) >= FEEDS_MAX:
             raise NatsctlError(f"{FEEDS_MAX} pages of the console are open: close some")
-        feed = Feed()
+        feed = ViewFeed()
         self._feeds.add(feed)
         try:
             yield feed
@@ -112,7 +112,7 @@ class Console:
             self._feeds.remove(feed)
 
     async def follow(
-        self, feed: Feed, parameters: Parameters, send: Callable[[Notice], Awaitable[None]]
+        self, feed: ViewFeed, parameters: Parameters, send: Callable[[Notice], Awaitable[None]]
     ) -> None:
         """Send the notices of a view until the feed is closed; see `follow`."""
         view = parameters.get("view", "home")
@@ -125,7 +125,7 @@ class Console:
                 return await self._glance(parameters)
             return await self.answer(view, parameters)
 
-        async def listing() -> Listing | None:
+        async def listing() -> BucketListing | None:
             controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
             return await self._keys.listing(controller, bucket)
 

@@ -26,7 +26,7 @@ class Choice(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Applied(msgspec.Struct, frozen=True):
+class CollectedGarbage(msgspec.Struct, frozen=True):
     """The number of objects that were deleted, and the others with the reasons."""
 
     removed: int
@@ -42,7 +42,9 @@ async def garbage(roster: Roster, name: str) -> Garbage:
     )
 
 
-async def apply_garbage(roster: Roster, name: str, chosen: list[Choice], count: int) -> Applied:
+async def apply_garbage(
+    roster: Roster, name: str, chosen: list[Choice], count: int
+) -> CollectedGarbage:
     """Delete the chosen orphans, if each still has the revision that the user saw.
 
     *count* is the number that the user typed. Raises `UsageError` if it is another number than that
@@ -62,4 +64,4 @@ async def apply_garbage(roster: Roster, name: str, chosen: list[Choice], count: 
             f"nothing is deleted: {changed} of the chosen objects changed since they were shown"
         )
     removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
-    return Applied(len(removed.orphans), list(removed.kept))
+    return CollectedGarbage(len(removed.orphans), list(removed.kept))

@@ -8,7 +8,7 @@ import msgspec
 from natsctl.console.answers import Answer, Partial
 from natsctl.console.reads.background import retrieved
 from natsctl.console.reads.roster import Roster
-from natsctl.console.statuses import Daemon, Reports, Row, reports_of
+from natsctl.console.statuses import ControllerStatuses, Daemon, StatusRow, reports_of
 from natsctl.errors import NoDaemonError
 
 GROUPS_MAX = 50  # of failing keys
@@ -37,13 +37,13 @@ class Home(Answer, frozen=True, kw_only=True):
     `failing_more` counts the failing keys that daemons do not name.
     """
 
-    controllers: list[Row]
+    controllers: list[StatusRow]
     failing: list[Failures]
     failing_more: int = 0
     no_daemon: bool = False
 
 
-class Membership(msgspec.Struct, frozen=True):
+class ControllerDaemons(msgspec.Struct, frozen=True):
     """The daemons of a controller; `leader` is empty if none leads."""
 
     name: str
@@ -55,7 +55,7 @@ class Membership(msgspec.Struct, frozen=True):
 class Members(Answer, frozen=True, kw_only=True):
     """The daemons of each controller."""
 
-    controllers: list[Membership]
+    controllers: list[ControllerDaemons]
     no_daemon: bool = False
 
 
@@ -64,10 +64,10 @@ class Overview:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
-        self._reading: asyncio.Task[Sequence[Reports]] | None = None
+        self._reading: asyncio.Task[Sequence[ControllerStatuses]] | None = None
         self._read_at = 0.0
 
-    async def reports(self) -> Sequence[Reports]:
+    async def reports(self) -> Sequence[ControllerStatuses]:
         """Return the reports; raises as `Roster.daemons` does, except for `NoDaemonError`."""
         now = asyncio.get_running_loop().time()
         if self._reading is None or (self._reading.done() and now - self._read_at > SHARED_S):
@@ -93,7 +93,7 @@ class Overview:
         """Return who leads each controller, or which member has how many keys."""
         rows = [report.row for report in await self.reports()]
         controllers = [
-            Membership(row.name, row.mode, _leader(row.daemons), row.daemons) for row in rows
+            ControllerDaemons(row.name, row.mode, _leader(row.daemons), row.daemons) for row in rows
         ]
         return Members(controllers=controllers, no_daemon=not rows, partial=_partial(rows))
 
@@ -112,7 +112,7 @@ class Overview:
             await asyncio.wait((self._reading,))
 
 
-async def _reports(roster: Roster) -> Sequence[Reports]:
+async def _reports(roster: Roster) -> Sequence[ControllerStatuses]:
     """Return the reports about each controller that a daemon runs."""
     try:
         daemons = await roster.daemons()
@@ -125,7 +125,7 @@ def _leader(daemons: Iterable[Daemon]) -> str:
     return next((daemon.name for daemon in daemons if daemon.mode == "leader"), "")
 
 
-def _failures(reports: Iterable[Reports]) -> list[Failures]:
+def _failures(reports: Iterable[ControllerStatuses]) -> list[Failures]:
     groups: dict[str, list[FailingKey]] = {}
     for report in reports:
         for status in report.working:
@@ -138,7 +138,7 @@ def _failures(reports: Iterable[Reports]) -> list[Failures]:
     ]
 
 
-def _partial(rows: Iterable[Row]) -> Partial | None:
+def _partial(rows: Iterable[StatusRow]) -> Partial | None:
     """Return how many daemons of all controllers answered; None if all did."""
     answered: dict[str, bool] = {}
     names: dict[str, str] = {}

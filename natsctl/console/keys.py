@@ -5,11 +5,11 @@ import asyncio
 import msgspec
 
 from natsctl.console.answers import OldDaemonError
-from natsctl.console.reads.listings import Listing, Listings
+from natsctl.console.reads.listings import BucketListing, Listings
 from natsctl.console.reads.roster import Roster
-from natsctl.console.statuses import Reports, reports_of
+from natsctl.console.statuses import ControllerStatuses, reports_of
 from natsctl.console.table import Query, Table, TableRow, Tables
-from natsctl.core.insight.explain import Source
+from natsctl.core.insight.explain import PrimarySource
 from natsctl.daemon.published import declared_columns, published_schemas
 from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError
 from natsctl.jetstream.connection.connection import Connection
@@ -51,7 +51,7 @@ class Keys:
         columns = await self._columns_of(bucket)
         return await self._tables.page(listing, query, columns=columns, states={})
 
-    async def listing(self, controller: str, bucket: str) -> Listing | None:
+    async def listing(self, controller: str, bucket: str) -> BucketListing | None:
         """Return the listing behind a table; None for objects in a cluster."""
         if not controller:
             return await self._listings.open(bucket)
@@ -62,7 +62,7 @@ class Keys:
         """Return the bucket of a controller's primaries; empty for a cluster."""
         return (await self.source_of(await self._reports(controller), bucket)).bucket
 
-    async def source_of(self, reports: Reports, bucket: str = "") -> Source:
+    async def source_of(self, reports: ControllerStatuses, bucket: str = "") -> PrimarySource:
         """Return where the primaries of a controller are; raises as `of_controller` does."""
         sources = reports.row.sources or await self._published(reports.row.name)
         for source in sources:
@@ -77,18 +77,18 @@ class Keys:
             "still starting, or older than this console; choose the bucket under Buckets"
         )
 
-    async def _reports(self, name: str) -> Reports:
+    async def _reports(self, name: str) -> ControllerStatuses:
         daemons = await self._roster.daemons()
         return await reports_of(daemons, daemons.controller(name))
 
-    async def _published(self, controller: str) -> list[Source]:
+    async def _published(self, controller: str) -> list[PrimarySource]:
         """Return where primaries are by the published schemas, if daemons do not report it."""
         try:
             schemas = await published_schemas(self._connection)
         except StoreError:
             return []
         return [
-            Source(schema.bucket, schema.keys)
+            PrimarySource(schema.bucket, schema.keys)
             for schema in schemas
             if schema.controller == controller and schema.role == "primary"
         ]
@@ -102,7 +102,7 @@ class Keys:
         return columns
 
 
-def states_of(reports: Reports) -> dict[str, tuple[str, str]]:
+def states_of(reports: ControllerStatuses) -> dict[str, tuple[str, str]]:
     """Return the state and the reason of each key that daemons name, the most urgent state."""
     states: dict[str, tuple[str, str]] = {}
     for status in reports.working:
@@ -118,7 +118,9 @@ def states_of(reports: Reports) -> dict[str, tuple[str, str]]:
     return states
 
 
-def _attention(states: dict[str, tuple[str, str]], query: Query, reports: Reports) -> Table:
+def _attention(
+    states: dict[str, tuple[str, str]], query: Query, reports: ControllerStatuses
+) -> Table:
     """Return the table of a controller whose primaries are in a cluster."""
     keys = sorted((key for key in states if query.search in key), reverse=query.descending)
     rows = [

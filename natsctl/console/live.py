@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from natsctl.console.answers import Answer, encoded, problem_of
-from natsctl.console.reads.listings import Listing
+from natsctl.console.reads.listings import BucketListing
 from natsctl.core.task_group import together
 from natsctl.errors import NatsctlError, StoreError
 from natsctl.jetstream.connection.connection import ConnectionState, OnLost
@@ -20,10 +20,10 @@ TOUCH_S = 10.0  # after which a listing is opened again, so that it stays open
 KEYS_MAX = 100  # of one notice
 
 Read = Callable[[], Awaitable[Answer]]
-OpenListing = Callable[[], Awaitable[Listing | None]]
+OpenListing = Callable[[], Awaitable[BucketListing | None]]
 
 
-class Link(Protocol):
+class NatsLink(Protocol):
     """The connection to NATS, as far as a view reports it; see `Connection`."""
 
     def state(self) -> ConnectionState:
@@ -53,14 +53,14 @@ class ConnectionNotice(msgspec.Struct, frozen=True):
     error: str
 
 
-class Ping(msgspec.Struct, frozen=True):
+class Heartbeat(msgspec.Struct, frozen=True):
     """A sign of life."""
 
 
-Notice = Changed | ConnectionNotice | Ping
+Notice = Changed | ConnectionNotice | Heartbeat
 
 
-class Feed:
+class ViewFeed:
     """The changes of one view that were not sent yet; adding never blocks."""
 
     def __init__(self) -> None:
@@ -105,12 +105,12 @@ class Feed:
         elif self._keys:
             notices.append(Changed(list(self._keys), self._more))
         self._keys, self._more, self._whole, self._state = {}, 0, False, None
-        return notices or [Ping()]
+        return notices or [Heartbeat()]
 
 
 async def follow(
-    feed: Feed,
-    connection: Link,
+    feed: ViewFeed,
+    connection: NatsLink,
     send: Callable[[Notice], Awaitable[None]],
     *,
     read: Read | None = None,
@@ -143,7 +143,7 @@ async def follow(
                 task.cancel()
 
 
-async def _follow_connection(feed: Feed, connection: Link) -> None:
+async def _follow_connection(feed: ViewFeed, connection: NatsLink) -> None:
     last: tuple[bool, int] | None = None
     lost = asyncio.Event()
     with connection.on_lost(lambda _: lost.set()):
@@ -159,7 +159,7 @@ async def _follow_connection(feed: Feed, connection: Link) -> None:
             lost.clear()
 
 
-async def _follow_view(feed: Feed, read: Read, read_s: float) -> None:
+async def _follow_view(feed: ViewFeed, read: Read, read_s: float) -> None:
     last: bytes | None = None
     while True:
         try:
@@ -173,7 +173,7 @@ async def _follow_view(feed: Feed, read: Read, read_s: float) -> None:
         await asyncio.sleep(read_s)
 
 
-async def _follow_listing(feed: Feed, open_listing: OpenListing) -> None:
+async def _follow_listing(feed: ViewFeed, open_listing: OpenListing) -> None:
     problem = ""
     while True:
         try:

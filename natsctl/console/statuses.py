@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from natsctl.console.answers import Partial, Problem, missing, problem_of
-from natsctl.core.insight.explain import Source
+from natsctl.core.insight.explain import PrimarySource
 from natsctl.core.insight.lanes import LANE_MAX, Lanes
 from natsctl.daemon.api.activity import Activity
 from natsctl.daemon.api.client import Daemons
@@ -34,7 +34,7 @@ class Daemon(msgspec.Struct, frozen=True, kw_only=True):
     keys: int | None = None
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
     """One controller, as all its daemons together report it; None is for what none of them knows.
 
     Attributes:
@@ -54,7 +54,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    sources: list[Source] = []
+    sources: list[PrimarySource] = []
     daemons: list[Daemon] = []
     mode: str = ""
     conflict: str = ""
@@ -79,14 +79,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     error: Problem | None = None
 
 
-class Reports(msgspec.Struct, frozen=True):
+class ControllerStatuses(msgspec.Struct, frozen=True):
     """The statuses of one controller, the row that they make, and the working daemons' statuses."""
 
-    row: Row
+    row: StatusRow
     working: list[ControllerStatus]
 
 
-async def reports_of(daemons: Daemons, name: str) -> Reports:
+async def reports_of(daemons: Daemons, name: str) -> ControllerStatuses:
     """Return what the daemons of a controller report; an error becomes a part of the row."""
     expected = daemons.running(name)
     try:
@@ -94,25 +94,27 @@ async def reports_of(daemons: Daemons, name: str) -> Reports:
     except (NatsctlError, TimeoutError) as error:
         silent = [Daemon(id=id_, name=text) for id_, text in sorted(expected.items())]
         partial = missing(expected, set())
-        row = Row(name=name, daemons=silent, partial=partial, error=problem_of(error))
-        return Reports(row, [])
+        row = StatusRow(name=name, daemons=silent, partial=partial, error=problem_of(error))
+        return ControllerStatuses(row, [])
     answered = {status.daemon.id: _daemon(status) for status in statuses}
     silent = [Daemon(id=id_, name=text) for id_, text in expected.items() if id_ not in answered]
     ordered = sorted([*answered.values(), *silent], key=lambda daemon: (daemon.name, daemon.id))
     working = _working(statuses)
     row = _row(name, statuses, working)
     partial = missing(expected, set(answered))
-    return Reports(msgspec.structs.replace(row, daemons=ordered, partial=partial), working)
+    return ControllerStatuses(
+        msgspec.structs.replace(row, daemons=ordered, partial=partial), working
+    )
 
 
 def _row(
     name: str, statuses: Sequence[ControllerStatus], working: Sequence[ControllerStatus]
-) -> Row:
+) -> StatusRow:
     sources = dict.fromkeys(source for status in statuses for source in status.sources)
     queues = [status.queue for status in working if status.queue is not None]
     pauses = [status.paused_controller for status in working]
     texts = [text for status in statuses for text in (status.trouble, status.failure) if text]
-    return Row(
+    return StatusRow(
         name=name,
         sources=list(sources),
         mode=_mode(statuses, working),

@@ -8,7 +8,7 @@ import msgspec
 
 from natsctl.console.answers import Answer
 from natsctl.console.orders import Order, rank_by
-from natsctl.console.reads.listings import Listing
+from natsctl.console.reads.listings import BucketListing
 from natsctl.console.reads.masking import masked_message
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.bucket.bucket import Message
@@ -93,11 +93,11 @@ class Tables:
     """Answers queries, and keeps the orders of the last ones."""
 
     def __init__(self) -> None:
-        self._orders = WeakKeyDictionary[Listing, dict[tuple[str, str, str], Order]]()
+        self._orders = WeakKeyDictionary[BucketListing, dict[tuple[str, str, str], Order]]()
 
     async def page(
         self,
-        listing: Listing,
+        listing: BucketListing,
         query: Query,
         *,
         columns: Columns,
@@ -134,7 +134,7 @@ class Tables:
         )
 
     async def _ordered(
-        self, listing: Listing, query: Query, columns: Columns
+        self, listing: BucketListing, query: Query, columns: Columns
     ) -> tuple[int, list[str]]:
         """Return the number of matching keys, and those of the page."""
         orders = self._orders.setdefault(listing, {})
@@ -168,7 +168,7 @@ async def _without_secrets(messages: Sequence[Message]) -> list[Message]:
     return shown
 
 
-def _note(listing: Listing, shown: Sequence[Message]) -> str:
+def _note(listing: BucketListing, shown: Sequence[Message]) -> str:
     """Return why a page is not the whole truth; empty if it is."""
     if not listing.values:
         return "the bucket is large: only its keys can be searched"
@@ -177,7 +177,7 @@ def _note(listing: Listing, shown: Sequence[Message]) -> str:
     return ""
 
 
-async def _by_key(listing: Listing, query: Query) -> tuple[int, list[str]]:
+async def _by_key(listing: BucketListing, query: Query) -> tuple[int, list[str]]:
     """Return the number of matching keys, and those of the page, in the order of keys."""
     keys = await listing.keys()
     if query.search:
@@ -197,7 +197,7 @@ def _range(query: Query, total: int) -> tuple[int, int]:
     return (total - last, total - first) if query.descending else (first, last)
 
 
-async def _completed(listing: Listing) -> None:
+async def _completed(listing: BucketListing) -> None:
     if not listing.values:
         raise UsageError("the bucket is large: it is sorted by key, without a label filter")
     if not await listing.completed(COMPLETE_S):

@@ -33,8 +33,8 @@ from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import SyncRecorder, current_recordings, listed
-from natsctl.core.recording.stores import noted
 from natsctl.core.sync.history import SyncHistory
 from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.errors import UsageError

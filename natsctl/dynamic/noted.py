@@ -11,9 +11,9 @@ from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.objects.read_your_writes import current_sync, current_tape
 from natsctl.core.objects.tape import DependencyRead
 from natsctl.core.queue.workqueue import Workqueue
-from natsctl.core.recording.recordings import Reconciliation
+from natsctl.core.recording.noted_stores import place_of
+from natsctl.core.recording.recordings import ReconcilerCall
 from natsctl.core.recording.redelivery import Redelivery
-from natsctl.core.recording.stores import place_of
 from natsctl.core.sync.history import SyncRun
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.dynamic.parts import Parts, identifier_of, kind_of
@@ -44,7 +44,7 @@ class NotedCalls:
         """Return a new call, whose reads and writes are noted within `with run:`."""
         watched = sorted(self._watches.dependencies_of(watcher), key=str)
         identifiers = [to_builtins(identifier_of(dependency)) for dependency in watched]
-        call = Reconciliation(self._name, to_builtins(watcher), identifiers, kind_of(watcher))
+        call = ReconcilerCall(self._name, to_builtins(watcher), identifiers, kind_of(watcher))
         return self._run(watcher, call)
 
     async def failed(
@@ -70,7 +70,7 @@ class NotedCalls:
     ) -> None:
         """Make the recorded call, if it is of this dynamic watcher."""
         call = redelivery.delivery
-        if not isinstance(call, Reconciliation) or call.part != self._name:
+        if not isinstance(call, ReconcilerCall) or call.part != self._name:
             return
         watcher = convert(call.watcher, ObjectIdentifier)
         for fields in call.watched:
@@ -87,7 +87,7 @@ class NotedCalls:
         else:
             redelivery.end(after_s, None)
 
-    def _run(self, watcher: ObjectIdentifier, call: Reconciliation) -> SyncRun:
+    def _run(self, watcher: ObjectIdentifier, call: ReconcilerCall) -> SyncRun:
         return self._history.begin(
             watcher.key, OPERATION, None, handler=self._handler, delivery=call
         )
@@ -105,7 +105,7 @@ def note_read(watch: DependencyWatch[ObjectIdentifier], *, cached: bool = False)
     with suppress(NatsctlError):  # the reader gets the error of an invalid object
         states = tuple(watch.objects())
         tape.append(DependencyRead(str(dependency), place_of(dependency.kind), states))
-    if cached and isinstance(run, SyncRun) and isinstance(run.delivery, Reconciliation):
+    if cached and isinstance(run, SyncRun) and isinstance(run.delivery, ReconcilerCall):
         identifier = to_builtins(identifier_of(dependency))
         if identifier not in run.delivery.watched:
             run.delivery.watched.append(identifier)

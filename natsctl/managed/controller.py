@@ -22,8 +22,8 @@ from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings
-from natsctl.core.recording.stores import noted
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host

@@ -10,7 +10,7 @@ from msgspec import Raw
 from natsctl.core.recording.outside import remembered
 from natsctl.managed.creation.backoff import CreationBackoff
 from natsctl.managed.creation.creation import Creation
-from natsctl.managed.creation.links import Link, Links
+from natsctl.managed.creation.links import CreationLink, Links
 from natsctl.managed.creation.results import Results
 from natsctl.managed.objects import Managed
 from natsctl.model.store import Stored
@@ -38,7 +38,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         deletion_age_s: the seconds since the deletion of the resource was requested first.
     """
 
-    link: Link = Link()
+    link: CreationLink = CreationLink()
     link_revision: int | None = None
     creation_waits: tuple[int, float] | None = None
     result: PendingResult | None = None
@@ -85,7 +85,9 @@ class ReconcilerMemory:
         await remembered(NAME, lambda: self._memory(key), lambda memory: self._restore(key, memory))
 
     def _memory(self, key: str) -> Memory:
-        revision, link = (None, Link()) if self._links is None else self._links.last_seen(key)
+        revision, link = (
+            (None, CreationLink()) if self._links is None else self._links.last_seen(key)
+        )
         pending = self._results.pending(key)
         result = None
         if pending is not None:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from natsctl.errors import UsageError
 from natsctl.managed.conditions import Condition, condition, with_conditions
 from natsctl.managed.creation.creation import Creation
-from natsctl.managed.creation.links import Link, annotations_of
+from natsctl.managed.creation.links import CreationLink, annotations_of
 from natsctl.managed.names import AnnotationNames
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -90,9 +90,9 @@ class Managed(Generic[T]):
         return Creation.of(self._kept, self._names)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> CreationLink:
         """The link to its external resource, without pending changes of a client."""
-        return Link.of(self._kept, self._names)
+        return CreationLink.of(self._kept, self._names)
 
     @property
     def policies(self) -> dict[str, str]:
@@ -104,7 +104,7 @@ class Managed(Generic[T]):
         """The stored finalizers."""
         return self.metadata.finalizers
 
-    def relink(self, link: Link) -> None:
+    def relink(self, link: CreationLink) -> None:
         """Replace the link; the next write stores it."""
         self.annotations = {**self._unlinked(self._kept), **link.annotations(self._names)}
         self.keep()
@@ -190,7 +190,7 @@ class Managed(Generic[T]):
         if not self._needs_write(document, finalizer) and documents.same(updated, document):
             return current
         changes = {}
-        if Link.of(annotations_of(current), self._names) == self._stored_link:
+        if CreationLink.of(annotations_of(current), self._names) == self._stored_link:
             changes = _changes(self.metadata.annotations, self._kept)
         changed = self._with_metadata(document, document, changes, finalizer)
         changed = documents.with_status(changed, status) if status else changed
@@ -249,7 +249,7 @@ class Managed(Generic[T]):
         self._document = self.kind.document(stored.value)
         self.annotations = self._names.migrated(self.metadata.annotations)
         self._suggested = ""
-        self._stored_link = Link.of(self.metadata.annotations, self._names)
+        self._stored_link = CreationLink.of(self.metadata.annotations, self._names)
         self.keep()
         self.spec: dict[str, Any] = copy.deepcopy(_part(self._document, "spec"))
         self.status: dict[str, Any] = copy.deepcopy(_part(self._document, "status"))

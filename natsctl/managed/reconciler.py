@@ -50,7 +50,7 @@ from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissio
 from natsctl.managed.polling import Poll, PollIntervalHook
 from natsctl.managed.recorded import ExternalConnection
 from natsctl.managed.reports import KeyEventRecorder, Reports
-from natsctl.managed.situation import Action, Observed, Situation, decide
+from natsctl.managed.situation import Observed, ReconcileAction, Situation, decide
 from natsctl.managed.steps import Steps
 from natsctl.model.kinds import KvKind
 from natsctl.model.pause import Pause, active_pause
@@ -205,7 +205,7 @@ class ManagedReconciler(Generic[T]):
         reconciliation = Reconciliation(managed, self._timeout_s)
         situation = self._situation(reconciliation)
         action = decide(situation)
-        if action is not Action.OBSERVE:
+        if action is not ReconcileAction.OBSERVE:
             return await self._steps.take(action, reconciliation)
         async with self._connected(reconciliation):
             state = await self._observed(reconciliation)

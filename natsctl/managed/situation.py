@@ -15,7 +15,7 @@ class Observed(Enum):
     CURRENT = "current"
 
 
-class Action(Enum):
+class ReconcileAction(Enum):
     """A step of a reconciliation."""
 
     PAUSE = "pause"
@@ -65,10 +65,10 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     observed: Observed = Observed.NOT_YET
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ActionRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An action and the situations that it is for; None matches any value."""
 
-    action: Action
+    action: ReconcileAction
     paused: bool | None = None
     valid: bool | None = None
     deleting: bool | None = None
@@ -92,22 +92,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 TABLE = (
-    Row(action=Action.PAUSE, paused=True),
-    Row(action=Action.REJECT, valid=False),
-    Row(action=Action.RELEASE, deleting=True, held=False),
-    Row(action=Action.RELEASE, deleting=True, may_delete=False),
-    Row(action=Action.ASK, unknown=True, named=False),
-    Row(action=Action.OBSERVE, observed=Observed.NOT_YET),
-    Row(action=Action.WAIT, observed=Observed.ABSENT, recent=True),
-    Row(action=Action.RELEASE, observed=Observed.ABSENT, deleting=True),
-    Row(action=Action.DELAY, deleting=True, shared=True),
-    Row(action=Action.DELETE, deleting=True),
-    Row(action=Action.CREATE, observed=Observed.ABSENT, may_create=True),
-    Row(action=Action.REPORT_ABSENT, observed=Observed.ABSENT),
-    Row(action=Action.SETTLE, unknown=True),
-    Row(action=Action.LATE_INITIALIZE, observed=Observed.LATE_INITIALIZED),
-    Row(action=Action.UPDATE, observed=Observed.DIFFERENT, may_update=True),
-    Row(action=Action.REST),
+    ActionRule(action=ReconcileAction.PAUSE, paused=True),
+    ActionRule(action=ReconcileAction.REJECT, valid=False),
+    ActionRule(action=ReconcileAction.RELEASE, deleting=True, held=False),
+    ActionRule(action=ReconcileAction.RELEASE, deleting=True, may_delete=False),
+    ActionRule(action=ReconcileAction.ASK, unknown=True, named=False),
+    ActionRule(action=ReconcileAction.OBSERVE, observed=Observed.NOT_YET),
+    ActionRule(action=ReconcileAction.WAIT, observed=Observed.ABSENT, recent=True),
+    ActionRule(action=ReconcileAction.RELEASE, observed=Observed.ABSENT, deleting=True),
+    ActionRule(action=ReconcileAction.DELAY, deleting=True, shared=True),
+    ActionRule(action=ReconcileAction.DELETE, deleting=True),
+    ActionRule(action=ReconcileAction.CREATE, observed=Observed.ABSENT, may_create=True),
+    ActionRule(action=ReconcileAction.REPORT_ABSENT, observed=Observed.ABSENT),
+    ActionRule(action=ReconcileAction.SETTLE, unknown=True),
+    ActionRule(action=ReconcileAction.LATE_INITIALIZE, observed=Observed.LATE_INITIALIZED),
+    ActionRule(action=ReconcileAction.UPDATE, observed=Observed.DIFFERENT, may_update=True),
+    ActionRule(action=ReconcileAction.REST),
 )
 """The first row that matches decides.
 
@@ -117,6 +117,6 @@ while the result of an earlier creation is unknown, unless the resource's name i
 It does not release an object whose resource exists and may be deleted."""
 
 
-def decide(situation: Situation) -> Action:
+def decide(situation: Situation) -> ReconcileAction:
     """Return the action for *situation*."""
     return next(row.action for row in TABLE if row.matches(situation))

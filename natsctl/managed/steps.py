@@ -18,7 +18,7 @@ from natsctl.errors import (
 from natsctl.managed.calls import AGAIN_S, ExternalCalls, Reconciliation
 from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition
 from natsctl.managed.creation.creation import begun, ended
-from natsctl.managed.creation.links import Link, Links
+from natsctl.managed.creation.links import CreationLink, Links
 from natsctl.managed.creation.lost_answers import may_have_created
 from natsctl.managed.creation.results import Results
 from natsctl.managed.external import Observation, observed
@@ -26,7 +26,7 @@ from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
 from natsctl.managed.polling import Poll
 from natsctl.managed.reports import CANNOT_UPDATE, Reports
-from natsctl.managed.situation import Action
+from natsctl.managed.situation import ReconcileAction
 from natsctl.model.documents import Document
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Stored
@@ -71,23 +71,27 @@ class Steps(Generic[T]):
         self._poll = poll
         self._clock = clock
         self._deletions = deletions
-        self._steps: dict[Action, Callable[[Reconciliation[T]], Awaitable[float | None]]] = {
-            Action.PAUSE: self._pause,
-            Action.REJECT: self._reject,
-            Action.RELEASE: self._release,
-            Action.ASK: self._ask,
-            Action.WAIT: self._wait,
-            Action.DELAY: self._delay,
-            Action.DELETE: self._delete,
-            Action.CREATE: self._create,
-            Action.REPORT_ABSENT: self._report_absent,
-            Action.SETTLE: self._settle,
-            Action.LATE_INITIALIZE: self._late_initialize,
-            Action.UPDATE: self._update,
-            Action.REST: self._rest,
+        self._steps: dict[
+            ReconcileAction, Callable[[Reconciliation[T]], Awaitable[float | None]]
+        ] = {
+            ReconcileAction.PAUSE: self._pause,
+            ReconcileAction.REJECT: self._reject,
+            ReconcileAction.RELEASE: self._release,
+            ReconcileAction.ASK: self._ask,
+            ReconcileAction.WAIT: self._wait,
+            ReconcileAction.DELAY: self._delay,
+            ReconcileAction.DELETE: self._delete,
+            ReconcileAction.CREATE: self._create,
+            ReconcileAction.REPORT_ABSENT: self._report_absent,
+            ReconcileAction.SETTLE: self._settle,
+            ReconcileAction.LATE_INITIALIZE: self._late_initialize,
+            ReconcileAction.UPDATE: self._update,
+            ReconcileAction.REST: self._rest,
         }
 
-    async def take(self, action: Action, reconciliation: Reconciliation[T]) -> float | None:
+    async def take(
+        self, action: ReconcileAction, reconciliation: Reconciliation[T]
+    ) -> float | None:
         """Take the step; return the seconds until the next reconciliation, or None."""
         return await self._steps[action](reconciliation)
 
@@ -216,10 +220,12 @@ class Steps(Generic[T]):
             await self._reports.status(managed)
         return AGAIN_S
 
-    async def _recorded(self, managed: Managed[T]) -> Link:
-        return Link() if self._links is None else await self._links.read(managed.key)
+    async def _recorded(self, managed: Managed[T]) -> CreationLink:
+        return CreationLink() if self._links is None else await self._links.read(managed.key)
 
-    async def _refuse(self, reconciliation: Reconciliation[T], recorded: Link) -> float | None:
+    async def _refuse(
+        self, reconciliation: Reconciliation[T], recorded: CreationLink
+    ) -> float | None:
         """Create nothing, and report that the record contradicts the object's link."""
         managed = reconciliation.managed
         if recorded.creation.unknown:

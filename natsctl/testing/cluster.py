@@ -9,9 +9,9 @@ from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.write_guard import Guarded
+from natsctl.testing.cluster_objects import ClusterObjects
 from natsctl.testing.kinds import MemoryKinds, MemoryResource
 from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.objects import ClusterObjects
 from natsctl.testing.recorder import MemoryRecorder
 
 

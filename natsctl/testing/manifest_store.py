@@ -22,9 +22,9 @@ from natsctl.model.managed_fields import FieldManager, ManagedFields, same_famil
 from natsctl.model.manifests import KubeKind, joined, split
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
+from natsctl.testing.cluster_objects import MANAGER, ClusterObjects, ObjectChange, now
 from natsctl.testing.fields import SERVERS_OWN, Path, fields_v1, leaves, without
 from natsctl.testing.kinds import MemoryKinds
-from natsctl.testing.objects import MANAGER, ClusterObjects, ObjectChange, now
 from natsctl.testing.watched import WatchedStore
 
 W = TypeVar("W", bound=Callable[..., Coroutine[Any, Any, object]])

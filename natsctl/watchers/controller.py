@@ -22,8 +22,8 @@ from natsctl.core.objects.backends import Backends
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.retry import RetryPolicy
 from natsctl.core.queue.workqueue import Priority, Workqueue
+from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import Delivery, current_recordings
-from natsctl.core.recording.stores import noted
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options

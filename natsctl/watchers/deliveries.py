@@ -32,7 +32,7 @@ from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import sync_span
 from natsctl.watchers.failed_calls import FailedCalls, Policies, Registration
 from natsctl.watchers.merged_changes import ObjectChange, merged, notify
-from natsctl.watchers.pending import Failed, Pending, Retry
+from natsctl.watchers.pending import FailedCall, Pending, PendingRetry
 from natsctl.watchers.watcher import ResourceWatcher
 
 CHANGES_MAX = 100_000
@@ -285,18 +285,18 @@ class Deliveries:
             except asyncio.CancelledError:
                 cancelled = StoppedError("the call was cancelled")
                 self._retry_later(
-                    pending, Retry(registration, changes, failures, cancelled, _now())
+                    pending, PendingRetry(registration, changes, failures, cancelled, _now())
                 )
                 raise
             if failed is not None and failed.delay_s is not None:
                 due = _now() + failed.delay_s
                 self._retry_later(
-                    pending, Retry(registration, changes, failed.failures, failed.error, due)
+                    pending, PendingRetry(registration, changes, failed.failures, failed.error, due)
                 )
                 return
             changes, failures = changes[1:], 0
 
-    def _retry_later(self, pending: Pending, retry: Retry) -> None:
+    def _retry_later(self, pending: Pending, retry: PendingRetry) -> None:
         """Keep a retry, unless another process holds the object now."""
         change = retry.changes[0]
         pending.retries[retry.registration, change.kind.name] = retry
@@ -305,7 +305,7 @@ class Deliveries:
 
     async def _call_once(
         self, registration: Registration, change: ObjectChange, failures: int
-    ) -> Failed | None:
+    ) -> FailedCall | None:
         """Call the watcher with the change; return its failure, None if it succeeds."""
         watcher, run = registration.watcher, self._begin(registration, change)
         with sync_span(self.resource_kind, partial(_span_facts, change, watcher)) as span:
@@ -323,7 +323,7 @@ class Deliveries:
                     failures = await self._past_failures(registration, change, error)
                 self._history.failed(run, error, _now(), failures=failures + 1, log_failure=False)
                 delay_s = self._failed_calls.delay(change, registration, error, failures + 1)
-                return Failed(error, failures + failed, delay_s)
+                return FailedCall(error, failures + failed, delay_s)
         self._failed_calls.succeeded(change, registration)
         run.count_writes()
         self._history.succeeded(run, _now(), failed=failures > 0)

@@ -48,7 +48,7 @@ def shortened(name: str, suffix: str = "") -> str:
     return f"{domain}{slash}{cut}{suffix}"
 
 
-class OwnWrite(msgspec.Struct, frozen=True):
+class OwnFinalizers(msgspec.Struct, frozen=True):
     """The finalizers of an object since this watcher's last write of it.
 
     Changes up to the revision `added` are part of the object that `add_func` received.
@@ -105,7 +105,7 @@ class OpinionatedWatcher:
         self.update_func = update_func
         self.delete_func = delete_func
         self.sync_func = sync_func
-        self._own_writes: dict[str, OwnWrite] = {}  # until the watch has delivered the write
+        self._own_writes: dict[str, OwnFinalizers] = {}  # until the watch has delivered the write
 
     def wrap(self, watcher: ResourceWatcher, *, sync_to_add: bool) -> None:
         """Call *watcher* instead of the functions for add, update and delete.
@@ -165,7 +165,7 @@ class OpinionatedWatcher:
     async def _note_memory(self, key: str) -> None:
         """Note this watcher's write of the object, on which the next calls depend."""
 
-        def restore(own_write: OwnWrite | None) -> None:
+        def restore(own_write: OwnFinalizers | None) -> None:
             if own_write is not None:
                 self._own_writes[key] = own_write
 
@@ -181,7 +181,9 @@ class OpinionatedWatcher:
         await _call(self.add_func, begun)
         marked = await self._mark(begun, self._with_finalizer)
         if marked is not None:  # a deleted object keeps its finalizers
-            self._own_writes[new.key] = OwnWrite(marked.revision, (self.finalizer,), begun.revision)
+            self._own_writes[new.key] = OwnFinalizers(
+                marked.revision, (self.finalizer,), begun.revision
+            )
 
     async def _release(self, new: Snapshot[Any]) -> None:
         """Call `delete_func` unless that has succeeded, and remove the finalizer."""
@@ -191,7 +193,7 @@ class OpinionatedWatcher:
             return
         released = await release(new.store, new.key, self.finalizer, self.in_progress)
         stored = None if released is None else released.stored
-        self._own_writes[new.key] = OwnWrite(NEVER if stored is None else stored.revision, ())
+        self._own_writes[new.key] = OwnFinalizers(NEVER if stored is None else stored.revision, ())
 
     def _awaits_removal(self, new: Snapshot[Any]) -> bool:
         """Return whether an object in NATS has no finalizer left and waits for its removal."""
@@ -245,7 +247,7 @@ class OpinionatedWatcher:
             marked = checked(rewritten.stored)
         except NotFoundError:
             return None
-        self._own_writes[key] = OwnWrite(marked.revision, marked.metadata.finalizers)
+        self._own_writes[key] = OwnFinalizers(marked.revision, marked.metadata.finalizers)
         return marked
 
     def _with_in_progress(self, finalizers: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from natsctl.watchers.failed_calls import Registration
 from natsctl.watchers.merged_changes import ObjectChange
 
 
-class Retry(msgspec.Struct, frozen=True):
+class PendingRetry(msgspec.Struct, frozen=True):
     """The changes of an object that one watcher has not processed, because the first one failed.
 
     `due` is the time of the next call, by the event loop's clock.
@@ -21,7 +21,7 @@ class Retry(msgspec.Struct, frozen=True):
     due: float
 
 
-class Failed(msgspec.Struct, frozen=True):
+class FailedCall(msgspec.Struct, frozen=True):
     """A failed call, the failures in a row, and the delay of its retry; None if it is dropped."""
 
     error: Exception
@@ -41,4 +41,4 @@ class Pending:
     def __init__(self, since: float) -> None:
         self.since = since
         self.changes: deque[tuple[ObjectChange, tuple[Registration, ...]]] = deque()
-        self.retries: dict[RetryKey, Retry] = {}
+        self.retries: dict[RetryKey, PendingRetry] = {}

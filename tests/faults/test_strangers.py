@@ -7,7 +7,7 @@ from nats.aio.msg import Msg
 from natsctl.daemon.api.service import answering
 from natsctl.daemon.api.verbs import Verb
 from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.service.client import ask
+from natsctl.jetstream.service.service_client import ask
 from tests.support.clients.nats_admin import Admin
 from tests.support.clients.raw_nats_client import stranger
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies

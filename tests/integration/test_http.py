@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from natsctl import Controller, Object, kv, primary
-from natsctl.daemon.http.checks import Verdict
+from natsctl.daemon.http.checks import CheckVerdict
 from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.operator import Operator
@@ -61,7 +61,7 @@ class Stuck(Vitals):
 class Broken(Vitals):
     """Raises an error for each liveness probe."""
 
-    def live(self) -> Verdict:
+    def live(self) -> CheckVerdict:
         raise RuntimeError("broken on purpose")
 
 

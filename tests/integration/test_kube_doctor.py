@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from controllers.webapps import WebApps
-from natsctl.daemon.doctor.finding import Bounds, Finding, Result
+from natsctl.daemon.doctor.finding import Bounds, CheckFinding, Result
 from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
 from natsctl.daemon.rbac import needs
 from natsctl.kubernetes.access.options import KubeOptions
@@ -15,7 +15,7 @@ from tests.support.servers.kube_http import answering, hang, in_turn
 VERSION = json.dumps({"major": "1", "minor": "30", "gitVersion": "v1.30.0"}).encode()
 
 
-async def examined(*responses: web.Response) -> list[Finding]:
+async def examined(*responses: web.Response) -> list[CheckFinding]:
     async with answering(in_turn(*responses)) as server:
         options = KubeOptions(server=server.url, attempts_max=1)
         return [finding async for finding in check_kube(options, needs([WebApps()]), Bounds())]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from natsctl.daemon.http.client import ANSWER_MAX, probe
+from natsctl.daemon.http.probe import ANSWER_MAX, probe
 from natsctl.daemon.http.server import serving
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.settings.address import Address

@@ -23,10 +23,10 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.service.client import ask, ask_all, services
 from natsctl.jetstream.service.errors import ERROR, ERROR_CODE
 from natsctl.jetstream.service.intake import BURST, RATE
 from natsctl.jetstream.service.server import WORKING_MAX, Endpoint, ServiceIdentity, serving
+from natsctl.jetstream.service.service_client import ask, ask_all, services
 from tests.support.clients.raw_nats_client import stranger
 from tests.support.clients.stream_requests import STREAM, messages
 from tests.support.eventually import eventually

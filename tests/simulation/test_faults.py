@@ -8,23 +8,23 @@ import pytest
 from natsctl.testing.simulation.hints import hint_of
 from natsctl.testing.simulation.objects import Desired, StoredObjects
 from natsctl.testing.simulation.run import Checks, Ran, Schedule
-from natsctl.testing.simulation.script import Pause, Put, Remove, Step
+from natsctl.testing.simulation.script import Put, Remove, Step, StepPause
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
 from natsctl.testing.simulation.world.choices import Choices
-from natsctl.testing.simulation.world.faults import Call, Fault, FaultType, drawn_faults
+from natsctl.testing.simulation.world.faults import Fault, FaultType, SimulatedCall, drawn_faults
 from tests.support.controllers import faulty, fragile
 from tests.support.controllers.faulty import DOCUMENTS, SHOPS
 
 
-def put(key: str, image: str, pause: Pause = Pause.IDLE) -> Put:
+def put(key: str, image: str, pause: StepPause = StepPause.IDLE) -> Put:
     return Put(Desired(SHOPS, key, {"spec": {"image": image}}), pause=pause)
 
 
 ONE_SHOP = (put("a", "one"),)
 TWO_VERSIONS = (put("a", "one"), put("a", "two"))
 THERE_AND_BACK = (*TWO_VERSIONS, put("a", "one"))
-REPLACED = (put("a", "one"), Remove(SHOPS, "a", Pause.IDLE), put("a", "two", Pause.NONE))
+REPLACED = (put("a", "one"), Remove(SHOPS, "a", StepPause.IDLE), put("a", "two", StepPause.NONE))
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        calls = [Call(self.operation, self.target, number) for number in self.numbers]
+        calls = [SimulatedCall(self.operation, self.target, number) for number in self.numbers]
         return tuple(Fault(self.fault, call, self.seconds) for call in calls)
 
     def run(self, *faults: Fault) -> Ran:
@@ -64,7 +64,7 @@ CASES = [
         FaultType.LAG,
         "event",
         "parts/a",
-        (put("a", "one"), put("b", "one", Pause.SHORT)),
+        (put("a", "one"), put("b", "one", StepPause.SHORT)),
         always=faulty.ports_are_unique,
     ),
     Case(fragile.GivesUpSlowCalls, FaultType.SLOW, "read", "cloud", seconds=20.0),
@@ -128,6 +128,6 @@ def test_the_hint_to_a_second_resource_names_the_missing_record(fault: FaultType
 
 @pytest.mark.parametrize("fault", FaultType, ids=lambda fault: fault.value)
 def test_seeds_draw_every_type_of_fault(fault: FaultType) -> None:
-    call = Call("update", "shops/a", 1)
+    call = SimulatedCall("update", "shops/a", 1)
     drawn = (drawn_faults(Choices(seed), standby=True).at(call, (fault,)) for seed in range(200))
     assert any(drawn)

@@ -5,14 +5,14 @@ import pytest
 
 from natsctl.testing.simulation.objects import Desired
 from natsctl.testing.simulation.run import Checks, Schedule
-from natsctl.testing.simulation.script import Pause, Put, Remove, Step, Wait
+from natsctl.testing.simulation.script import Put, Remove, Step, StepPause, Wait
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import subject_of
-from natsctl.testing.simulation.world.faults import Call, Fault, FaultType
+from natsctl.testing.simulation.world.faults import Fault, FaultType, SimulatedCall
 from tests.support.controllers.faulty import DOCUMENTS, SHOPS, DoneAfterDoing
 
 
-def put(key: str, image: str, pause: Pause = Pause.IDLE) -> Put:
+def put(key: str, image: str, pause: StepPause = StepPause.IDLE) -> Put:
     return Put(Desired(SHOPS, key, {"spec": {"image": image}}), pause=pause)
 
 
@@ -22,19 +22,19 @@ class Found(msgspec.Struct, frozen=True):
 
 
 RESTORED_SPEC = Found(
-    (put("a", "one"), put("a", "two"), put("a", "one", Pause.NONE)),
-    (Fault(FaultType.BREAK, Call("event", "shops/a", 3)),),
+    (put("a", "one"), put("a", "two"), put("a", "one", StepPause.NONE)),
+    (Fault(FaultType.BREAK, SimulatedCall("event", "shops/a", 3)),),
 )
 UNSAVED_RECORD = Found(
     (
-        put("a", "one", Pause.NONE),
-        put("b", "one", Pause.NONE),
+        put("a", "one", StepPause.NONE),
+        put("b", "one", StepPause.NONE),
         Wait(1.0),
         Remove(SHOPS, "a"),
     ),
     (
-        Fault(FaultType.AWAY, Call("create", "natsctl/gc.doneafterdoing", 1), 0.5),
-        Fault(FaultType.CRASH_AFTER, Call("create", "parts/b", 1), 3.0),
+        Fault(FaultType.AWAY, SimulatedCall("create", "natsctl/gc.doneafterdoing", 1), 0.5),
+        Fault(FaultType.CRASH_AFTER, SimulatedCall("create", "parts/b", 1), 3.0),
     ),
 )
 

@@ -15,7 +15,7 @@ from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
-from natsctl.console.http.access import Access, is_loopback
+from natsctl.console.http.access import ConsoleAccess, is_loopback
 from natsctl.console.http.browser import open_in_browser
 from natsctl.console.http.server import serving
 from natsctl.daemon.cluster import cluster_for
@@ -70,7 +70,7 @@ async def _serve(
     opened: bool,
 ) -> None:
     async with connect(options) as nats:
-        access = Access(bind)
+        access = ConsoleAccess(bind)
         console = Console(
             nats.connection, csrf=access.csrf, version=installed("natsctl"), planners=planners
         )

@@ -8,7 +8,7 @@ from natsctl.cli.framework.command import App, complete
 from natsctl.cli.framework.exit_codes import FAILED
 from natsctl.cli.framework.options import with_options
 from natsctl.cli.output.terminal import write_text
-from natsctl.daemon.http.client import probe
+from natsctl.daemon.http.probe import probe
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.settings import HttpSettings
 from natsctl.errors import UsageError

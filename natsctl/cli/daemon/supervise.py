@@ -14,8 +14,8 @@ from natsctl.daemon.embedded_server import while_it_runs
 from natsctl.daemon.observe.log_relay import LogRelay
 from natsctl.daemon.processes.child import Command
 from natsctl.daemon.processes.child_options import (
+    ChildFailed,
     ChildOptions,
-    Failed,
     OnReport,
     ReportPipe,
 )
@@ -99,7 +99,7 @@ def reporting(place: ChildOptions | None) -> Iterator[OnReport]:
         raise
     except Exception as error:  # noqa: BLE001 - the supervisor writes it
         status = exit_status(error)
-        pipe.send(Failed(status, tuple(error_texts(error))))
+        pipe.send(ChildFailed(status, tuple(error_texts(error))))
         raise typer.Exit(status) from None
 
 

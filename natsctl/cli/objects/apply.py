@@ -15,8 +15,8 @@ from natsctl.cli.objects.writing import (
     ChangeOutputOption,
     DryRun,
     DryRunOption,
-    Target,
     ThenPlanOption,
+    WriteTarget,
 )
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import read, rewrite
@@ -97,7 +97,7 @@ def _versions(
 
 
 async def _apply(
-    target: Target,
+    target: WriteTarget,
     store: Store,
     document: KeyDocument,
     validator: Validator,

@@ -13,8 +13,8 @@ from natsctl.cli.objects.writing import (
     ChangeOutputOption,
     DryRun,
     DryRunOption,
-    Target,
     ThenPlanOption,
+    WriteTarget,
 )
 from natsctl.cli.output.terminal import YesOption, confirm, write_notice
 from natsctl.core.objects.finalizers import delete as delete_object
@@ -90,7 +90,7 @@ async def delete(
         return exit_with(statuses)
 
 
-async def _delete(target: Target, bucket: Bucket, key: str) -> int:
+async def _delete(target: WriteTarget, bucket: Bucket, key: str) -> int:
     """Delete an object or mark it as deleted, and return the exit status."""
     try:
         message = await BucketStore(bucket).find(key)

@@ -11,7 +11,7 @@ from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.errors import ConflictError, NatsctlError, StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.backup import backup
 from natsctl.jetstream.backup.archive import Contents, entries
-from natsctl.jetstream.backup.backup import Outcome, Restored
+from natsctl.jetstream.backup.backup import Restored, RestoredKey
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
@@ -115,7 +115,7 @@ async def _verify(bucket: Bucket, restored: Restored) -> list[str]:
 
 def _report(name: str, restored: Restored, wrong_keys: list[str]) -> int:
     """Write the results, and return the exit status."""
-    counts = (f"{restored.counts[outcome]} {outcome.value}" for outcome in Outcome)
+    counts = (f"{restored.counts[outcome]} {outcome.value}" for outcome in RestoredKey)
     write_line(f"{name}: {', '.join(counts)}")
     for key in sorted(restored.failures)[:KEYS_MAX]:
         report_error(f"{key}: {restored.failures[key]}")
@@ -127,7 +127,7 @@ def _report(name: str, restored: Restored, wrong_keys: list[str]) -> int:
         return FAILED
     if restored.failures:
         return min(map(exit_status, restored.failures.values()))
-    if restored.counts[Outcome.KEPT]:
+    if restored.counts[RestoredKey.KEPT]:
         write_notice(
             "keys that were kept have other values than the backup: --overwrite replaces them"
         )

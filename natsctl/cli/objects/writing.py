@@ -45,7 +45,7 @@ ChangeOutputOption = Annotated[
 ]
 
 
-class Target(msgspec.Struct, frozen=True):
+class WriteTarget(msgspec.Struct, frozen=True):
     """The buckets of one command, whose writes are stored."""
 
     connection: Connection
@@ -68,7 +68,7 @@ class Target(msgspec.Struct, frozen=True):
         write_line(f"{bucket}/{key} {result}")
 
 
-class _Shown(Target, frozen=True):
+class _Shown(WriteTarget, frozen=True):
     """Buckets whose writes are only shown."""
 
     plan: Planned
@@ -76,7 +76,7 @@ class _Shown(Target, frozen=True):
     note: ClassVar[str] = " (dry run)"
 
     def outcome(self, rewritten: Rewritten) -> str:
-        """See `Target.outcome`."""
+        """See `WriteTarget.outcome`."""
         if rewritten.base is None:
             return super().outcome(rewritten)
         return f"{'configured' if rewritten.base else 'created'}{self.note}"
@@ -84,7 +84,7 @@ class _Shown(Target, frozen=True):
     async def store(
         self, bucket: str, value_type: type = bytes, *, create: bool | None = None
     ) -> Store:
-        """See `Target.store`."""
+        """See `WriteTarget.store`."""
         kind = await self._kind(bucket, value_type)
         creates = None if create is None else False  # a dry run creates no bucket
         try:
@@ -110,7 +110,7 @@ class _Shown(Target, frozen=True):
         return self.plan.record.key_plan("").actions
 
     def report(self, bucket: str, key: str, result: str) -> None:
-        """See `Target.report`; in JSON, the end of the command writes all changes."""
+        """See `WriteTarget.report`; in JSON, the end of the command writes all changes."""
         if self.output == "json":
             return
         super().report(bucket, key, result)
@@ -149,11 +149,11 @@ class DryRun(msgspec.Struct, frozen=True):
             raise UsageError("--controller shows what follows a change: it needs --dry-run")
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Target]:
+    async def writing(self) -> AsyncIterator[WriteTarget]:
         """Connect to NATS, and yield the buckets; the end of the context shows the plan."""
         async with connect(self.stores.nats) as nats:
             if not self.shown:
-                yield Target(nats.connection)
+                yield WriteTarget(nats.connection)
                 return
             target = _Shown(
                 nats.connection, planned(nats=nats, kube=None, key_of=lambda: ""), self.output

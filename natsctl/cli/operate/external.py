@@ -21,7 +21,7 @@ from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.managed.creation.links import (
     RECORDS,
-    Link,
+    CreationLink,
     Standing,
     annotations_of,
     object_of,
@@ -71,7 +71,7 @@ class LinkRecord(msgspec.Struct, frozen=True):
     bucket: str
     key: str
     names: AnnotationNames
-    link: Link
+    link: CreationLink
 
 
 @app.callback()
@@ -242,7 +242,7 @@ async def _states(
         annotations = {} if message is None else annotations_of(message.value)
         revision = 0 if message is None else message.revision
         for record in _links(name, key, bucket_records.get(key, []), annotations):
-            annotated = None if message is None else Link.of(annotations, record.names)
+            annotated = None if message is None else CreationLink.of(annotations, record.names)
             states += _state(record, revision, annotated)
     return states
 
@@ -263,11 +263,13 @@ def _links(
     links = {max(record.names.domains): record for record in records}
     for domain in domains_of(annotations):
         names = AnnotationNames(domain)
-        links.setdefault(max(names.domains), LinkRecord(bucket, key, names, Link()))
+        links.setdefault(max(names.domains), LinkRecord(bucket, key, names, CreationLink()))
     return [links[domain] for domain in sorted(links)]
 
 
-def _state(record: LinkRecord, revision: int, annotated: Link | None) -> Iterator[LinkState]:
+def _state(
+    record: LinkRecord, revision: int, annotated: CreationLink | None
+) -> Iterator[LinkState]:
     """Yield the state of a link, if there is one.
 
     Args:

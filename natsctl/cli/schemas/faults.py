@@ -41,7 +41,7 @@ _LIMITS: Final = {
 _NAMES: Final = {"object": "a mapping", "array": "a list", "integer": "an integer"}
 
 
-class Fault(msgspec.Struct, frozen=True):
+class InvalidField(msgspec.Struct, frozen=True):
     """A field with an invalid value; `path` is empty for the whole document."""
 
     path: str
@@ -56,7 +56,7 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.path}: {self.reason}" if self.path else self.reason
 
 
-def faults(schema: Schema, document: object) -> list[Fault]:
+def faults(schema: Schema, document: object) -> list[InvalidField]:
     """Return the faults of a document, in the order of its fields."""
     import jsonschema  # noqa: PLC0415 - takes 0.06 s
     from jsonschema.validators import extend  # noqa: PLC0415 - likewise
@@ -91,25 +91,25 @@ def _check_encoding(
         yield ValidationError("is not valid base64")
 
 
-def _faults(error: Any) -> Iterator[Fault]:
+def _faults(error: Any) -> Iterator[InvalidField]:
     """Yield the faults of an error of jsonschema; a union's error is that of the nearest type."""
     value, limit = error.instance, error.validator_value
     path = _path(error.absolute_path)
     if "propertyNames" in error.schema_path:
-        yield Fault(path, f"the name {_shown(value)} is not permitted: {error.message}")
+        yield InvalidField(path, f"the name {_shown(value)} is not permitted: {error.message}")
         return
     match error.validator:
         case "anyOf":
             yield from _of_union(error, path)
         case "required":
             yield from (
-                Fault(_inner(path, name), "is required") for name in set(limit) - set(value)
+                InvalidField(_inner(path, name), "is required") for name in set(limit) - set(value)
             )
         case "additionalProperties":
             for name in value.keys() - error.schema.get("properties", {}).keys():
-                yield Fault(_inner(path, name), "is unknown, and not permitted")
+                yield InvalidField(_inner(path, name), "is unknown, and not permitted")
         case _:
-            yield Fault(path, _reason(error.validator, limit, value) or error.message)
+            yield InvalidField(path, _reason(error.validator, limit, value) or error.message)
 
 
 def _reason(keyword: str, limit: Any, value: object) -> str:
@@ -127,7 +127,7 @@ def _reason(keyword: str, limit: Any, value: object) -> str:
             return ""
 
 
-def _of_union(error: Any, path: str) -> Iterator[Fault]:
+def _of_union(error: Any, path: str) -> Iterator[InvalidField]:
     """Yield the faults of the alternative whose type fits; none fits if all types differ."""
     branches: dict[int, list[Any]] = {}
     for inner in error.context:
@@ -150,7 +150,7 @@ def _of_union(error: Any, path: str) -> Iterator[Fault]:
     if tags is not None and isinstance(error.instance, dict):
         name = tags["propertyName"]
         known = ", ".join(map(_shown, tags["mapping"]))
-        yield Fault(_inner(path, name), f"must be one of {known}")
+        yield InvalidField(_inner(path, name), f"must be one of {known}")
         return
     types = dict.fromkeys(
         _name(inner_error.validator_value)
@@ -159,7 +159,7 @@ def _of_union(error: Any, path: str) -> Iterator[Fault]:
         if inner_error.validator == "type" and len(inner_error.absolute_path) == depth
     )
     expected = " or ".join(types) or "another value"
-    yield Fault(path, f"expected {expected}, not {_shown(error.instance)}")
+    yield InvalidField(path, f"expected {expected}, not {_shown(error.instance)}")
 
 
 def _is_mismatch(error: Any) -> bool:

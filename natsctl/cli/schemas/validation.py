@@ -8,7 +8,7 @@ import typer
 
 from natsctl.cli.documents.values import DesiredObject, NewValue, RawValue
 from natsctl.cli.output.terminal import write_notice
-from natsctl.cli.schemas.faults import Fault, faults
+from natsctl.cli.schemas.faults import InvalidField, faults
 from natsctl.cli.schemas.fields import Fields, UnknownField
 from natsctl.cli.schemas.published import schema_for
 from natsctl.daemon.published import published_schemas
@@ -91,7 +91,7 @@ class Validator:
             missing = faults(schema.schema, document)
             self._reject(key, schema, [fault for fault in missing if _is_missing(fault, document)])
 
-    def _reject(self, key: str, schema: KindSchema, invalid: Sequence[Fault]) -> None:
+    def _reject(self, key: str, schema: KindSchema, invalid: Sequence[InvalidField]) -> None:
         """Raise `InvalidObjectError` that names the faults, or warn of each."""
         message = f"not a valid {schema.kind} of {schema.source}"
         if invalid and self._validate is Validate.STRICT:
@@ -125,14 +125,14 @@ def _is_own(unknown: UnknownField) -> bool:
     return unknown.first != STATUS and unknown.path != SPEC
 
 
-def _is_given(fault: Fault, document: object) -> bool:
+def _is_given(fault: InvalidField, document: object) -> bool:
     """Return whether the fault is in a field of the document, apart from the status."""
     if not isinstance(document, dict) or not fault.path:
         return True
     return fault.first in document and fault.first != STATUS
 
 
-def _is_missing(fault: Fault, document: object) -> bool:
+def _is_missing(fault: InvalidField, document: object) -> bool:
     """Return whether the fault is a missing field of the whole document, apart from the status."""
     is_given = _is_given(fault, document)
     return not is_given and isinstance(document, dict) and fault.first != STATUS

@@ -14,7 +14,7 @@ from natsctl.cli.framework.options import with_cluster, with_options
 from natsctl.cli.output.printing import OUTPUT_OPTION, write_json
 from natsctl.cli.output.terminal import coloured, write_line
 from natsctl.daemon.doctor.doctor import examine
-from natsctl.daemon.doctor.finding import Finding, Result
+from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
@@ -67,7 +67,7 @@ async def doctor(
     The exit code is 1 if a check failed. A warning does not change the exit code.
     """
     controllers = [load_runnable_controller(path) for path in controller or ()]
-    findings: list[Finding] = []
+    findings: list[CheckFinding] = []
     async for finding in examine(controllers, options, cluster, settings=settings):
         findings.append(finding)
         if output == "table":
@@ -80,7 +80,7 @@ async def doctor(
         raise typer.Exit(FAILED)
 
 
-def _write(finding: Finding) -> None:
+def _write(finding: CheckFinding) -> None:
     label = finding.result.value.ljust(WIDTH)
     result = coloured(label, _COLOURS[finding.result], sys.stdout)
     write_line(f"{result}{finding.check}: {finding.found}")
@@ -88,6 +88,6 @@ def _write(finding: Finding) -> None:
         write_line(f"{' ' * WIDTH}→ {finding.advice}")
 
 
-def _summary(findings: Sequence[Finding]) -> str:
+def _summary(findings: Sequence[CheckFinding]) -> str:
     counts = {result: sum(finding.result is result for finding in findings) for result in Result}
     return ", ".join(f"{count} {result.value}" for result, count in counts.items())

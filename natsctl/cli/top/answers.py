@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from natsctl.console.actions import Actions, Report, Request, Screen
+from natsctl.console.actions import ActionReport, Actions, Request, Screen
 from natsctl.console.answers import Problem, problem_of
 from natsctl.console.home import Home, Overview
 from natsctl.console.keys import Keys, states_of
 from natsctl.console.reads.listings import Listings
 from natsctl.console.reads.roster import Roster
-from natsctl.console.statuses import Row
+from natsctl.console.statuses import StatusRow
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.verbs import Verb
@@ -35,7 +35,7 @@ class ControllerState(msgspec.Struct, frozen=True):
         no_daemon: whether no daemon runs at all.
     """
 
-    row: Row | None
+    row: StatusRow | None
     keys: dict[str, tuple[str, str]]
     no_daemon: bool = False
 
@@ -79,7 +79,7 @@ class Answers:
         except (NatsctlError, TimeoutError) as error:
             return KeyState(explanations, problem_of(error))
 
-    async def act(self, action: str, request: Request) -> Report:
+    async def act(self, action: str, request: Request) -> ActionReport:
         """Resync, pause or resume keys or a whole controller."""
         return await self._actions.act(action, msgspec.json.encode(request))
 

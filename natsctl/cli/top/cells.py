@@ -9,7 +9,7 @@ from natsctl.cli.output.explanations import lane_rows
 from natsctl.cli.top.answers import ControllerState
 from natsctl.console.answers import Partial, Problem
 from natsctl.console.home import Failures
-from natsctl.console.statuses import Row
+from natsctl.console.statuses import StatusRow
 from natsctl.jetstream.bucket.entries import NONE, short_time
 from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.telemetry.escaping import escaped
@@ -46,7 +46,7 @@ class KeyRow(msgspec.Struct, frozen=True):
     reason: str
 
 
-def controller_cells(row: Row, *, wide: bool) -> list[Text]:
+def controller_cells(row: StatusRow, *, wide: bool) -> list[Text]:
     """Return the cells under `CONTROLLER_HEADINGS`."""
     state = "no answer" if row.error is not None else row.state
     mode = Text(f"{row.mode} !", BAD) if row.conflict else Text(row.mode or NONE)

@@ -14,7 +14,7 @@ from natsctl.cli.top.answers import Answers
 from natsctl.cli.top.cells import matches, refusal, state_of, text
 from natsctl.cli.top.dialogs import Confirmation, Help
 from natsctl.cli.top.table import Rows
-from natsctl.console.actions import Report, Request
+from natsctl.console.actions import ActionReport, Request
 from natsctl.console.answers import Partial, Problem, problem_of
 from natsctl.console.home import Home
 from natsctl.errors import NatsctlError
@@ -243,7 +243,7 @@ class LiveScreen(Screen[None], Generic[T]):
     def _act(self, action: str, subject: Request) -> None:
         self.run_worker(self._acted(self.answers.act(action, subject), action))
 
-    async def _acted(self, work: Awaitable[Report], action: str) -> None:
+    async def _acted(self, work: Awaitable[ActionReport], action: str) -> None:
         """Show the result of an action, and read the view again."""
         self.message(f"{action}…")
         try:

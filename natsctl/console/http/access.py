@@ -28,7 +28,7 @@ POLICY = {
 """The headers of every answer."""
 
 
-class Access:
+class ConsoleAccess:
     """The secrets of one console, and the names under which it may be reached.
 
     Attributes:

@@ -12,9 +12,9 @@ from aiohttp.typedefs import Middleware
 
 from natsctl.console.answers import STATUS, Problem, encoded, problem_of
 from natsctl.console.api import Console
-from natsctl.console.http.access import POLICY, Access
+from natsctl.console.http.access import POLICY, ConsoleAccess
 from natsctl.console.http.files import content_of
-from natsctl.console.live import Changed, ConnectionNotice, Notice, Ping
+from natsctl.console.live import Changed, ConnectionNotice, Heartbeat, Notice
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.telemetry.logger import get_logger
@@ -31,7 +31,7 @@ SIGNED_OUT = (
 )
 
 SIGNED_IN = '<!doctype html><link rel="icon" href="/icon.svg"><p>Signed in.</p>'
-EVENTS = {Changed: b"changed", ConnectionNotice: b"state", Ping: b"ping"}
+EVENTS = {Changed: b"changed", ConnectionNotice: b"state", Heartbeat: b"ping"}
 """The names of the server-sent events."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -39,7 +39,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving(
-    console: Console, access: Access, host: str, port: int | None
+    console: Console, access: ConsoleAccess, host: str, port: int | None
 ) -> AsyncIterator[str]:
     """Serve the console while the context lasts; yields its URL with the token.
 
@@ -74,7 +74,7 @@ async def _start(runner: web.AppRunner, host: str, ports: Sequence[int]) -> None
     raise failure
 
 
-def _checked(access: Access) -> Middleware:
+def _checked(access: ConsoleAccess) -> Middleware:
     """Return the middleware that lets only the user's own browser in."""
 
     @web.middleware
@@ -92,7 +92,7 @@ def _checked(access: Access) -> Middleware:
     return check
 
 
-def _refusal(request: web.Request, access: Access) -> web.Response | None:
+def _refusal(request: web.Request, access: ConsoleAccess) -> web.Response | None:
     """Return the answer to a request that is not let in, or that signs in; None if it is let in."""
     if not access.is_own_name(request.headers.get("Host")):
         return _text(421, "this host name is not one of the console: see --bind\n")
@@ -105,7 +105,7 @@ def _refusal(request: web.Request, access: Access) -> web.Response | None:
     return None
 
 
-def _signed_in(request: web.Request, access: Access) -> web.Response:
+def _signed_in(request: web.Request, access: ConsoleAccess) -> web.Response:
     """Set the cookie, and let the page itself go to the URL without the token.
 
     A browser would not send the cookie along a redirect that began on another site.

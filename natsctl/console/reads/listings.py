@@ -29,7 +29,7 @@ OnKey = Callable[[str], object]
 """Called with each key that changed."""
 
 
-class Listing:
+class BucketListing:
     """The objects of one bucket; `Listings` opens and closes it.
 
     The names of many keys are known long before their values, so they are read first. Until the
@@ -188,11 +188,11 @@ class Listings:
     def __init__(self, connection: Connection, *, bytes_max: int = BYTES_MAX) -> None:
         self._connection = connection
         self._bytes_max = bytes_max
-        self._open: OrderedDict[tuple[str, str], Listing] = OrderedDict()
+        self._open: OrderedDict[tuple[str, str], BucketListing] = OrderedDict()
         self._read: dict[tuple[str, str], float] = {}
         self._opening = asyncio.Lock()
 
-    async def open(self, bucket: str, keys: str = ">") -> Listing:
+    async def open(self, bucket: str, keys: str = ">") -> BucketListing:
         """Return the listing of the keys that match; its first listing may not have arrived.
 
         Raises `StoreMissingError` if the bucket does not exist, and other errors of a request.
@@ -215,10 +215,10 @@ class Listings:
         for place in list(self._open):
             await self._close(place)
 
-    async def _watched(self, name: str, keys: str) -> Listing:
+    async def _watched(self, name: str, keys: str) -> BucketListing:
         bucket = Bucket(self._connection, name)
         state = (await bucket.info())["state"]
-        return Listing(
+        return BucketListing(
             bucket,
             keys,
             values=state["bytes"] <= self._bytes_max,

@@ -14,7 +14,7 @@ from natsctl.core.dependencies.watches import Cause, DependencyWatches
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.read_your_writes import current_sync
 from natsctl.core.objects.tape import DependencyRead
-from natsctl.core.recording.stores import place_of
+from natsctl.core.recording.noted_stores import place_of
 from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind

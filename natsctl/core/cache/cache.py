@@ -9,14 +9,7 @@ from typing import Any, Generic, TypeVar
 from natsctl.core.cache.decoded import DecodedObjects
 from natsctl.core.cache.index import Index, IndexFunc
 from natsctl.core.cache.keeping import Keeping, Keeps
-from natsctl.core.cache.state import (
-    Invalid,
-    NextState,
-    State,
-    is_read,
-    read_state,
-    same,
-)
+from natsctl.core.cache.state import Invalid, NextState, State, is_read, read_state, same
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import (

@@ -98,7 +98,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, garbage_held=hidden(reason))
 
 
-class Source(msgspec.Struct, frozen=True):
+class PrimarySource(msgspec.Struct, frozen=True):
     """Where primaries are: the bucket, empty for a cluster, and the pattern of their keys."""
 
     bucket: str
@@ -137,7 +137,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     controller: str
-    sources: list[Source] = []
+    sources: list[PrimarySource] = []
     state: str = "starting"
     failure: str = ""
     primaries: int | None = None
@@ -254,8 +254,8 @@ def status_of(
     )
 
 
-def _source(kind: Kind[Any]) -> Source:
-    return Source(kind.bucket, kind.keys) if isinstance(kind, KvKind) else Source("")
+def _source(kind: Kind[Any]) -> PrimarySource:
+    return PrimarySource(kind.bucket, kind.keys) if isinstance(kind, KvKind) else PrimarySource("")
 
 
 def invalid_of(host: Host) -> dict[str, str]:

@@ -11,13 +11,13 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, queued
 from natsctl.core.queue.workqueue import Place, Workqueue
 from natsctl.core.recording.document import Recording
+from natsctl.core.recording.noted_stores import NotedManifestStores, NotedStores
 from natsctl.core.recording.recordings import (
     BYTES_MAX,
-    Reconciliation,
+    ReconcilerCall,
     Recordings,
     current_recordings,
 )
-from natsctl.core.recording.stores import NotedManifestStores, NotedStores
 from natsctl.core.recording.writing import recording_of
 from natsctl.core.sync.history import SyncHistory, SyncRun
 from natsctl.core.sync.journal import FAILING_MAX
@@ -126,7 +126,7 @@ class ProgramHistory(SyncHistory):
             kept,
             dict(self.informers),
             kept.delivery.kind,
-            surface="dynamic" if isinstance(kept.delivery, Reconciliation) else "resource",
+            surface="dynamic" if isinstance(kept.delivery, ReconcilerCall) else "resource",
             masked=masked,
         )
 

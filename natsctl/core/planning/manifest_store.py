@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from natsctl.core.planning.overlay import Overlay, Planned, State
+from natsctl.core.planning.overlay import Overlay, PlannedState, State
 from natsctl.core.planning.record import PlanRecord
 from natsctl.core.planning.store import PlanningStore
 from natsctl.errors import ConflictError, NotFoundError
@@ -108,7 +108,7 @@ class PlanningManifestStore(PlanningStore):
         return self._replace(key, current, new, planned)
 
     def _replace(
-        self, key: str, current: Stored | None, new: Document, planned: Planned | None
+        self, key: str, current: Stored | None, new: Document, planned: PlannedState | None
     ) -> Stored:
         """Plan the new state of an object, unless it is the present one."""
         if current is not None and _same(documents.parse(current.value), new):
@@ -134,7 +134,9 @@ class PlanningManifestStore(PlanningStore):
         stored = documents.parse((await self._manifests.get(key)).value)
         return documents.merge_patch(planned, documents.patch_between(stored, answer))
 
-    def _remove(self, current: State, planned: Planned | None, *, base: int, purge: bool) -> int:
+    def _remove(
+        self, current: State, planned: PlannedState | None, *, base: int, purge: bool
+    ) -> int:
         """Plan a deletion; finalizers hold the object, which is then marked deleted."""
         metadata = Metadata()
         if isinstance(current, Stored):
@@ -147,7 +149,7 @@ class PlanningManifestStore(PlanningStore):
         self._replace(current.key, current, marked, planned)
         return current.revision
 
-    async def _expected(self, key: str, revision: int) -> tuple[State | None, Planned | None]:
+    async def _expected(self, key: str, revision: int) -> tuple[State | None, PlannedState | None]:
         current, planned = await super()._expected(key, revision)
         if not isinstance(current, Stored):
             raise ConflictError(f"{key} of {self.kind.name} was deleted in the meantime")
@@ -155,7 +157,7 @@ class PlanningManifestStore(PlanningStore):
 
     async def _to_delete(
         self, key: str, revision: int | None, uid: str, *, purge: bool
-    ) -> tuple[State, Planned | None]:
+    ) -> tuple[State, PlannedState | None]:
         current, planned = await super()._to_delete(key, revision, uid, purge=purge)
         if isinstance(current, Stored) and uid not in {"", self._uid(current)}:
             raise ConflictError(f"{key} of {self.kind.name} is a different object now")
@@ -191,7 +193,7 @@ class PlanningManifestStore(PlanningStore):
         return self.kind.metadata(stored.value).uid
 
 
-def _deleted(planned: Planned | None) -> bool:
+def _deleted(planned: PlannedState | None) -> bool:
     return planned is not None and isinstance(planned.state, Deleted)
 
 

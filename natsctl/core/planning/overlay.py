@@ -18,7 +18,7 @@ BUFFER_MAX = 1000  # events of the store that wait for a watch
 State: TypeAlias = Stored | Deleted
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedState(msgspec.Struct, frozen=True):
     """The planned state of a key.
 
     Attributes:
@@ -95,7 +95,7 @@ class Overlay:
     def __init__(self, place: str, revisions: Revisions) -> None:
         self.place = place
         self.records: set[PlanRecord] = set()  # of the controllers that write here
-        self.entries: dict[str, Planned] = {}
+        self.entries: dict[str, PlannedState] = {}
         self.appliers: dict[str, str] = {}  # keys that only one field manager has planned
         self._revisions = revisions
         self._inboxes: set[Inbox] = set()
@@ -156,7 +156,7 @@ class Overlay:
         before = () if known is None else known.states[1 - HISTORY_MAX :]
         if isinstance(state, Deleted) and state.purged:
             before = ()
-        self.entries[state.key] = Planned(state, base, fresh, (*before, state), since)
+        self.entries[state.key] = PlannedState(state, base, fresh, (*before, state), since)
         event: WatchEvent = Applied(state) if isinstance(state, Stored) else state
         for inbox in self._inboxes:
             inbox.add(event)

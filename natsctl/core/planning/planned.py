@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import msgspec
 
 from natsctl.core.planning.overlay import Revisions
+from natsctl.core.planning.planning_stores import PlanningManifestStores, PlanningStores
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.planning.stores import PlanningManifestStores, PlanningStores
 from natsctl.model.store import ManifestStores, Stores
 
 

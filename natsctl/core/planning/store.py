@@ -9,7 +9,7 @@ from natsctl.core.planning.overlay import (
     HISTORY_MAX,
     Inbox,
     Overlay,
-    Planned,
+    PlannedState,
     State,
 )
 from natsctl.core.planning.record import PlanRecord
@@ -154,7 +154,9 @@ class PlanningStore:
             await self._checked_delete(key, base, uid=uid, purge=purge)
         return self._remove(current, planned, base=base, purge=purge)
 
-    def _remove(self, current: State, planned: Planned | None, *, base: int, purge: bool) -> int:
+    def _remove(
+        self, current: State, planned: PlannedState | None, *, base: int, purge: bool
+    ) -> int:
         self._expect_planned(current.key, planned)
         deleted = self._overlay.remove(current.key, base=base, purged=purge)
         if isinstance(current, Stored):
@@ -166,7 +168,7 @@ class PlanningStore:
         key: str,
         value: bytes,
         before: bytes | None,
-        planned: Planned | None,
+        planned: PlannedState | None,
         *,
         base: int,
         fresh: bool,
@@ -290,7 +292,7 @@ class PlanningStore:
             raise NotFoundError(f"{self.kind.name} has no {key}")
         return await self._stored.get(key)
 
-    async def _expected(self, key: str, revision: int) -> tuple[State | None, Planned | None]:
+    async def _expected(self, key: str, revision: int) -> tuple[State | None, PlannedState | None]:
         """Return the state that an update replaces; raises `ConflictError` for another revision.
 
         It is None if a delete marker of the store has the revision.
@@ -316,7 +318,7 @@ class PlanningStore:
         uid: str,  # noqa: ARG002 - a revision is of one object only
         *,
         purge: bool,
-    ) -> tuple[State, Planned | None]:
+    ) -> tuple[State, PlannedState | None]:
         """Return the state that a deletion removes."""
         if revision is not None:
             current, planned = await self._expected(key, revision)
@@ -329,7 +331,7 @@ class PlanningStore:
                 raise
             return Deleted(key, missing.deleted_at), planned
 
-    def _expect_planned(self, key: str, planned: Planned | None) -> None:
+    def _expect_planned(self, key: str, planned: PlannedState | None) -> None:
         """Raise `ConflictError` if another sync has planned a state of the key since."""
         if self._overlay.entries.get(key) is not planned:
             raise ConflictError(f"{key} of {self.kind.name} changed since it was read")

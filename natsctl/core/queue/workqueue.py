@@ -302,10 +302,7 @@ class Workqueue(Generic[K]):
             await self._joiners.wait()
 
     async def join(self) -> None:
-        """Wait until no key is held, and none is left to drain after a shut-down.
-
-        The wait has no time limit.
-        """
+        """Wait, without a time limit, until no key is held or left to drain after a shut-down."""
         while self._held or (self._shut_down and self.ready):
             await self._joiners.wait()
 

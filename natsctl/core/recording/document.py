@@ -142,7 +142,7 @@ class RecordedReconciliation(msgspec.Struct, frozen=True, kw_only=True):
     watched: tuple[dict[str, Any], ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a sync: an error with its traceback, or the requested delay."""
 
     error: RecordedError | None = None
@@ -203,7 +203,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     masked: bool = True
     complete: bool = True
     settings: dict[str, Any] = {}
-    outcome: Outcome
+    outcome: RecordedOutcome
     slots: dict[str, RecordedSlot]
     states: tuple[RecordedState, ...] = ()
     primary: int | None = None

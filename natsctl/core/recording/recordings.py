@@ -59,7 +59,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     kind: Kind[Any] | None = None
 
 
-class Reconciliation(msgspec.Struct, frozen=True):
+class ReconcilerCall(msgspec.Struct, frozen=True):
     """A call of the reconciler of a dynamic watcher.
 
     Attributes:
@@ -106,7 +106,7 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     duration_s: float
     stored: Stored | None
     last: Stored | None = None
-    delivery: Delivery | Reconciliation | None = None
+    delivery: Delivery | ReconcilerCall | None = None
     planning: bool = False
     error: RecordedError | None = None
     frames: tuple[Frame, ...] = ()

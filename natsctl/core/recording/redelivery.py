@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.recording.recordings import Delivery, Reconciliation
+from natsctl.core.recording.recordings import Delivery, ReconcilerCall
 
 Begin = Callable[[Mapping[str, Informer[Any]]], None]
 """Called with the informers of the program by name, before the event is handled."""
@@ -23,7 +23,7 @@ class Redelivery:
     """
 
     def __init__(
-        self, key: str, operation: str, delivery: Delivery | Reconciliation, begin: Begin
+        self, key: str, operation: str, delivery: Delivery | ReconcilerCall, begin: Begin
     ) -> None:
         self.key = key
         self.operation = operation

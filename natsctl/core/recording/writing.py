@@ -25,11 +25,11 @@ from natsctl.core.recording.document import (
     NOTHING,
     DependencyStep,
     KeysStep,
-    Outcome,
     OutsideStep,
     QueryStep,
     ReadStep,
     RecordedDelivery,
+    RecordedOutcome,
     RecordedReconciliation,
     RecordedSlot,
     RecordedState,
@@ -41,8 +41,8 @@ from natsctl.core.recording.document import (
     seed_of,
 )
 from natsctl.core.recording.masking import Masker
-from natsctl.core.recording.recordings import Delivery, Frame, KeptSync, Reconciliation
-from natsctl.core.recording.stores import place_of
+from natsctl.core.recording.noted_stores import place_of
+from natsctl.core.recording.recordings import Delivery, Frame, KeptSync, ReconcilerCall
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 from natsctl.model.kinds import Kind
@@ -110,8 +110,8 @@ def _slot(informer: Informer[Any]) -> RecordedSlot:
     return RecordedSlot(kind=kind.name, place=place_of(kind), available=not informer.absent)
 
 
-def _reconciliation(call: Delivery | Reconciliation | None) -> RecordedReconciliation | None:
-    if not isinstance(call, Reconciliation):
+def _reconciliation(call: Delivery | ReconcilerCall | None) -> RecordedReconciliation | None:
+    if not isinstance(call, ReconcilerCall):
         return None
     return RecordedReconciliation(part=call.part, watcher=call.watcher, watched=tuple(call.watched))
 
@@ -140,10 +140,12 @@ class _Writer:
         if self._masker is not None:
             self._masker.learned()
 
-    def outcome(self, kept: KeptSync) -> Outcome:
+    def outcome(self, kept: KeptSync) -> RecordedOutcome:
         """Return the result of the sync."""
         traceback = self._text(traceback_text(kept.frames))
-        return Outcome(error=self._error(kept.error), traceback=traceback, after_s=kept.after_s)
+        return RecordedOutcome(
+            error=self._error(kept.error), traceback=traceback, after_s=kept.after_s
+        )
 
     def state(self, place: str, stored: Stored | None) -> int | None:
         """Return the number of a state; a new one if it is not in the recording yet."""
@@ -156,7 +158,7 @@ class _Writer:
             self.states.append(self._state(place, stored))
         return number
 
-    def delivery(self, change: Delivery | Reconciliation | None) -> RecordedDelivery | None:
+    def delivery(self, change: Delivery | ReconcilerCall | None) -> RecordedDelivery | None:
         """Return the change that a watcher or a stream got."""
         if not isinstance(change, Delivery):
             return None

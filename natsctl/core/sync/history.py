@@ -18,7 +18,7 @@ from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.recordings import (
     Delivery,
     KeptSync,
-    Reconciliation,
+    ReconcilerCall,
     SyncRecorder,
     frames_of,
 )
@@ -68,7 +68,7 @@ class SyncRun(Sync, kw_only=True):
     handler: str = ""
     stored: Stored | None = None
     last: Stored | None = None
-    delivery: Delivery | Reconciliation | None = None
+    delivery: Delivery | ReconcilerCall | None = None
 
     @property
     def started(self) -> datetime:
@@ -164,7 +164,7 @@ class SyncHistory:
         *,
         last: Stored | None = None,
         handler: str = "",
-        delivery: Delivery | Reconciliation | None = None,
+        delivery: Delivery | ReconcilerCall | None = None,
     ) -> SyncRun:
         """Return a new sync, whose reads and calls are noted within `with run:`."""
         return SyncRun(

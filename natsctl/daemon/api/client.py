@@ -21,9 +21,9 @@ from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.client import NoServiceError, ask, ask_all, services
 from natsctl.jetstream.service.messages import EndpointInfo, Info
 from natsctl.jetstream.service.server import LIMIT_S
+from natsctl.jetstream.service.service_client import NoServiceError, ask, ask_all, services
 from natsctl.model.garbage import Kept, Orphan, Removed
 
 T = TypeVar("T")

@@ -25,10 +25,10 @@ from natsctl.daemon.api.messages import (
     SHOWN_MAX,
     ControllerPlan,
     ControllerStatus,
+    DaemonProcess,
     KeyEvent,
     KeyExplanation,
     KeyPlans,
-    Process,
     Queuing,
     fitting,
 )
@@ -76,7 +76,7 @@ class ControllerEndpoints:
     def __init__(
         self,
         runnable: Runnable,
-        daemon: Process,
+        daemon: DaemonProcess,
         connection: Connection,
         *,
         participation: Participation | None = None,

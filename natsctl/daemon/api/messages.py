@@ -21,7 +21,7 @@ ACTIONS_MAX = 1_000  # of each key in a plan
 TEXT_MAX = 500  # characters of the reason for one key among many
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class DaemonProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A daemon. `id` is its id in the NATS service, `started` is RFC 3339."""
 
     id: str
@@ -56,7 +56,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
         activity: the syncs of the last 15 minutes; None from an older daemon.
     """
 
-    daemon: Process
+    daemon: DaemonProcess
     invalid_count: int = 0
     failing_count: int = 0
     paused_count: int = 0
@@ -68,7 +68,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     activity: Activity | None = None
 
     @classmethod
-    def of(cls, status: Status, daemon: Process) -> "ControllerStatus":
+    def of(cls, status: Status, daemon: DaemonProcess) -> "ControllerStatus":
         """Return the status as that daemon reports it."""
         return cls(
             **asdict(status),
@@ -120,7 +120,7 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
         planned: what a daemon that only plans would do; None from any other daemon.
     """
 
-    daemon: Process
+    daemon: DaemonProcess
     owned_more: int = 0
     events: list[KeyEvent] = msgspec.field(default_factory=list)
     events_error: str = ""
@@ -129,7 +129,7 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     planned: KeyPlan | None = None
 
     @classmethod
-    def of(cls, explanation: Explanation, daemon: Process) -> "KeyExplanation":
+    def of(cls, explanation: Explanation, daemon: DaemonProcess) -> "KeyExplanation":
         """Return the explanation as that daemon reports it."""
         return cls(**asdict(explanation), daemon=daemon)
 
@@ -161,7 +161,7 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     controller: str
-    daemon: Process
+    daemon: DaemonProcess
     queued: int
     unknown: list[str] = []
     elsewhere: list[str] = []
@@ -180,7 +180,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request to record keys: all keys that the daemon records."""
 
     controller: str
-    daemon: Process
+    daemon: DaemonProcess
     keys: list[str]
 
 
@@ -195,7 +195,7 @@ class RecordingPart(msgspec.Struct, frozen=True, kw_only=True):
         text: the part of the text.
     """
 
-    daemon: Process
+    daemon: DaemonProcess
     started: str
     part: int
     parts: int
@@ -221,11 +221,11 @@ class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
 class KeyPlans(Plan, frozen=True, kw_only=True):
     """A plan of some keys by one daemon; `more` counts the actions that it leaves out."""
 
-    daemon: Process
+    daemon: DaemonProcess
     more: int = 0
 
     @classmethod
-    def of(cls, plan: Plan, daemon: Process) -> "KeyPlans":
+    def of(cls, plan: Plan, daemon: DaemonProcess) -> "KeyPlans":
         """Return the plan as that daemon reports it."""
         return cls(**asdict(plan), daemon=daemon)
 

@@ -13,11 +13,11 @@ import msgspec
 
 from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.participant import name_taken
-from natsctl.daemon.api.messages import ControllerStatus, Process
+from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess
 from natsctl.daemon.api.mode import Mode
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.client import ask_all
+from natsctl.jetstream.service.service_client import ask_all
 from natsctl.telemetry.hiding import enumerated
 from natsctl.telemetry.logger import get_logger
 
@@ -34,7 +34,7 @@ ADVICE = "run all its daemons with --leader-elect, or all with --shard"
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """The introduction of a daemon; the mode of version 0.1 is unknown."""
 
-    daemon: Process
+    daemon: DaemonProcess
     mode: Mode = Mode.UNKNOWN
     work: Workload = Workload()
 

@@ -7,7 +7,7 @@ import msgspec
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.recording.recordings import Recordings
-from natsctl.daemon.api.messages import Process, Recorded, RecordingPart
+from natsctl.daemon.api.messages import DaemonProcess, Recorded, RecordingPart
 from natsctl.errors import NotFoundError, UsageError
 from natsctl.model.keys import check_key
 
@@ -20,7 +20,7 @@ Keeper: TypeAlias = Hosted | ProgramHistory
 """A controller, or the history of a program."""
 
 
-def record_keys(runtime: Keeper, daemon: Process, words: list[str]) -> Recorded:
+def record_keys(runtime: Keeper, daemon: DaemonProcess, words: list[str]) -> Recorded:
     """Record the syncs of keys, or only failed ones again if the first word is `-`.
 
     Returns all keys that are recorded. Raises `UsageError` for too many keys.
@@ -37,7 +37,7 @@ def record_keys(runtime: Keeper, daemon: Process, words: list[str]) -> Recorded:
 
 
 def recording_part(
-    runtime: Keeper, daemon: Process, request: bytes, *, masked: bool, limit: int
+    runtime: Keeper, daemon: DaemonProcess, request: bytes, *, masked: bool, limit: int
 ) -> bytes:
     """Return a part of the recording of a key; the request is the key and the part's number."""
     key, part = _request(request)

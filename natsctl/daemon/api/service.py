@@ -17,7 +17,7 @@ from types import MappingProxyType
 from natsctl.core.insight.program import ProgramHistory
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints
-from natsctl.daemon.api.messages import Process
+from natsctl.daemon.api.messages import DaemonProcess
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.verbs import NAME
 from natsctl.daemon.operator import Participation, Runnable
@@ -31,9 +31,9 @@ NO_PARTICIPATIONS: Mapping[str, Participation] = MappingProxyType({})
 NO_HISTORIES: Mapping[str, ProgramHistory] = MappingProxyType({})
 
 
-def this_process() -> Process:
+def this_process() -> DaemonProcess:
     """Return this process, with a new id."""
-    return Process(
+    return DaemonProcess(
         id=secrets.token_hex(8),
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -42,7 +42,7 @@ def this_process() -> Process:
     )
 
 
-def identity_of(daemon: Process) -> ServiceIdentity:
+def identity_of(daemon: DaemonProcess) -> ServiceIdentity:
     """Return the identity of a daemon as a micro service."""
     return ServiceIdentity(
         name=NAME,
@@ -60,7 +60,7 @@ async def answering(
     *,
     participations: Mapping[str, Participation] = NO_PARTICIPATIONS,
     histories: Mapping[str, ProgramHistory] = NO_HISTORIES,
-    daemon: Process | None = None,
+    daemon: DaemonProcess | None = None,
     planner: Planner | None = None,
     dry_run: bool = False,
 ) -> AsyncIterator[None]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from natsctl.daemon.api.messages import ControllerStatus, Process, cut
+from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, cut
 from natsctl.daemon.api.service import identity_of
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.observe.watchdog import Stall, StandIn
@@ -20,7 +20,9 @@ log = get_logger(__name__)
 CONNECT_S = 1.0  # a stall that lasts this much longer is reported over NATS too
 
 
-def status_stand_in(options: NatsOptions, daemon: Process, controllers: Sequence[str]) -> StandIn:
+def status_stand_in(
+    options: NatsOptions, daemon: DaemonProcess, controllers: Sequence[str]
+) -> StandIn:
     """Return a stand-in that answers `status` requests for these controllers.
 
     The stand-in opens a connection for the duration of a stall.
@@ -44,7 +46,7 @@ def status_stand_in(options: NatsOptions, daemon: Process, controllers: Sequence
     return answer
 
 
-def _status_endpoint(controller: str, daemon: Process, stall: Stall) -> Endpoint:
+def _status_endpoint(controller: str, daemon: DaemonProcess, stall: Stall) -> Endpoint:
     async def status(_request: bytes) -> bytes:
         failure = cut(f"event loop {stall}")
         return msgspec.json.encode(

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from natsctl.daemon.doctor.finding import Finding, Result, failed, ok, permit, warning
+from natsctl.daemon.doctor.finding import CheckFinding, Result, failed, ok, permit, warning
 from natsctl.daemon.doctor.used_buckets import Used
 from natsctl.errors import (
     PermissionDeniedError,
@@ -21,11 +21,13 @@ from natsctl.jetstream.events import PREFIX, STREAM
 EVENTS = "event stream"
 DAY_S = 24 * 3600
 
-Assess = Callable[[Bucket, Sequence[Used], dict[str, Any]], Finding]
+Assess = Callable[[Bucket, Sequence[Used], dict[str, Any]], CheckFinding]
 """Returns the finding about a bucket, from its uses and the server's `STREAM.INFO`."""
 
 
-async def check_buckets(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
+async def check_buckets(
+    connection: Connection, used: Sequence[Used]
+) -> AsyncIterator[CheckFinding]:
     """Yield the findings about each bucket, and about the user's permissions there."""
     for name in dict.fromkeys(use.bucket for use in used):
         bucket = Bucket(connection, name)
@@ -36,7 +38,7 @@ async def check_buckets(connection: Connection, used: Sequence[Used]) -> AsyncIt
 
 async def check_bucket(
     bucket: Bucket, used: Sequence[Used], assess: Assess
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     """Yield the findings about one bucket: the result of *assess*, and missing permissions."""
     check, probe = f"bucket {bucket.name}", Probe(bucket.connection)
     try:
@@ -60,7 +62,7 @@ async def check_bucket(
         yield _may_not(f"permissions {bucket.name}", denied)
 
 
-def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding:
+def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> CheckFinding:
     check = f"bucket {bucket.name}"
     if not any(use.kind.create for use in used):
         found = "it does not exist, and it is declared with create=False"
@@ -71,7 +73,7 @@ def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> Finding
     return ok(check, "it does not exist yet: the controller creates it")
 
 
-def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> Finding:
+def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:
     """Return whether a bucket has the options that its kinds declare; an `Assess`."""
     check = f"bucket {bucket.name}"
     for use in used:
@@ -90,13 +92,13 @@ def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> F
     return ok(check, f"{finding.found}, {_markers(bucket)}")
 
 
-def _different(check: str, message: str) -> Finding:
+def _different(check: str, message: str) -> CheckFinding:
     """Return a failure from an error message of the form `bucket NAME …: advice`."""
     found, _, advice = message.partition(": ")
     return failed(check, found.removeprefix(f"{check} "), advice)
 
 
-def _mirrored(bucket: Bucket, *, written: bool) -> Finding:
+def _mirrored(bucket: Bucket, *, written: bool) -> CheckFinding:
     check, origin = f"bucket {bucket.name}", bucket_in(bucket.layout.origin)
     if not written:
         return ok(check, f"a mirror of {origin}")
@@ -137,7 +139,7 @@ def _markers(bucket: Bucket) -> str:
     return f"delete markers stay for {ttl_s / DAY_S:g} days"
 
 
-def sound(bucket: Bucket, info: dict[str, Any]) -> Finding:
+def sound(bucket: Bucket, info: dict[str, Any]) -> CheckFinding:
     """Return whether a bucket survives the loss of a server and protects its messages."""
     check, config = f"bucket {bucket.name}", info["config"]
     replicas, cluster = config.get("num_replicas", 1), info.get("cluster") or {}
@@ -173,7 +175,7 @@ async def _denied(probe: Probe, bucket: Bucket, used: Used) -> list[str]:
     return denied
 
 
-async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
+async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIterator[CheckFinding]:
     """Yield the findings about the stream of the controllers' events, if there are controllers."""
     names = list(dict.fromkeys(use.controller for use in used))
     if not names:
@@ -202,7 +204,7 @@ async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIte
         yield _may_not("permissions of events", denied)
 
 
-def _events(info: dict[str, Any]) -> Finding:
+def _events(info: dict[str, Any]) -> CheckFinding:
     if f"{PREFIX}.>" not in (info["config"].get("subjects") or ()):
         return failed(
             EVENTS,
@@ -221,7 +223,7 @@ async def _streams_with_events(connection: Connection) -> list[str]:
     return list(answer.get("streams") or ())
 
 
-def _may_not(check: str, denied: list[str]) -> Finding:
+def _may_not(check: str, denied: list[str]) -> CheckFinding:
     subjects = list(dict.fromkeys(denied))
     return failed(check, f"this user may not publish to {', '.join(subjects)}", _allow(subjects))
 

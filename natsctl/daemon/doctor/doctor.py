@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Sequence
 
 from natsctl.controller.controller import Controller
-from natsctl.daemon.doctor.finding import Bounds, Finding
+from natsctl.daemon.doctor.finding import Bounds, CheckFinding
 from natsctl.daemon.doctor.kube import check_kube
 from natsctl.daemon.doctor.nats import NatsNeeds, check_nats
-from natsctl.daemon.doctor.service import verbs_of
+from natsctl.daemon.doctor.requests import verbs_of
 from natsctl.daemon.doctor.used_buckets import first_runs_of, leases_of, used_by
 from natsctl.daemon.operator import Guest, owner_of
 from natsctl.daemon.rbac import needs
@@ -22,7 +22,7 @@ async def examine(
     *,
     settings: ControllerSettings | None = None,
     bounds: Bounds | None = None,
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     """Yield the findings about NATS, then about the cluster.
 
     The checks change nothing. Controllers do not work if a finding is failed.

@@ -15,7 +15,7 @@ class Result(Enum):
     FAILED = "failed"
 
 
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+class CheckFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     """The finding of one check; `advice` is empty if the result is ok."""
 
     check: str
@@ -38,19 +38,19 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     full: float = 0.8
 
 
-def ok(check: str, found: str) -> Finding:
+def ok(check: str, found: str) -> CheckFinding:
     """Return a finding without a problem."""
-    return Finding(check, Result.OK, found)
+    return CheckFinding(check, Result.OK, found)
 
 
-def warning(check: str, found: str, advice: str) -> Finding:
+def warning(check: str, found: str, advice: str) -> CheckFinding:
     """Return the finding of a problem with which controllers still work."""
-    return Finding(check, Result.WARNING, found, advice)
+    return CheckFinding(check, Result.WARNING, found, advice)
 
 
-def failed(check: str, found: str, advice: str) -> Finding:
+def failed(check: str, found: str, advice: str) -> CheckFinding:
     """Return the finding of a problem with which controllers do not work."""
-    return Finding(check, Result.FAILED, found, advice)
+    return CheckFinding(check, Result.FAILED, found, advice)
 
 
 def permit(action: str, subjects: Iterable[str]) -> str:
@@ -60,7 +60,7 @@ def permit(action: str, subjects: Iterable[str]) -> str:
 
 def skew(
     check: str, before: datetime, remote: datetime, after: datetime, limit_s: float
-) -> Finding:
+) -> CheckFinding:
     """Return the finding about a remote clock.
 
     The clock showed *remote* between the local times *before* and *after*. The difference is

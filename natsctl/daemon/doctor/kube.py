@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from natsctl.core.task_group import together
-from natsctl.daemon.doctor.finding import Bounds, Finding, failed, ok, skew, warning
+from natsctl.daemon.doctor.finding import Bounds, CheckFinding, failed, ok, skew, warning
 from natsctl.daemon.rbac import Need, Role, roles
 from natsctl.daemon.resource_names import Names
 from natsctl.errors import DECODE_ERRORS, ConnectError, StoreError, StoreMissingError, UsageError
@@ -53,7 +53,7 @@ class _Access(NamedTuple):
 
 async def check_kube(
     options: KubeOptions | None, needed: Sequence[Need], bounds: Bounds
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     """Yield the findings about a cluster, without changing anything in it.
 
     There are no findings if the controllers need no cluster. *options* is None if a connection is
@@ -78,7 +78,7 @@ async def check_kube(
         yield failed(CLUSTER, str(error), ADVICE)
 
 
-async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[Finding]:
+async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[CheckFinding]:
     before = datetime.now(UTC)
     reply = await transport.call("GET", "/version")
     after = datetime.now(UTC)
@@ -108,7 +108,7 @@ def _time(date: str) -> datetime | None:
     return parsed if parsed.tzinfo is not None else None
 
 
-async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]:
+async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[CheckFinding]:
     names: Names = {}
     for need in needed:
         kind = need.kind
@@ -142,7 +142,9 @@ async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[Finding]
         yield finding
 
 
-async def _permissions(transport: "Transport", needed: Iterable[Role]) -> AsyncIterator[Finding]:
+async def _permissions(
+    transport: "Transport", needed: Iterable[Role]
+) -> AsyncIterator[CheckFinding]:
     accesses = list(_accesses(needed))
     denied: dict[_Access, list[str]] = {}
     try:

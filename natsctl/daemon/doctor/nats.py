@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from natsctl.daemon.doctor.buckets import check_buckets, check_events
-from natsctl.daemon.doctor.finding import Bounds, Finding, failed, ok, skew, warning
+from natsctl.daemon.doctor.finding import Bounds, CheckFinding, failed, ok, skew, warning
 from natsctl.daemon.doctor.records import (
     check_garbage,
     check_holders,
     check_installation,
     check_leases,
 )
-from natsctl.daemon.doctor.service import Verbs, check_modes, check_service
+from natsctl.daemon.doctor.requests import Verbs, check_modes, check_service
 from natsctl.daemon.doctor.used_buckets import Used
 from natsctl.errors import (
     ConnectError,
@@ -57,7 +57,7 @@ class NatsNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 async def check_nats(
     options: NatsOptions, needs: NatsNeeds, bounds: Bounds
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     """Yield the findings about a server, without changing anything on it.
 
     A failure that makes all further checks impossible is the last finding.
@@ -80,7 +80,7 @@ def _connect_advice(error: NatsctlError) -> str:
 
 async def _connected(
     connection: Connection, needs: NatsNeeds, bounds: Bounds
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     version = connection.client.connected_server_version
     number = f"{version.major}.{version.minor}.{version.patch}"
     yield ok(SERVER, f"{connection.state().server}, version {number}")
@@ -118,7 +118,7 @@ async def _connected(
             yield finding
 
 
-async def _latency(connection: Connection, bounds: Bounds) -> Finding:
+async def _latency(connection: Connection, bounds: Bounds) -> CheckFinding:
     """Measure the time of a request without responders, which the server itself answers."""
     clock = asyncio.get_running_loop().time
     times_s = []
@@ -142,7 +142,7 @@ async def _latency(connection: Connection, bounds: Bounds) -> Finding:
     return ok(SPEED, found)
 
 
-def _limits(info: dict[str, Any], bounds: Bounds) -> Finding:
+def _limits(info: dict[str, Any], bounds: Bounds) -> CheckFinding:
     tiers = {"": info, **(info.get("tiers") or {})}
     shares = [
         (in_use / limit, f"{in_use:,} of {limit:,} {name}{tier and f' ({tier})'}")
@@ -177,7 +177,7 @@ def _limited(account: dict[str, Any]) -> list[tuple[str, int, int]]:
 
 async def _clock(
     connection: Connection, used: Sequence[Used], bounds: Bounds
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     """Compare the local clock with the server's, whose time is in each `STREAM.INFO`."""
     for name in dict.fromkeys(use.bucket for use in used):
         before = datetime.now(UTC)

@@ -12,7 +12,7 @@ from natsctl.core.coordination.own_record import TTL_MIN_S, Workload
 from natsctl.core.coordination.participant import name_taken
 from natsctl.core.objects.compare_and_set import read
 from natsctl.daemon.doctor.buckets import check_bucket, sound
-from natsctl.daemon.doctor.finding import Finding, failed, ok, warning
+from natsctl.daemon.doctor.finding import CheckFinding, failed, ok, warning
 from natsctl.daemon.doctor.used_buckets import Used
 from natsctl.errors import (
     InvalidObjectError,
@@ -30,7 +30,7 @@ NO_INSTALLATION = "it has no id yet: the first daemon creates one"
 RECREATE = "stop the daemons and delete the bucket: the first lease creates it again"
 
 
-async def check_installation(connection: Connection) -> AsyncIterator[Finding]:
+async def check_installation(connection: Connection) -> AsyncIterator[CheckFinding]:
     """Yield the id of the installation, or the reason why it cannot be read."""
     check, store = (
         INSTALLATION_CHECK,
@@ -50,7 +50,9 @@ async def check_installation(connection: Connection) -> AsyncIterator[Finding]:
         yield ok(check, f"{current.id}{objects}" if current else NO_INSTALLATION)
 
 
-async def check_garbage(connection: Connection, used: Sequence[Used]) -> AsyncIterator[Finding]:
+async def check_garbage(
+    connection: Connection, used: Sequence[Used]
+) -> AsyncIterator[CheckFinding]:
     """Yield a warning, with the reason, for each controller whose garbage collection is held."""
     store = KvStore(Bucket(connection, MEMORY.bucket), MEMORY)
     for controller in dict.fromkeys(use.controller for use in used):
@@ -66,7 +68,7 @@ async def check_garbage(connection: Connection, used: Sequence[Used]) -> AsyncIt
 
 async def check_leases(
     connection: Connection, leases: Sequence[Used], ttl_s: float
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     """Check the bucket of leases, if there are *leases*; each has a time to live of *ttl_s*."""
     if leases:
         bucket = Bucket(connection, LEASES.bucket)
@@ -76,7 +78,7 @@ async def check_leases(
 
 async def check_holders(
     connection: Connection, owners: Mapping[str, str]
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[CheckFinding]:
     """Yield a failure for each controller whose lease or keys another application holds.
 
     *owners* are the kinds of the primaries by controller. A lease that cannot be read causes no
@@ -108,7 +110,7 @@ async def _holders(store: LeaseStore, name: str) -> list[tuple[str, Workload]]:
 
 def _fit_for_leases(
     ttl_s: float, bucket: Bucket, _used: Sequence[Used], info: dict[str, Any]
-) -> Finding:
+) -> CheckFinding:
     """Return whether leases can be written to the bucket and stay for long enough; an `Assess`."""
     check, config = f"bucket {bucket.name}", info["config"]
     if not config.get("allow_msg_ttl"):

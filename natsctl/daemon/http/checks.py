@@ -20,7 +20,7 @@ class Check(msgspec.Struct, frozen=True):
         return f"[-]{self.name} failed: {reason}" if self.failure else f"[+]{self.name} ok"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class CheckVerdict(msgspec.Struct, frozen=True):
     """The result of all checks behind one endpoint, such as `readyz`."""
 
     endpoint: str

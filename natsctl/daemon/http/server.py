@@ -22,7 +22,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from natsctl.core.task_group import together
-from natsctl.daemon.http.checks import Check, Endpoint, Verdict
+from natsctl.daemon.http.checks import Check, CheckVerdict, Endpoint
 from natsctl.daemon.http.scrapes import Scrapes
 from natsctl.daemon.observe.watchdog import Stall, StandIn, Watchdog
 from natsctl.daemon.settings.address import Address
@@ -54,7 +54,7 @@ class Pages(Protocol):
         """Watches the event loop of the process, if handlers run in it."""
         ...
 
-    async def check(self, endpoint: Endpoint) -> Verdict:
+    async def check(self, endpoint: Endpoint) -> CheckVerdict:
         """Return the verdict behind an endpoint."""
         ...
 
@@ -125,7 +125,7 @@ def http_stand_in(sockets: Sequence[socket.socket]) -> StandIn:
         endpoint = request.path.strip("/")
         if endpoint == "livez" and stall.duration_s < DEAD_S:
             return _response(HTTPStatus.OK, f"[+]event-loop ok: {stall}\nlivez check passed\n")
-        verdict = Verdict(endpoint, (Check("event-loop", str(stall)),))
+        verdict = CheckVerdict(endpoint, (Check("event-loop", str(stall)),))
         return _response(HTTPStatus.SERVICE_UNAVAILABLE, verdict.text())
 
     async def serve(stall: Stall) -> None:
@@ -159,7 +159,7 @@ def _endpoints(pages: Pages, scrapes: Scrapes) -> Handler:
     return respond
 
 
-def _verdict_response(verdict: Verdict, request: web.BaseRequest) -> web.Response:
+def _verdict_response(verdict: CheckVerdict, request: web.BaseRequest) -> web.Response:
     status = HTTPStatus.OK if verdict.passed else HTTPStatus.SERVICE_UNAVAILABLE
     return _response(status, verdict.text(verbose="verbose" in request.query))
 

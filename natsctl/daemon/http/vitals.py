@@ -12,7 +12,7 @@ from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.measures import CacheMeasures
-from natsctl.daemon.http.checks import Check, Endpoint, Verdict
+from natsctl.daemon.http.checks import Check, CheckVerdict, Endpoint
 from natsctl.daemon.http.metrics import Scrape, families
 from natsctl.daemon.observe.watchdog import Watchdog
 from natsctl.daemon.operator import Runnable
@@ -86,11 +86,11 @@ class Vitals:
         finally:
             self._parts = _Parts()
 
-    async def check(self, endpoint: Endpoint) -> Verdict:
+    async def check(self, endpoint: Endpoint) -> CheckVerdict:
         """Return the verdict behind an endpoint: `live` or `ready`."""
         return self.live() if endpoint == "livez" else self.ready()
 
-    def live(self) -> Verdict:
+    def live(self) -> CheckVerdict:
         """Return whether the process can work, now or when other systems are back.
 
         If not, only a restart helps. A response also proves that the event loop is not blocked.
@@ -98,9 +98,9 @@ class Vitals:
         connection = self._parts.connection
         reconnects = connection is None or connection.reconnects
         failure = "" if reconnects else "the connection was given up and does not reconnect"
-        return Verdict("livez", (Check("ping"), Check("nats", failure)))
+        return CheckVerdict("livez", (Check("ping"), Check("nats", failure)))
 
-    def ready(self) -> Verdict:
+    def ready(self) -> CheckVerdict:
         """Return whether the process works, or can work at once if it becomes the leader.
 
         A process is ready if it is connected, every cache is synced and has a watch, and its leases
@@ -114,7 +114,7 @@ class Vitals:
             _participation_check(participation.state())
             for participation in self._parts.participations
         ]
-        return Verdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
+        return CheckVerdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page for Prometheus and its content type, which depends on *accept*.

@@ -12,8 +12,8 @@ import msgspec
 from natsctl.core.task_group import together
 from natsctl.daemon.observe.log_relay import LogRelay, whole_lines
 from natsctl.daemon.processes.child_options import (
+    ChildFailed,
     ChildOptions,
-    Failed,
     OnReport,
     PeerEnded,
     Report,
@@ -34,7 +34,7 @@ class ChildExit(msgspec.Struct, frozen=True):
     """The end of a process: its exit status, negative for a signal, and its error if it has one."""
 
     status: int
-    failed: Failed | None = None
+    failed: ChildFailed | None = None
 
 
 class Child:
@@ -44,7 +44,7 @@ class Child:
         self.socket = socket  # on which it serves probes and metrics
         self.pid = process.pid
         self._process = process
-        self._failed: Failed | None = None
+        self._failed: ChildFailed | None = None
 
     async def ended(self) -> ChildExit:
         """Wait until the process has ended."""
@@ -80,7 +80,7 @@ class Child:
         except DECODE_ERRORS:
             log.warning("invalid report of a process", pid=self.pid)
             return
-        if isinstance(report, Failed):
+        if isinstance(report, ChildFailed):
             self._failed = report
         on_report(report)
 

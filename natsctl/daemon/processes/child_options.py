@@ -19,7 +19,7 @@ class Running(msgspec.Struct, frozen=True, tag=True):
     """Every controller of the process takes part in the work."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class ChildFailed(msgspec.Struct, frozen=True, tag=True):
     """The process ends with this exit status because of an error.
 
     `texts` are the error as a command writes it to standard error.
@@ -35,7 +35,7 @@ class PeerEnded(msgspec.Struct, frozen=True, tag=True):
     identity: str
 
 
-Report = Loaded | Running | Failed
+Report = Loaded | Running | ChildFailed
 
 OnReport = Callable[[Report], None]
 """Receives a report, or sends it."""

@@ -4,8 +4,8 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from natsctl.daemon.http.checks import Check, Endpoint, Verdict
-from natsctl.daemon.http.client import read_page
+from natsctl.daemon.http.checks import Check, CheckVerdict, Endpoint
+from natsctl.daemon.http.probe import read_page
 from natsctl.daemon.processes.supervisor import ProcessState
 from natsctl.errors import NoDaemonError
 from natsctl.telemetry.metric_sums import LABEL, MetricSums, ProcessPage
@@ -51,7 +51,7 @@ class CombinedPages:
         """Report from now on that the processes are not ready, because they are stopping."""
         self._stopping = True
 
-    async def check(self, endpoint: Endpoint) -> Verdict:
+    async def check(self, endpoint: Endpoint) -> CheckVerdict:
         """Return the checks of all processes.
 
         All processes must be ready. A process that restarts is not ready, but does not make the
@@ -61,7 +61,7 @@ class CombinedPages:
         stopping = self._stopping and endpoint == "readyz"
         own = Check("shutdown", "stopping") if stopping else Check("ping")
         checks = await asyncio.gather(*(_checks(state, endpoint) for state in states))
-        return Verdict(endpoint, (own, *(check for one in checks for check in one)))
+        return CheckVerdict(endpoint, (own, *(check for one in checks for check in one)))
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page for Prometheus and its content type, see `MetricSums`."""

@@ -21,7 +21,7 @@ from natsctl.core.task_group import together
 from natsctl.daemon.observe.log_relay import LogRelay
 from natsctl.daemon.processes.child import Child, ChildExit, Command, started
 from natsctl.daemon.processes.child_options import (
-    Failed,
+    ChildFailed,
     Loaded,
     OnReport,
     PeerEnded,
@@ -204,7 +204,7 @@ class _Slot:
                 self.loaded.set()
             case Running():
                 self.worked = True
-            case Failed():
+            case ChildFailed():
                 pass  # the end of the process has it
 
     def note_end(self, end: ChildExit, wait_s: float) -> None:

@@ -38,7 +38,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, object] = {}
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ArchiveEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A key and its value, in `text` or `base64`.
 
     Attributes:
@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     base64: str | None = None
 
     @classmethod
-    def of(cls, key: str, revision: int, value: bytes, *, written: str, ttl: str) -> "Entry":
+    def of(cls, key: str, revision: int, value: bytes, *, written: str, ttl: str) -> "ArchiveEntry":
         """Return the entry of a value."""
         try:
             text, coded = value.decode(), None
@@ -115,7 +115,7 @@ class ArchiveWriter:
         self._superseded: dict[str, int] = {}
         self._write(header)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ArchiveEntry) -> None:
         """Write an entry, which supersedes an earlier entry of the same key."""
         if entry.key in self._seen:
             self._superseded[entry.key] = entry.revision
@@ -174,11 +174,11 @@ def contents(file: BinaryIO) -> Contents:
     return Contents(header, trailer)
 
 
-def entries(file: BinaryIO, trailer: Trailer) -> Iterator[Entry]:
+def entries(file: BinaryIO, trailer: Trailer) -> Iterator[ArchiveEntry]:
     """Return the valid entries, one for each key, of a file that `contents` has checked."""
     for number, line in enumerate(_lines(file), 1):
         if 1 + trailer.void < number < trailer.entries + 2:
-            entry = _decoded(line, Entry, number, f"line {number} is not an entry")
+            entry = _decoded(line, ArchiveEntry, number, f"line {number} is not an entry")
             if trailer.superseded.get(entry.key, entry.revision) == entry.revision:
                 yield entry
 

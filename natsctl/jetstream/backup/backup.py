@@ -19,7 +19,7 @@ from natsctl.errors import (
     StoreTimeoutError,
     WatchBrokenError,
 )
-from natsctl.jetstream.backup.archive import VERSION, ArchiveWriter, Entry, Header
+from natsctl.jetstream.backup.archive import VERSION, ArchiveEntry, ArchiveWriter, Header
 from natsctl.jetstream.bucket.browse import BucketStore, repeated
 from natsctl.jetstream.bucket.bucket import Bucket, create_stream
 from natsctl.jetstream.bucket.codec import prefix_of, stream_of
@@ -49,7 +49,7 @@ class BackupResult(msgspec.Struct, frozen=True):
     illegal: tuple[str, ...]
 
 
-class Outcome(Enum):
+class RestoredKey(Enum):
     """The result of a restore for one key."""
 
     CREATED = "created"
@@ -64,7 +64,7 @@ class Restored(msgspec.Struct):
     `revisions` contains the revision and checksum of each key that has the value of the backup.
     """
 
-    counts: dict[Outcome, int]
+    counts: dict[RestoredKey, int]
     failures: dict[str, NatsctlError]
     revisions: dict[str, tuple[int, bytes]]
 
@@ -101,9 +101,9 @@ async def _back_up(bucket: Bucket, archive: ArchiveWriter, step: Step) -> Backup
     return BackupResult(archive.finish(), tuple(illegal))
 
 
-def _entry(store: BucketStore, stored: Stored) -> Entry:
+def _entry(store: BucketStore, stored: Stored) -> ArchiveEntry:
     written, ttl = store.dated(stored).created, store.ttl(stored.key)
-    return Entry.of(stored.key, stored.revision, stored.value, written=written, ttl=ttl)
+    return ArchiveEntry.of(stored.key, stored.revision, stored.value, written=written, ttl=ttl)
 
 
 async def options_of(bucket: Bucket) -> dict[str, object]:
@@ -147,7 +147,7 @@ async def is_empty(bucket: Bucket) -> bool:
 
 
 async def restore(
-    bucket: Bucket, entries: Iterable[Entry], *, overwrite: bool, step: Step
+    bucket: Bucket, entries: Iterable[ArchiveEntry], *, overwrite: bool, step: Step
 ) -> Restored:
     """Write the entries into the bucket, and call *step* for each.
 
@@ -155,9 +155,9 @@ async def restore(
     has the entries that cannot be stored. Raises an error only if the connection fails.
     """
     store = BucketStore(bucket)
-    done = Restored(dict.fromkeys(Outcome, 0), {}, {})
+    done = Restored(dict.fromkeys(RestoredKey, 0), {}, {})
 
-    async def write(entry: Entry) -> None:
+    async def write(entry: ArchiveEntry) -> None:
         try:
             value = entry.value
             outcome, revision = await _write(store, entry, value, overwrite=overwrite)
@@ -167,7 +167,7 @@ async def restore(
             done.failures[entry.key] = error
         else:
             done.counts[outcome] += 1
-            if outcome is not Outcome.KEPT:
+            if outcome is not RestoredKey.KEPT:
                 done.revisions[entry.key] = revision, _checksum(value)
         step()
 
@@ -211,9 +211,9 @@ def _checksum(value: bytes) -> bytes:
     return hashlib.sha256(value).digest()
 
 
-def _batch(remaining: Iterable[Entry]) -> list[Entry]:
+def _batch(remaining: Iterable[ArchiveEntry]) -> list[ArchiveEntry]:
     """Return the next entries: `AT_ONCE` at most, and none after `HELD_MAX_BYTES` are exceeded."""
-    batch, size = list[Entry](), 0
+    batch, size = list[ArchiveEntry](), 0
     for entry in islice(remaining, AT_ONCE):
         batch.append(entry)
         size += len(entry.text or entry.base64 or "")
@@ -231,10 +231,10 @@ async def _all(work: Iterable[Any]) -> None:
 
 
 async def _write(
-    store: BucketStore, entry: Entry, value: bytes, *, overwrite: bool
-) -> tuple[Outcome, int]:
+    store: BucketStore, entry: ArchiveEntry, value: bytes, *, overwrite: bool
+) -> tuple[RestoredKey, int]:
     """Store the entry by compare-and-set; return the outcome and the newest revision."""
-    key, base, outcome = check_key(entry.key), 0, Outcome.CREATED
+    key, base, outcome = check_key(entry.key), 0, RestoredKey.CREATED
     for attempt in range(ATTEMPTS):
         try:
             return outcome, await store.write(key, value, revision=base, ttl=entry.ttl)
@@ -246,13 +246,13 @@ async def _write(
         try:
             current = await store.get(key)
         except NotFoundError as missing:
-            base, outcome = missing.deleted_at or 0, Outcome.CREATED
+            base, outcome = missing.deleted_at or 0, RestoredKey.CREATED
             continue
         if current.value == value:
-            return Outcome.UNCHANGED, current.revision
+            return RestoredKey.UNCHANGED, current.revision
         if not overwrite:
-            return Outcome.KEPT, current.revision
-        base, outcome = current.revision, Outcome.REPLACED
+            return RestoredKey.KEPT, current.revision
+        base, outcome = current.revision, RestoredKey.REPLACED
     raise ConflictError(f"{key} of {store.kind.name} is written by other clients all the time")
 
 

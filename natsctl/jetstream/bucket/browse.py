@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket, Message
 from natsctl.jetstream.bucket.codec import TTL, written_ns
-from natsctl.jetstream.bucket.feed import Feed, Link
+from natsctl.jetstream.bucket.feed import Feed, FeedLink
 from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
 from natsctl.jetstream.connection.client import RawMessage
@@ -130,7 +130,7 @@ class BucketStore(KvStore):
             )
         return [self.dated(values[key]) for key in sorted(values)]
 
-    def _feed(self, prefix: str, link: Link) -> Feed:
+    def _feed(self, prefix: str, link: FeedLink) -> Feed:
         return _DatedFeed(prefix, link, self._times, self._ttls)
 
 
@@ -162,7 +162,7 @@ class _DatedFeed(Feed):
     def __init__(
         self,
         prefix: str,
-        link: Link,
+        link: FeedLink,
         times: dict[str, int],
         ttls: dict[str, str],
     ) -> None:

@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 
 from natsctl.errors import StoreError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
-from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed, Link
+from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed, FeedLink
 from natsctl.jetstream.bucket.hedge import hedged
 
 HEDGE_S = 0.4  # the wait for a consumer before the next request, for an empty bucket
@@ -27,7 +27,7 @@ BUSY_MAX = 8  # how much longer than `Bucket.busy_s` an answer may take after se
 ABANDONED_S = 10.0  # the server deletes a consumer without a subscriber after this time
 ABANDONED_MAX = 16  # remembered names of consumers that may still exist
 
-FeedMaker = Callable[[str, Link], Feed]
+FeedMaker = Callable[[str, FeedLink], Feed]
 
 
 class _Consumer:

@@ -28,7 +28,7 @@ ANSWERS = 2  # answers about the bucket, a silence apart, which show that the se
 BUFFERED_MAX = 1_000_000  # messages; far above the server's flow control window of 32 MiB
 
 
-class Link(Protocol):
+class FeedLink(Protocol):
     """The connection on which a feed receives its messages."""
 
     @property
@@ -59,7 +59,7 @@ class Feed:
     new consumer, and answers requests at the same time.
     """
 
-    def __init__(self, prefix: str, link: Link) -> None:
+    def __init__(self, prefix: str, link: FeedLink) -> None:
         self._prefix = prefix.encode()
         self._link = link
         self._items: list[Item] = []  # received and not taken

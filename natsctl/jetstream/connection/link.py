@@ -11,7 +11,11 @@ from natsctl.jetstream.connection.client import OneTimeClient
 from natsctl.jetstream.connection.connect_errors import Failure, ending, explained
 from natsctl.jetstream.connection.credentials import arguments
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.connection.permissions import Violation, may_not_subscribe, violation
+from natsctl.jetstream.connection.permissions import (
+    PermissionViolation,
+    may_not_subscribe,
+    violation,
+)
 from natsctl.jetstream.connection.requests import Requests
 from natsctl.jetstream.connection.servers import Server
 
@@ -141,7 +145,7 @@ class ServerLink:
         elif not self.requests.denied(forbidden):
             self._report(self._named(forbidden, error))
 
-    def _named(self, forbidden: Violation, error: Exception) -> Exception:
+    def _named(self, forbidden: PermissionViolation, error: Exception) -> Exception:
         """Return the error with the subject's original case, if the subject is subscribed."""
         subject = None if forbidden.publishing else self.client.subscribed(forbidden.subject)
         return error if subject is None else may_not_subscribe(subject)

@@ -11,7 +11,7 @@ _VIOLATION = re.compile(
 )
 
 
-class Violation(msgspec.Struct, frozen=True):
+class PermissionViolation(msgspec.Struct, frozen=True):
     """A denied publish, or a denied subscription.
 
     `subject` is in lower case, because nats-py reports no other form.
@@ -25,12 +25,12 @@ class Violation(msgspec.Struct, frozen=True):
         return self.subject == subject.lower()
 
 
-def violation(error: Exception) -> Violation | None:
+def violation(error: Exception) -> PermissionViolation | None:
     """Return the violation in an error of nats-py, or None if the error is another one."""
     match = _VIOLATION.search(str(error))
     if match is None:
         return None
-    return Violation(match[1].lower() == "publish", match[2].lower())
+    return PermissionViolation(match[1].lower() == "publish", match[2].lower())
 
 
 def may_not_publish(subject: str) -> PermissionDeniedError:

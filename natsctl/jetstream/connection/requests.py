@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 
 from natsctl.errors import PermissionDeniedError, StoreError, StoreTimeoutError, TooLargeError
 from natsctl.jetstream.connection.headers import STATUS
-from natsctl.jetstream.connection.permissions import Violation, may_not_publish
+from natsctl.jetstream.connection.permissions import PermissionViolation, may_not_publish
 
 ANSWERS_MAX = 1000  # received answers to one request that wait to be read; more are dropped
 
@@ -140,7 +140,7 @@ class Requests:
             if self._failed is not None:
                 raise
 
-    def denied(self, violation: Violation) -> bool:
+    def denied(self, violation: PermissionViolation) -> bool:
         """Fail the requests that the server denied; return whether the violation concerns any."""
         if violation.publishing:
             return self._fail(may_not_publish, violation)
@@ -153,7 +153,9 @@ class Requests:
             return True
         return False
 
-    def _fail(self, error: Callable[[str], StoreError], violation: Violation | None = None) -> bool:
+    def _fail(
+        self, error: Callable[[str], StoreError], violation: PermissionViolation | None = None
+    ) -> bool:
         """Fail all requests, or only those of the violation; return whether there are any."""
         concerned = [
             request

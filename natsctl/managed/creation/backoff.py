@@ -8,7 +8,7 @@ from typing import Any
 from natsctl.core.queue.retry import ExponentialLimiter
 from natsctl.errors import RetryAfter
 from natsctl.managed.objects import Managed
-from natsctl.managed.situation import Action
+from natsctl.managed.situation import ReconcileAction
 
 BACKOFF_S = 1.0
 EARLY_S = 0.001  # a timer fires up to this early; a shorter wait would be repeated at once
@@ -29,18 +29,18 @@ class CreationBackoff:
         self._waits: dict[str, tuple[int, float]] = {}
 
     @contextmanager
-    def attempt(self, action: Action, managed: Managed[Any]) -> Iterator[None]:
+    def attempt(self, action: ReconcileAction, managed: Managed[Any]) -> Iterator[None]:
         """Record whether the step inside the context fails.
 
         Raises `RetryAfter` if the action is a creation, the wait is not over, and no other writer
         has changed the object.
         """
-        if action is Action.CREATE:
+        if action is ReconcileAction.CREATE:
             self._check(managed)
         try:
             yield
         except Exception as error:
-            if action is Action.CREATE:
+            if action is ReconcileAction.CREATE:
                 self._failed(managed, error)
             raise
         self.forget(managed.key)

@@ -21,7 +21,7 @@ from natsctl.model.store import OpenStore, Store, Stored
 PREFIX = "links"
 
 
-class Link(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class CreationLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The name of an object's external resource, and the state of its creation.
 
     The texts are those of the annotations.
@@ -33,7 +33,7 @@ class Link(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     failed: str = ""
 
     @classmethod
-    def of(cls, annotations: Mapping[str, str], names: AnnotationNames) -> "Link":
+    def of(cls, annotations: Mapping[str, str], names: AnnotationNames) -> "CreationLink":
         """Return the link that the annotations hold."""
         texts = names.link(annotations)
         return cls(*(texts.get(name, "") for name in _names(names)))
@@ -51,14 +51,14 @@ class Link(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     def __bool__(self) -> bool:
         """Return whether the link has any content."""
-        return self != Link()
+        return self != CreationLink()
 
-    def answers(self, other: "Link") -> bool:
+    def answers(self, other: "CreationLink") -> bool:
         """Return whether this link has the result of a creation that *other* has only begun."""
         same = self.pending == other.pending
         return same and other.creation.unknown and not self.creation.unknown
 
-    def contradicts(self, other: "Link") -> bool:
+    def contradicts(self, other: "CreationLink") -> bool:
         """Return whether this link may lead to another external resource than *other* does."""
         if self.creation.unknown and self.pending != other.pending:
             return True
@@ -75,7 +75,7 @@ class Standing(StrEnum):
     """There is a record, but its object is gone or names another external resource."""
 
 
-def standing(recorded: Link, held: Link | None) -> Standing | None:
+def standing(recorded: CreationLink, held: CreationLink | None) -> Standing | None:
     """Return the state of the link that is recorded and that the object holds.
 
     *held* is None if the object does not exist. Returns None if there is nothing to show: no
@@ -92,7 +92,9 @@ def standing(recorded: Link, held: Link | None) -> Standing | None:
     return Standing.LINKED if recorded and link.external_name else None
 
 
-RECORDS: KvKind[Link] = kv(Link, bucket="natsctl", keys=f"{PREFIX}.>", history=1, replicas=None)
+RECORDS: KvKind[CreationLink] = kv(
+    CreationLink, bucket="natsctl", keys=f"{PREFIX}.>", history=1, replicas=None
+)
 """The link records, one for each managed object in NATS; see `record_key`."""
 
 
@@ -128,17 +130,17 @@ class Links:
         self._names = names
         self._open = open_records
         self._records: Store | None = None
-        self._last_seen: dict[str, tuple[int, Link]] = {}  # the revision and the link
+        self._last_seen: dict[str, tuple[int, CreationLink]] = {}  # the revision and the link
 
-    async def read(self, key: str) -> Link:
+    async def read(self, key: str) -> CreationLink:
         """Return the recorded link of the object, read at the stream's leader."""
         stored = await read(await self._store(), self._key(key))
         if stored is not None:
             return self._seen(key, stored)
-        self._last_seen[key] = 0, Link()
+        self._last_seen[key] = 0, CreationLink()
         return await self._former(key)
 
-    async def write(self, key: str, link: Link) -> None:
+    async def write(self, key: str, link: CreationLink) -> None:
         """Record the link, upon exactly the record that was last seen.
 
         Raises `OtherCreationError` if another process has recorded another creation since.
@@ -152,7 +154,7 @@ class Links:
             self._last_seen[key] = await self._put(key, link, revision), link
         except ConflictError as error:
             newest = await read(await self._store(), self._key(key))
-            recorded = Link() if newest is None else self._seen(key, newest)
+            recorded = CreationLink() if newest is None else self._seen(key, newest)
             if recorded.pending != link.pending:
                 raise OtherCreationError(f"another creation was begun for {key}") from error
             if recorded != link:
@@ -167,11 +169,11 @@ class Links:
         except NotFoundError:
             return
 
-    def last_seen(self, key: str) -> tuple[int | None, Link]:
+    def last_seen(self, key: str) -> tuple[int | None, CreationLink]:
         """Return the revision and the link of the record that was last seen, None if none was."""
-        return self._last_seen.get(key, (None, Link()))
+        return self._last_seen.get(key, (None, CreationLink()))
 
-    def see(self, key: str, revision: int, link: Link) -> None:
+    def see(self, key: str, revision: int, link: CreationLink) -> None:
         """Remember a record, as `last_seen` returned it."""
         self._last_seen[key] = revision, link
 
@@ -179,23 +181,23 @@ class Links:
         """Read the record for a recording; nothing is remembered."""
         await read(await self._store(), self._key(key))
 
-    async def _put(self, key: str, link: Link, revision: int) -> int:
+    async def _put(self, key: str, link: CreationLink, revision: int) -> int:
         store, value = await self._store(), msgspec.json.encode(link)
         if revision:
             return (await store.update(self._key(key), value, revision=revision)).revision
         return (await store.create(self._key(key), value)).revision
 
-    async def _former(self, key: str) -> Link:
+    async def _former(self, key: str) -> CreationLink:
         """Return the link of the newest earlier revision that has one, since the last deletion."""
         for state in reversed(await self._objects.history(key)):
             if not isinstance(state, Stored):
                 break
-            link = Link.of(annotations_of(state.value), self._names)
+            link = CreationLink.of(annotations_of(state.value), self._names)
             if link:
                 return link
-        return Link()
+        return CreationLink()
 
-    def _seen(self, key: str, stored: Stored) -> Link:
+    def _seen(self, key: str, stored: Stored) -> CreationLink:
         link = RECORDS.decode(stored.value)
         self._last_seen[key] = stored.revision, link
         return link

@@ -4,7 +4,7 @@ from typing import Any
 
 from natsctl.core.objects.compare_and_set import read
 from natsctl.errors import ConflictError, NotFoundError
-from natsctl.managed.creation.links import Link, Links, annotations_of
+from natsctl.managed.creation.links import CreationLink, Links, annotations_of
 from natsctl.managed.critical import (
     CriticalAnnotationUpdateFn,
     CriticalAnnotationUpdater,
@@ -120,4 +120,7 @@ class Results:
         stored = await read(self._store, pending.key)
         if stored is None:
             return False
-        return Link.of(annotations_of(stored.value), self._names).pending == pending.link.pending
+        return (
+            CreationLink.of(annotations_of(stored.value), self._names).pending
+            == pending.link.pending
+        )

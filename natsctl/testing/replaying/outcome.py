@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from natsctl.core.objects.tape import StoreCall
-from natsctl.core.recording.document import Outcome, OutsideStep, Recording, StoreStep
+from natsctl.core.recording.document import OutsideStep, RecordedOutcome, Recording, StoreStep
 from natsctl.core.recording.outside import EXTERNAL
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
@@ -45,8 +45,8 @@ class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
     controller: str
     key: str
     verdict: Verdict
-    recorded: Outcome
-    replayed: Outcome
+    recorded: RecordedOutcome
+    replayed: RecordedOutcome
     missing: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -73,7 +73,9 @@ class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
         yield from _field("differs", self.other_writes)
 
 
-def verdict_of(recorded: Outcome, replayed: Outcome, *, missing: Sequence[str]) -> Verdict:
+def verdict_of(
+    recorded: RecordedOutcome, replayed: RecordedOutcome, *, missing: Sequence[str]
+) -> Verdict:
     """Return how a replay ended."""
     if missing:
         return Verdict.NOT_RECORDED

@@ -13,7 +13,7 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.tape import RecordedError
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.recording.document import Outcome, Recording, read_recording
+from natsctl.core.recording.document import RecordedOutcome, Recording, read_recording
 from natsctl.core.recording.recordings import KeptSync, frames_of, recording
 from natsctl.core.recording.writing import traceback_text
 from natsctl.core.sync.calls import current_key
@@ -27,7 +27,7 @@ from natsctl.testing.replaying.outcome import (
     writes_of,
 )
 from natsctl.testing.replaying.outside import finding
-from natsctl.testing.replaying.subjects import Subject, opened
+from natsctl.testing.replaying.subjects import ReplaySubject, opened
 from natsctl.testing.replaying.tape import ReplayTape
 from natsctl.testing.replaying.world import World
 from natsctl.testing.reproducible import reproducible, silent
@@ -104,7 +104,7 @@ class _Replay:
             async with opened(self._controller, self._recorded, self._world) as subject:
                 return await self._sync(subject)
 
-    async def _sync(self, subject: Subject) -> ReplayedSync:
+    async def _sync(self, subject: ReplaySubject) -> ReplayedSync:
         after_s, error = None, None
         with ExitStack() as handling, _planning(self._recorded.planning):
 
@@ -121,7 +121,7 @@ class _Replay:
                 error = raised
         return self._result(_outcome(after_s, error), error)
 
-    def _result(self, replayed: Outcome, error: Exception | None) -> ReplayedSync:
+    def _result(self, replayed: RecordedOutcome, error: Exception | None) -> ReplayedSync:
         recorded, world, calls = self._recorded, self._world, self._tape.calls
         return ReplayedSync(
             controller=recorded.controller,
@@ -138,12 +138,12 @@ class _Replay:
         )
 
 
-def _outcome(after_s: float | None, error: Exception | None) -> Outcome:
+def _outcome(after_s: float | None, error: Exception | None) -> RecordedOutcome:
     if error is None:
-        return Outcome(after_s=after_s)
+        return RecordedOutcome(after_s=after_s)
     recorded = RecordedError.of(error)
     message = hidden(recorded.message, limit=max(1, len(recorded.message)))
-    return Outcome(
+    return RecordedOutcome(
         error=msgspec.structs.replace(recorded, message=message),
         traceback=hidden(traceback_text(frames_of(error.__traceback__)), limit=TRACEBACK_MAX),
     )

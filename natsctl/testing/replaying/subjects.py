@@ -15,14 +15,14 @@ from natsctl.core.coordination.installation import INSTALLATION, KEY, Installati
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary
 from natsctl.core.recording.document import Recording
+from natsctl.core.recording.noted_stores import NotedManifestStores, NotedStores
 from natsctl.core.recording.recordings import Delivery
 from natsctl.core.recording.redelivery import Begin
-from natsctl.core.recording.stores import NotedManifestStores, NotedStores
 from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.managed.controller import ManagedController
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.replaying.programs import ProgramSubject
+from natsctl.testing.replaying.program_subject import ProgramSubject
 from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
 from natsctl.testing.replaying.world import World
 from natsctl.watchers.controller import InformerController
@@ -37,7 +37,7 @@ CLASSES: Mapping[str, type[Any]] = {
 """The class of the controllers of each surface that has one."""
 
 
-class Subject(Protocol):
+class ReplaySubject(Protocol):
     """A controller whose stores are open."""
 
     async def sync(self, begin: Begin) -> float | None:
@@ -51,7 +51,7 @@ class Subject(Protocol):
 @asynccontextmanager
 async def opened(
     controller: type[object], recorded: Recording, world: World
-) -> AsyncIterator[Subject]:
+) -> AsyncIterator[ReplaySubject]:
     """Make the controller of a recording, open its stores, and call `start` and `clean`.
 
     Raises `UsageError` if the controller is of another kind than the recorded one.
@@ -101,7 +101,7 @@ class _Subject(ABC, Generic[C]):
         self._world = world
 
     async def sync(self, begin: Begin) -> float | None:
-        """See `Subject.sync`."""
+        """See `ReplaySubject.sync`."""
         begin(self._controller.informers)
         return await self._sync()
 

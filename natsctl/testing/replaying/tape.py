@@ -18,7 +18,7 @@ from natsctl.core.objects.tape import (
     StoreCall,
 )
 from natsctl.core.recording.document import OutsideStep
-from natsctl.core.recording.stores import place_of
+from natsctl.core.recording.noted_stores import place_of
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model.store import Applied, Deleted, Stored
 from natsctl.testing.replaying.errors import class_of, elapsed

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from natsctl.testing.simulation.properties import Difference, Property, Violation
+from natsctl.testing.simulation.properties import Property, StateDifference, Violation
 from natsctl.testing.simulation.run import Ran
 from natsctl.testing.simulation.script import EditSecondary, Put, Remove, RemoveSecondary
 from natsctl.testing.simulation.subject import Subject
@@ -31,19 +31,19 @@ def hint_of(violation: Violation, ran: Ran, subject: Subject) -> str:
 
 def _never_settles(violation: Violation, faults: set[FaultType]) -> str:
     match violation.difference:
-        case Difference.FAILS if faults:
+        case StateDifference.FAILS if faults:
             return (
                 "the handler cannot continue from the state that the faults left behind: begin "
                 "each sync with what exists"
             )
-        case Difference.FAILS:
+        case StateDifference.FAILS:
             return (
                 "nothing around the handler failed: handle the state after these steps, or raise "
                 "PermanentError if only a change of the object helps"
             )
-        case Difference.ENDED if faults & CRASHES:
+        case StateDifference.ENDED if faults & CRASHES:
             return "start() fails when the process starts again"
-        case Difference.ENDED:
+        case StateDifference.ENDED:
             return "start() or run() fails"
         case _:
             return "each sync enqueues its own key, or waits for something that never happens"
@@ -54,14 +54,14 @@ def _another_result(
 ) -> str:
     """Return the likely cause of a result that differs from a run without faults."""
     match violation.difference:
-        case Difference.NAMES:
+        case StateDifference.NAMES:
             return (
                 "the names of objects differ between runs: they depend on randomness, on the "
                 "memory of a process or on the order of keys"
             )
-        case Difference.EXTRA:
+        case StateDifference.EXTRA:
             return _too_many(ran, faults)
-        case Difference.MISSING:
+        case StateDifference.MISSING:
             return _unfinished(faults) or _NOT_ASKED
         case _:
             return _unfinished(faults) or _from_steps(ran, subject)

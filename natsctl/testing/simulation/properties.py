@@ -29,7 +29,7 @@ class Property(Enum):
     FINALLY = "finally"
 
 
-class Difference(Enum):
+class StateDifference(Enum):
     """The difference between the state and the promise."""
 
     FAILS = "a key fails"
@@ -45,7 +45,7 @@ class Violation(msgspec.Struct, frozen=True):
 
     property: Property
     detail: str
-    difference: Difference | None = None
+    difference: StateDifference | None = None
 
 
 def result_of(
@@ -106,10 +106,10 @@ def never_settles(
     if failing:
         key, error = next(iter(failing.items()))
         state = "fails after its deletion" if key in deleted else "still fails"
-        return Violation(Property.SETTLES, f"{key} {state}: {error}", Difference.FAILS)
+        return Violation(Property.SETTLES, f"{key} {state}: {error}", StateDifference.FAILS)
     if failure:
         detail = f"the controller does not run: {failure}"
-        return Violation(Property.SETTLES, detail, Difference.ENDED)
+        return Violation(Property.SETTLES, detail, StateDifference.ENDED)
     return Violation(Property.SETTLES, "keys are synced again and again")
 
 
@@ -124,12 +124,12 @@ def not_clean(left: Sequence[str]) -> Violation:
     return Violation(Property.CLEAN, f"left after all primaries were deleted: {names}")
 
 
-def _kind_of_difference(missing: Sequence[str], extra: Sequence[str]) -> Difference:
+def _kind_of_difference(missing: Sequence[str], extra: Sequence[str]) -> StateDifference:
     if missing and extra:
-        return Difference.NAMES
+        return StateDifference.NAMES
     if extra:
-        return Difference.EXTRA
-    return Difference.MISSING if missing else Difference.FIELD
+        return StateDifference.EXTRA
+    return StateDifference.MISSING if missing else StateDifference.FIELD
 
 
 def _difference(actual: object, expected: object, path: str = "") -> str:

@@ -23,12 +23,12 @@ from natsctl.testing.simulation.programs import HostedProgram
 from natsctl.testing.simulation.properties import Property, Result, Violation
 from natsctl.testing.simulation.script import (
     EditSecondary,
-    Pause,
     Put,
     Remove,
     RemoveSecondary,
     Resync,
     Step,
+    StepPause,
     Wait,
     editable,
     edited_fields,
@@ -37,8 +37,8 @@ from natsctl.testing.simulation.script import (
 from natsctl.testing.simulation.subject import Subject
 from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.faults import Fault, drawn_faults, given_faults
-from natsctl.testing.simulation.world.group import Group
-from natsctl.testing.simulation.world.lease import Lease
+from natsctl.testing.simulation.world.group import SimulatedGroup
+from natsctl.testing.simulation.world.lease import SimulatedLease
 from natsctl.testing.simulation.world.network import Network, Write
 from natsctl.testing.simulation.world.stores import place_of
 
@@ -125,11 +125,11 @@ class Run:
             self._faults = drawn_faults(choices, standby=schedule.standby)
         else:
             self._faults = given_faults(scheduled)
-        lease = Lease() if schedule.standby else None
+        lease = SimulatedLease() if schedule.standby else None
         self._network = Network(choices, self._faults, hurried=schedule.hurried, lease=lease)
         self._stores = MemoryStores()
         self._objects = StoredObjects(self._stores)
-        self._group = Group(
+        self._group = SimulatedGroup(
             subject.name, subject.make, self._network, self._stores, seed=schedule.seed
         )
         self._made = Made(subject, self._network, self._stores, checks.ignored, checks.kept)
@@ -221,13 +221,13 @@ class Run:
         self._edited.add(name)
         return f"edit {'.'.join(path)} of {name} by hand"
 
-    async def _pause(self, pause: Pause) -> None:
+    async def _pause(self, pause: StepPause) -> None:
         match pause:
-            case Pause.NONE:
+            case StepPause.NONE:
                 pass
-            case Pause.SHORT:
+            case StepPause.SHORT:
                 await asyncio.sleep(0.01)
-            case Pause.IDLE:
+            case StepPause.IDLE:
                 await self._wait_idle(PAUSE_S)
         _raise(self._broken)
 
@@ -348,7 +348,7 @@ def known_state(final: Sequence[Desired]) -> tuple[tuple[str, str, bytes], ...]:
 
 
 def _described(step: Step, done: str) -> str:
-    pause = "" if step.pause is Pause.NONE else f"{step.pause.value}: "
+    pause = "" if step.pause is StepPause.NONE else f"{step.pause.value}: "
     return f"{pause}{done or step}"
 
 

@@ -19,7 +19,7 @@ EDITED = 1_000_000  # the number of a version that is not in the file
 WAITS_S = (0.02, 1.0, 40.0)
 
 
-class Pause(Enum):
+class StepPause(Enum):
     """The wait before a step."""
 
     NONE = "at once"
@@ -27,12 +27,15 @@ class Pause(Enum):
     IDLE = "when idle"
 
 
+_PAUSES = ((0.4, StepPause.NONE), (0.7, StepPause.SHORT), (1.0, StepPause.IDLE))  # below a share
+
+
 class Put(msgspec.Struct, frozen=True):
     """A user stores an object."""
 
     desired: Desired
     note: str = ""
-    pause: Pause = Pause.NONE
+    pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
         document = {k: v for k, v in self.desired.document.items() if k != "metadata"}
@@ -46,7 +49,7 @@ class Remove(msgspec.Struct, frozen=True):
 
     kind: Any
     key: str
-    pause: Pause = Pause.NONE
+    pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
         return f"delete {_name(self.kind, self.key)}"
@@ -56,7 +59,7 @@ class RemoveSecondary(msgspec.Struct, frozen=True):
     """A person deletes one of the secondaries that exist."""
 
     number: int
-    pause: Pause = Pause.NONE
+    pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
         return "delete a secondary by hand"
@@ -66,7 +69,7 @@ class EditSecondary(msgspec.Struct, frozen=True):
     """A person edits a field of one of the secondaries that exist."""
 
     number: int
-    pause: Pause = Pause.NONE
+    pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
         return "edit a secondary by hand"
@@ -75,7 +78,7 @@ class EditSecondary(msgspec.Struct, frozen=True):
 class Resync(msgspec.Struct, frozen=True):
     """The controller syncs every key again, when its caches are up to date."""
 
-    pause: Pause = Pause.NONE
+    pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
         return "resync every key"
@@ -85,7 +88,7 @@ class Wait(msgspec.Struct, frozen=True):
     """Time passes."""
 
     seconds: float
-    pause: Pause = Pause.NONE
+    pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
         return f"wait {self.seconds:g} s"
@@ -206,7 +209,7 @@ class Author:
     def _paused(self, steps: Iterable[Step], choices: Choices) -> Iterator[Step]:
         for number, step in enumerate(steps):
             share = choices.share(f"script/pause/{number}")
-            pause = Pause.NONE if share < 0.4 else Pause.SHORT if share < 0.7 else Pause.IDLE  # noqa: PLR2004 - shares
+            pause = next(pause for limit, pause in _PAUSES if share < limit)
             yield msgspec.structs.replace(step, pause=pause)
 
     def _is_primary(self, name: Names) -> bool:

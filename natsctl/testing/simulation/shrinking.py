@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from natsctl.testing.simulation.run import Ran, Schedule
-from natsctl.testing.simulation.script import Pause, Step
+from natsctl.testing.simulation.script import Step, StepPause
 from natsctl.testing.simulation.world.faults import Fault
 
 T = TypeVar("T")
@@ -63,8 +63,8 @@ class Shrinker:
     def _calm(self) -> None:
         """Wait for an idle controller before as many steps as possible."""
         for number, step in enumerate(self.schedule.script):
-            if step.pause is not Pause.IDLE and self._tries < TRIES_MAX:
-                calm = msgspec.structs.replace(step, pause=Pause.IDLE)
+            if step.pause is not StepPause.IDLE and self._tries < TRIES_MAX:
+                calm = msgspec.structs.replace(step, pause=StepPause.IDLE)
                 script = self.schedule.script
                 self._try(self._with_script((*script[:number], calm, *script[number + 1 :])))
 

@@ -3,18 +3,18 @@
 import asyncio
 
 from natsctl.cli.top.answers import Answers, ControllerState, KeyState
-from natsctl.console.actions import Report, Request
+from natsctl.console.actions import ActionReport, Request
 from natsctl.console.answers import Problem
 from natsctl.console.home import FailingKey, Failures, Home
-from natsctl.console.statuses import Daemon, Row
+from natsctl.console.statuses import Daemon, StatusRow
 from natsctl.core.insight.explain import KeyPause
 from natsctl.core.insight.lanes import Lanes, QueuedKey
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.activity import Activity
-from natsctl.daemon.api.messages import KeyExplanation, Process
+from natsctl.daemon.api.messages import DaemonProcess, KeyExplanation
 from natsctl.jetstream.connection.connection import ConnectionState
 
-PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 CONNECTED = ConnectionState(
     connected=True,
     server="nats://127.0.0.1:4222",
@@ -23,7 +23,7 @@ CONNECTED = ConnectionState(
     errors=0,
     last_error=None,
 )
-SHOPS = Row(
+SHOPS = StatusRow(
     name="shops",
     daemons=[Daemon(id="1", name="h/7", answered=True, state="syncing", mode="leader")],
     state="syncing",
@@ -48,7 +48,9 @@ KEYS = {
 }
 
 
-def home_of(*rows: Row, failing: list[Failures] | None = None, no_daemon: bool = False) -> Home:
+def home_of(
+    *rows: StatusRow, failing: list[Failures] | None = None, no_daemon: bool = False
+) -> Home:
     """Return the state of these controllers."""
     return Home(controllers=list(rows), failing=failing or [], no_daemon=no_daemon)
 
@@ -93,8 +95,8 @@ class FakeAnswers(Answers):
         )
         return KeyState([explanation], self.tree)
 
-    async def act(self, action: str, request: Request) -> Report:
+    async def act(self, action: str, request: Request) -> ActionReport:
         if self.refusal is not None:
             raise self.refusal
         self.acts.append((action, request))
-        return Report(message=f"{action} done", warnings=[], recorded=True)
+        return ActionReport(message=f"{action} done", warnings=[], recorded=True)

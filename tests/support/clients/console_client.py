@@ -11,7 +11,7 @@ from aiohttp import ClientSession, CookieJar
 
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
-from natsctl.console.http.access import Access
+from natsctl.console.http.access import ConsoleAccess
 from natsctl.console.http.server import serving
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
@@ -34,7 +34,7 @@ class Reply(NamedTuple):
 class ConsoleClient:
     """Sends requests to a console. `url` has the token, `origin` is the URL without a path."""
 
-    def __init__(self, access: Access, url: str, session: ClientSession) -> None:
+    def __init__(self, access: ConsoleAccess, url: str, session: ClientSession) -> None:
         self.access = access
         self.url = url
         self.session = session
@@ -106,7 +106,7 @@ async def console_on(
 ) -> AsyncIterator[ConsoleClient]:
     """Run a console in this process, and open a client of it."""
     async with connect(options) as connection:
-        access = Access(host)
+        access = ConsoleAccess(host)
         console = Console(connection, csrf=access.csrf, version="1.2.3", planners=planners)
         try:
             async with (

@@ -13,7 +13,7 @@ from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.client import ask_all, services
+from natsctl.jetstream.service.service_client import ask_all, services
 from natsctl.jetstream.stores import Nats
 from tests.support.eventually import eventually
 

@@ -39,7 +39,7 @@ from natsctl.testing.simulation.objects import Desired, put, remove
 from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.faults import Faults, drawn_faults
 from natsctl.testing.simulation.world.network import Network
-from natsctl.testing.simulation.world.process import Process, current_life
+from natsctl.testing.simulation.world.process import SimulatedProcess, current_life
 from natsctl.testing.simulation.world.stores import SimulatedCluster, SimulatedStores
 from tests.support.stores.sample_objects import THINGS, Thing, thing
 
@@ -275,7 +275,7 @@ async def check(group: Group, seed: int, faults: Faults | None = None) -> None:
     stores, ledger = MemoryStores(), Ledger()
     network = Network(choices, drawn)
     processes = [
-        Process(f"p{number}", _made(group.make, ledger), network, stores, seed=seed)
+        SimulatedProcess(f"p{number}", _made(group.make, ledger), network, stores, seed=seed)
         for number in range(group.processes)
     ]
     running = [asyncio.create_task(process.run()) for process in processes]

@@ -9,8 +9,8 @@ import pytest
 
 import natsctl
 from natsctl.core.planning.overlay import Revisions
+from natsctl.core.planning.planning_stores import PlanningStores
 from natsctl.core.planning.record import PlanRecord
-from natsctl.core.planning.stores import PlanningStores
 from natsctl.jetstream.stores import Nats
 from natsctl.kubernetes.cluster import Kube
 from natsctl.model.kinds import Kind

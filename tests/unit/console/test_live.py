@@ -10,9 +10,9 @@ from natsctl.console.live import (
     PING_S,
     Changed,
     ConnectionNotice,
-    Feed,
+    Heartbeat,
     Notice,
-    Ping,
+    ViewFeed,
     follow,
 )
 from natsctl.errors import StoreError
@@ -58,7 +58,7 @@ class View(Answer, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def following(feed: Feed, link: FakeLink, **view: object) -> AsyncIterator[list[Notice]]:
+async def following(feed: ViewFeed, link: FakeLink, **view: object) -> AsyncIterator[list[Notice]]:
     """Collect the notices of a view."""
     notices: list[Notice] = []
 
@@ -78,7 +78,7 @@ def changes(notices: list[Notice]) -> list[Changed]:
 
 
 async def test_fifty_changes_a_second_are_at_most_four_notices_a_second() -> None:
-    feed = Feed()
+    feed = ViewFeed()
     async with following(feed, FakeLink()) as notices:
         for number in range(500):
             feed.changed(f"key-{number}")
@@ -90,7 +90,7 @@ async def test_fifty_changes_a_second_are_at_most_four_notices_a_second() -> Non
 
 
 async def test_a_key_that_changes_often_is_named_once() -> None:
-    feed = Feed()
+    feed = ViewFeed()
     feed.changed("a")
     feed.changed("b")
     feed.changed("a")
@@ -98,7 +98,7 @@ async def test_a_key_that_changes_often_is_named_once() -> None:
 
 
 async def test_a_notice_names_a_limited_number_of_keys() -> None:
-    feed = Feed()
+    feed = ViewFeed()
     for number in range(KEYS_MAX + 5):
         feed.changed(f"key-{number}")
     (notice,) = await feed.take()
@@ -107,7 +107,7 @@ async def test_a_notice_names_a_limited_number_of_keys() -> None:
 
 
 async def test_a_change_of_the_whole_view_includes_the_keys() -> None:
-    feed = Feed()
+    feed = ViewFeed()
     feed.changed("a")
     feed.changed()
     assert await feed.take() == [Changed(None)]
@@ -116,13 +116,13 @@ async def test_a_change_of_the_whole_view_includes_the_keys() -> None:
 async def test_a_quiet_view_shows_that_it_lives() -> None:
     clock = asyncio.get_running_loop().time
     before = clock()
-    assert await Feed().take() == [Ping()]
+    assert await ViewFeed().take() == [Heartbeat()]
     assert clock() - before == PING_S
 
 
 async def test_a_lost_connection_is_reported_and_its_return() -> None:
     link = FakeLink()
-    async with following(Feed(), link) as notices:
+    async with following(ViewFeed(), link) as notices:
         await eventually(lambda: len(notices) == 1)
         link.change(connected=False)
         await eventually(lambda: len(notices) == 2)
@@ -138,7 +138,7 @@ async def test_a_view_that_reads_differently_has_changed() -> None:
     async def read() -> Answer:
         return View(number=next(numbers, 2))
 
-    async with following(Feed(), FakeLink(), read=read) as notices:
+    async with following(ViewFeed(), FakeLink(), read=read) as notices:
         await asyncio.sleep(6)
     assert changes(notices) == [Changed(None)]
 
@@ -153,12 +153,12 @@ async def test_a_view_that_begins_to_fail_has_changed() -> None:
             raise answer
         return answer
 
-    async with following(Feed(), FakeLink(), read=read) as notices:
+    async with following(ViewFeed(), FakeLink(), read=read) as notices:
         await asyncio.sleep(6)
     assert changes(notices) == [Changed(None), Changed(None)]
 
 
 async def test_a_closed_feed_ends() -> None:
-    async with following(Feed(), FakeLink()) as notices:
+    async with following(ViewFeed(), FakeLink()) as notices:
         pass
     assert changes(notices) == []

@@ -11,7 +11,7 @@ import pytest
 from natsctl import Kind, Object, kv
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.endpoints import ControllerEndpoints
-from natsctl.daemon.api.messages import ControllerStatus, KeyExplanation, Process, Queuing
+from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, KeyExplanation, Queuing
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection.connection import Connection
@@ -25,7 +25,7 @@ from tests.support.controllers.disk_reconciler import (
 )
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, running, site
 
-PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 VERBS = ["status", "explain", "tree", "resync", "record", "recording", "recording-unmasked"]
 
 

@@ -50,7 +50,7 @@ CRASHES = {FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER}
 LEADERS = {FaultType.LEADER, FaultType.LATE}
 
 
-class Call(msgspec.Struct, frozen=True):
+class SimulatedCall(msgspec.Struct, frozen=True):
     """The *number*-th call of an operation on an object, or event of a watch, in a run."""
 
     operation: str
@@ -66,7 +66,7 @@ class Fault(msgspec.Struct, frozen=True):
     """One fault: its type, its place, and how long it lasts."""
 
     fault: FaultType
-    call: Call
+    call: SimulatedCall
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -97,12 +97,14 @@ class Faults:
         fault_at: returns the fault at a call, one of some types, or None.
     """
 
-    def __init__(self, fault_at: Callable[[Call, tuple[FaultType, ...]], Fault | None]) -> None:
+    def __init__(
+        self, fault_at: Callable[[SimulatedCall, tuple[FaultType, ...]], Fault | None]
+    ) -> None:
         self.happened: list[Fault] = []
         self.over = False
         self._fault_at = fault_at
 
-    def at(self, call: Call, types: tuple[FaultType, ...]) -> Fault | None:
+    def at(self, call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
         """Return the fault that happens at this call now, one of these types, or None."""
         if self.over:
             return None
@@ -116,7 +118,7 @@ def given_faults(faults: Iterable[Fault]) -> Faults:
     """Return exactly these faults."""
     known = {(fault.call, fault.fault): fault for fault in faults}
 
-    def fault_at(call: Call, types: tuple[FaultType, ...]) -> Fault | None:
+    def fault_at(call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
         faults = (known.get((call, fault_type)) for fault_type in types)
         return next(filter(None, faults), None)
 
@@ -134,7 +136,7 @@ def drawn_faults(choices: Choices, *, standby: bool = False) -> Faults:
     allowed = (allowed | {FaultType.LEADER}) if standby else allowed - LEADERS
     allowed_of: dict[int, tuple[FaultType, ...]] = {}  # by the identity of constant tuples
 
-    def fault_at(call: Call, types: tuple[FaultType, ...]) -> Fault | None:
+    def fault_at(call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
         if not rate or len(faults.happened) >= FAULTS_MAX:
             return None
         drawable = allowed_of.get(id(types))

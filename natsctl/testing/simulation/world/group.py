@@ -4,10 +4,10 @@ import asyncio
 
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation.world.network import Network
-from natsctl.testing.simulation.world.process import MakeProgram, Process, Program
+from natsctl.testing.simulation.world.process import MakeProgram, Program, SimulatedProcess
 
 
-class Group:
+class SimulatedGroup:
     """The processes of one controller, of which one syncs at a time.
 
     Args:
@@ -23,7 +23,9 @@ class Group:
     ) -> None:
         self._lease = network.lease
         names = (name,) if self._lease is None else (name, f"{name} on standby")
-        self._processes = [Process(name, make, network, stores, seed=seed) for name in names]
+        self._processes = [
+            SimulatedProcess(name, make, network, stores, seed=seed) for name in names
+        ]
 
     async def run(self) -> None:
         """Run the processes until `stop`."""

@@ -13,7 +13,7 @@ STAND_BY_S = 1.0  # how long a process that has lost the lease leaves it to the 
 BEGIN_S = 0.05  # in which the syncs of a new term begin
 
 
-class Lease:
+class SimulatedLease:
     """The lease of one controller, which one process holds at a time."""
 
     def __init__(self) -> None:

@@ -18,8 +18,14 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted, WatchEvent
 from natsctl.telemetry.hiding import hidden
 from natsctl.testing.simulation.world.choices import Choices, Drawn
-from natsctl.testing.simulation.world.faults import EVENT_FAULTS, Call, Fault, Faults, FaultType
-from natsctl.testing.simulation.world.lease import Lease
+from natsctl.testing.simulation.world.faults import (
+    EVENT_FAULTS,
+    Fault,
+    Faults,
+    FaultType,
+    SimulatedCall,
+)
+from natsctl.testing.simulation.world.lease import SimulatedLease
 from natsctl.testing.simulation.world.resources import ExternalState
 
 T = TypeVar("T")
@@ -72,7 +78,7 @@ class Network:
         faults: Faults,
         *,
         hurried: bool = False,
-        lease: Lease | None = None,
+        lease: SimulatedLease | None = None,
     ) -> None:
         self.faults = faults
         self.lease = lease
@@ -266,9 +272,9 @@ class Network:
         await asyncio.sleep(min(TIMEOUT_S, until - loop.time()))
         raise StoreTimeoutError(f"{place} does not answer")
 
-    def _numbered(self, operation: str, target: str) -> Call:
+    def _numbered(self, operation: str, target: str) -> SimulatedCall:
         self._numbers[operation, target] += 1
-        return Call(operation, target, self._numbers[operation, target])
+        return SimulatedCall(operation, target, self._numbers[operation, target])
 
 
 def _jump(seconds: float) -> None:

@@ -18,7 +18,11 @@ from natsctl.telemetry.hiding import error_text
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation.world.network import Network
-from natsctl.testing.simulation.world.stores import Connection, SimulatedCluster, SimulatedStores
+from natsctl.testing.simulation.world.stores import (
+    SimulatedCluster,
+    SimulatedConnection,
+    SimulatedStores,
+)
 
 KILL_ROUNDS = 50  # in which tasks of a crashed process may end
 RESTART_S = 1.0  # after a start that failed
@@ -85,7 +89,7 @@ class ProcessLife:
     async def run(self, make: MakeProgram, nats: MemoryStores, kube: MemoryCluster) -> None:
         """Run a new program; raises the error that ends it."""
         made_queues.set(self.queues)
-        connection = Connection(self.network, self, self.name)
+        connection = SimulatedConnection(self.network, self, self.name)
         stores, cluster = SimulatedStores(nats, connection), SimulatedCluster(kube, connection)
         if (lease := self.network.lease) is not None:
             loop = asyncio.get_running_loop()
@@ -108,7 +112,7 @@ class ProcessLife:
             await asyncio.sleep(0)
 
 
-class Process:
+class SimulatedProcess:
     """A process that starts again after each crash, until it is stopped."""
 
     def __init__(

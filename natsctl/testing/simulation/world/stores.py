@@ -37,7 +37,7 @@ _PARTIAL = {"apply", "patch_status"}  # verbs that may change nothing
 _OPERATIONS = {"managed": "read", "patch_status": "patch"}  # the other verbs are their own names
 
 
-class Connection(msgspec.Struct, frozen=True):
+class SimulatedConnection(msgspec.Struct, frozen=True):
     """The connection of one life of a process to the network."""
 
     network: Network
@@ -48,7 +48,9 @@ class Connection(msgspec.Struct, frozen=True):
 class SimulatedStore(StoreProxy[S]):
     """A store behind a connection; a `Store`."""
 
-    def __init__(self, base: S, connection: Connection, guard: WriteGuard = UNGUARDED) -> None:
+    def __init__(
+        self, base: S, connection: SimulatedConnection, guard: WriteGuard = UNGUARDED
+    ) -> None:
         super().__init__(base)
         self._at = connection
         self._guard = guard
@@ -119,7 +121,7 @@ class SimulatedManifests(
 class _Simulated(Guarded, Generic[Base]):
     """A system behind a connection, whose guard is asked before a write is sent."""
 
-    def __init__(self, base: Base, connection: Connection) -> None:
+    def __init__(self, base: Base, connection: SimulatedConnection) -> None:
         self._base = base
         self._at = connection
 

@@ -6,12 +6,12 @@ from msgspec.structs import replace
 from natsctl.cli.top.answers import ControllerState
 from natsctl.cli.top.cells import bars, controller_cells, facts_of, keys_of, state_of
 from natsctl.console.answers import Partial, Problem
-from natsctl.console.statuses import Row
+from natsctl.console.statuses import StatusRow
 from natsctl.model.pause import Pause
 from tests.support.cli.fake_answers import CONNECTED, KEYS, SHOPS
 
 
-def cells(row: Row, *, wide: bool = False) -> list[str]:
+def cells(row: StatusRow, *, wide: bool = False) -> list[str]:
     return [cell.plain for cell in controller_cells(row, wide=wide)]
 
 
@@ -46,7 +46,7 @@ def test_several_daemons_that_sync_the_same_keys_are_marked_without_colours() ->
 
 
 def test_a_controller_whose_daemons_are_silent_has_no_numbers() -> None:
-    row = Row(name="shops", error=Problem("timeout", "there was no answer in time"))
+    row = StatusRow(name="shops", error=Problem("timeout", "there was no answer in time"))
     assert cells(row) == ["shops", "no answer", "-", "-", "-", "-", "-", "-", "-"]
 
 

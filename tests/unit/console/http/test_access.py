@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.console.http.access import POLICY, Access, is_loopback
+from natsctl.console.http.access import POLICY, ConsoleAccess, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from natsctl.console.http.access import POLICY, Access, is_loopback
     ],
 )
 def test_on_the_loopback_only_its_names_are_valid(host: str | None, *, accepted: bool) -> None:
-    assert Access("127.0.0.1").is_own_name(host) is accepted
+    assert ConsoleAccess("127.0.0.1").is_own_name(host) is accepted
 
 
 @pytest.mark.parametrize(
@@ -30,29 +30,29 @@ def test_on_the_loopback_only_its_names_are_valid(host: str | None, *, accepted:
     [("desk.example:8222", True), ("10.0.0.1", True), ("evil.example", False)],
 )
 def test_beyond_it_the_given_name_and_addresses_are_valid(host: str, *, accepted: bool) -> None:
-    assert Access("desk.example").is_own_name(host) is accepted
+    assert ConsoleAccess("desk.example").is_own_name(host) is accepted
 
 
 def test_the_cookie_signs_in() -> None:
-    access = Access("127.0.0.1")
+    access = ConsoleAccess("127.0.0.1")
     assert access.is_signed_in({access.cookie: access.session})
 
 
 @pytest.mark.parametrize("value", ["", "x", "é"])
 def test_another_cookie_does_not_sign_in(value: str) -> None:
-    access = Access("127.0.0.1")
+    access = ConsoleAccess("127.0.0.1")
     assert not access.is_signed_in({access.cookie: value})
 
 
 def test_the_secrets_of_two_consoles_differ() -> None:
-    one, other = Access("127.0.0.1"), Access("127.0.0.1")
+    one, other = ConsoleAccess("127.0.0.1"), ConsoleAccess("127.0.0.1")
     assert not other.is_signed_in({other.cookie: one.session})
     assert not other.is_token(one.token)
     assert one.cookie != other.cookie
 
 
 def test_a_change_needs_the_value_that_only_the_page_can_read() -> None:
-    access = Access("127.0.0.1")
+    access = ConsoleAccess("127.0.0.1")
     host = {"Host": "127.0.0.1:8222"}
     assert access.may_change({**host, "X-CSRF-Token": access.csrf})
     assert not access.may_change({**host, "X-CSRF-Token": access.session})
@@ -60,7 +60,7 @@ def test_a_change_needs_the_value_that_only_the_page_can_read() -> None:
 
 
 def test_a_change_from_another_origin_is_refused() -> None:
-    access = Access("127.0.0.1")
+    access = ConsoleAccess("127.0.0.1")
     headers = {"Host": "127.0.0.1:8222", "X-CSRF-Token": access.csrf}
     assert access.may_change({**headers, "Origin": "http://127.0.0.1:8222"})
     assert not access.may_change({**headers, "Origin": "http://evil.example"})

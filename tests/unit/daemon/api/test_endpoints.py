@@ -22,14 +22,14 @@ from natsctl.daemon.api.messages import (
     SHOWN_MAX,
     ControllerPlan,
     ControllerStatus,
+    DaemonProcess,
     KeyExplanation,
-    Process,
     Queuing,
 )
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import Presence
 from natsctl.daemon.api.verbs import Verb
-from natsctl.daemon.doctor.service import verbs_of
+from natsctl.daemon.doctor.requests import verbs_of
 from natsctl.daemon.operator import Operator
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.bucket.leases import LEASES
@@ -44,7 +44,7 @@ from tests.support.controllers.programs import Streamed
 from tests.support.eventually import eventually
 
 APPS, PARTS = "apps", "parts"
-PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 
 
 class AppSpec(msgspec.Struct, frozen=True):

@@ -8,12 +8,12 @@ from natsctl.daemon.api.messages import (
     SHOWN_MAX,
     TEXT_MAX,
     ControllerStatus,
-    Process,
+    DaemonProcess,
     fitting,
 )
 from natsctl.telemetry.hiding import ERROR_MAX
 
-PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 MANY = 100_000
 CUT_NOTE_MAX = 40  # characters of "… (8012 more characters)"
 

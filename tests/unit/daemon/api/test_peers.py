@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from natsctl.core.coordination.own_record import Workload
-from natsctl.daemon.api.messages import ControllerStatus, Process
+from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import Peers, Presence, conflict
 
 SUBJECT = "natsctl.api.status.apps"
 
 
-def process(name: str) -> Process:
-    return Process(id=name, host=name, pid=1, version="1", started="2030-01-01T00:00:00Z")
+def process(name: str) -> DaemonProcess:
+    return DaemonProcess(id=name, host=name, pid=1, version="1", started="2030-01-01T00:00:00Z")
 
 
 def presence(name: str, mode: Mode = Mode.ALONE, owner: str = "App.apps") -> Presence:

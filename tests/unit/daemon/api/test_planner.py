@@ -14,7 +14,7 @@ from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.endpoints import ControllerEndpoints
-from natsctl.daemon.api.messages import KeyPlans, Process, fitting
+from natsctl.daemon.api.messages import DaemonProcess, KeyPlans, fitting
 from natsctl.daemon.api.planner import KEYS_MAX, LIMIT_S, Planner
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable
@@ -31,7 +31,7 @@ from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, ManagedDisks
 
-PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 SHOPS, SIGNS = "shops", "signs"
 
 

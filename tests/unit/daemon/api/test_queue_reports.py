@@ -10,7 +10,7 @@ from natsctl.controller.slots.declare import primary
 from natsctl.core.insight.lanes import LANE_MAX, QueuedKey
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints
-from natsctl.daemon.api.messages import ControllerStatus, Process, fitting
+from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, fitting
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import PermanentError
 from natsctl.jetstream.connection.connection import Connection
@@ -24,7 +24,7 @@ from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, ManagedDisks
 
-PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 
 OLD_STATUS = b"""{
   "controller": "apps", "state": "syncing", "failure": "", "primaries": 2, "keys": 2,

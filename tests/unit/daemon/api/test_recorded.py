@@ -9,12 +9,12 @@ from natsctl import Controller, Object, kv, primary
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.recording.document import decode_recording
 from natsctl.core.recording.recordings import Recordings, recording
-from natsctl.daemon.api.messages import Process, RecordingPart
+from natsctl.daemon.api.messages import DaemonProcess, RecordingPart
 from natsctl.daemon.api.recorded import KEYS_MAX, record_keys, recording_part
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.testing import running
 
-PROCESS = Process(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
+PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 LIMIT = 10_000  # bytes of an answer
 
 

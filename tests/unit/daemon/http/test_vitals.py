@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from natsctl import Controller, Object, StoreError, kv, primary, tertiary
 from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
-from natsctl.daemon.http.checks import Check, Verdict
+from natsctl.daemon.http.checks import Check, CheckVerdict
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
@@ -361,8 +361,8 @@ async def test_a_scrape_shows_the_requests_to_a_cluster(
     assert samples["rest_client_requests_total{<error>,lab:6443,PATCH}"] == 1
 
 
-PASSED = Verdict("readyz", (Check("nats"), Check("cache")))
-FAILED = Verdict("readyz", (Check("nats"), Check("cache", "not listed\n  yet")))
+PASSED = CheckVerdict("readyz", (Check("nats"), Check("cache")))
+FAILED = CheckVerdict("readyz", (Check("nats"), Check("cache", "not listed\n  yet")))
 
 
 def test_a_verdict_without_failed_checks_is_ok() -> None:
@@ -371,7 +371,7 @@ def test_a_verdict_without_failed_checks_is_ok() -> None:
 
 
 def test_the_reason_of_a_failed_check_has_no_secrets() -> None:
-    leaking = Verdict("readyz", (Check("nats", "no way to nats://ann:hush@hub"),))
+    leaking = CheckVerdict("readyz", (Check("nats", "no way to nats://ann:hush@hub"),))
     assert "[-]nats failed: no way to nats://***@hub\n" in leaking.text()
 
 

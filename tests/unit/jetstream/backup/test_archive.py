@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from natsctl.errors import UsageError
 from natsctl.jetstream.backup.archive import (
     VERSION,
+    ArchiveEntry,
     ArchiveWriter,
-    Entry,
     Header,
     contents,
     entries,
@@ -20,11 +20,11 @@ from natsctl.jetstream.backup.archive import (
 HEADER = Header(natsctl_backup=VERSION, bucket="shops", created="", options={"max_age": 5})
 
 
-def entry(key: str, revision: int, value: bytes = b"x", ttl: str = "") -> Entry:
-    return Entry.of(key, revision, value, written="", ttl=ttl)
+def entry(key: str, revision: int, value: bytes = b"x", ttl: str = "") -> ArchiveEntry:
+    return ArchiveEntry.of(key, revision, value, written="", ttl=ttl)
 
 
-def archive(*stored: Entry) -> bytes:
+def archive(*stored: ArchiveEntry) -> bytes:
     file = io.BytesIO()
     writer = ArchiveWriter(file, HEADER)
     for stored_entry in stored:

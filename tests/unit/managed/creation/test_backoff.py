@@ -8,7 +8,7 @@ from natsctl.errors import RetryAfter
 from natsctl.managed.creation.backoff import BACKOFF_S, EARLY_S, CreationBackoff
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
-from natsctl.managed.situation import Action
+from natsctl.managed.situation import ReconcileAction
 from natsctl.model.store import Stored
 from tests.support.controllers.disk_reconciler import DISKS, Disk, clock
 
@@ -27,7 +27,7 @@ def backoff() -> CreationBackoff:
 
 
 async def fail(backoff: CreationBackoff, managed: Managed[Disk]) -> None:
-    with pytest.raises(RetryAfter, match="full"), backoff.attempt(Action.CREATE, managed):
+    with pytest.raises(RetryAfter, match="full"), backoff.attempt(ReconcileAction.CREATE, managed):
         raise RetryAfter(WAIT_S, "full")
 
 
@@ -38,7 +38,7 @@ async def test_a_creation_is_refused_during_its_wait(
     await asyncio.sleep(WAIT_S - 1.0)
     with (
         pytest.raises(RetryAfter, match="retried later"),
-        backoff.attempt(Action.CREATE, managed),
+        backoff.attempt(ReconcileAction.CREATE, managed),
     ):
         pytest.fail("the creation was tried")
 
@@ -49,7 +49,7 @@ async def test_a_creation_is_tried_if_its_timer_fires_half_a_millisecond_early(
     await fail(backoff, managed)
     await asyncio.sleep(WAIT_S - 0.0005)
     tries = 0
-    with backoff.attempt(Action.CREATE, managed):
+    with backoff.attempt(ReconcileAction.CREATE, managed):
         tries += 1
     assert tries == 1
 
@@ -57,9 +57,9 @@ async def test_a_creation_is_tried_if_its_timer_fires_half_a_millisecond_early(
 async def test_a_failure_of_another_step_delays_no_creation(
     backoff: CreationBackoff, managed: Managed[Disk]
 ) -> None:
-    with pytest.raises(OSError, match="away"), backoff.attempt(Action.UPDATE, managed):
+    with pytest.raises(OSError, match="away"), backoff.attempt(ReconcileAction.UPDATE, managed):
         raise OSError("away")
-    with backoff.attempt(Action.CREATE, managed):
+    with backoff.attempt(ReconcileAction.CREATE, managed):
         pass
 
 
@@ -67,7 +67,7 @@ async def test_another_step_does_not_wait_for_a_creation(
     backoff: CreationBackoff, managed: Managed[Disk]
 ) -> None:
     await fail(backoff, managed)
-    with backoff.attempt(Action.UPDATE, managed):
+    with backoff.attempt(ReconcileAction.UPDATE, managed):
         pass
 
 
@@ -76,7 +76,7 @@ async def test_a_creation_is_tried_at_once_after_a_change_of_the_object(
 ) -> None:
     await fail(backoff, managed)
     managed.reset(Stored("a", 8, b'{"spec": {"size": 2}}'))
-    with backoff.attempt(Action.CREATE, managed):
+    with backoff.attempt(ReconcileAction.CREATE, managed):
         pass
 
 
@@ -85,7 +85,7 @@ async def test_every_failure_of_a_creation_doubles_its_wait_up_to_the_limit(
 ) -> None:
     backoff, waits = CreationBackoff(limit_s=4.0), list[float]()
     for _ in range(4):
-        with pytest.raises(OSError, match="away"), backoff.attempt(Action.CREATE, managed):
+        with pytest.raises(OSError, match="away"), backoff.attempt(ReconcileAction.CREATE, managed):
             raise OSError("away")
         known = backoff.wait_of("a")
         assert known is not None
@@ -103,10 +103,10 @@ async def test_a_success_resets_the_backoff(
 ) -> None:
     await fail(backoff, managed)
     await asyncio.sleep(WAIT_S)
-    with backoff.attempt(Action.CREATE, managed):
+    with backoff.attempt(ReconcileAction.CREATE, managed):
         pass
     assert backoff.wait_of("a") is None
-    with pytest.raises(OSError, match="away"), backoff.attempt(Action.CREATE, managed):
+    with pytest.raises(OSError, match="away"), backoff.attempt(ReconcileAction.CREATE, managed):
         raise OSError("away")
     known = backoff.wait_of("a")
     assert known is not None
@@ -118,7 +118,7 @@ async def test_a_wait_can_be_replayed(backoff: CreationBackoff, managed: Managed
     await asyncio.sleep(100)
     backoff.wait("a", 7, WAIT_S)
     assert backoff.wait_of("a") == (7, WAIT_S)
-    with pytest.raises(RetryAfter), backoff.attempt(Action.CREATE, managed):
+    with pytest.raises(RetryAfter), backoff.attempt(ReconcileAction.CREATE, managed):
         pytest.fail("the creation was tried")
     await asyncio.sleep(2 * WAIT_S)
     assert backoff.wait_of("a") == (7, 0.0)

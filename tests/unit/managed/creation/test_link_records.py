@@ -9,7 +9,7 @@ from natsctl import kv
 from natsctl.managed.creation.creation import OtherCreationError
 from natsctl.managed.creation.links import (
     RECORDS,
-    Link,
+    CreationLink,
     Links,
     Standing,
     annotations_of,
@@ -27,8 +27,8 @@ DISKS = kv(Disk, bucket="disks", history=10)
 NAMES = AnnotationNames()
 RECORD = record_key("disks", "a", NAMES)
 FIRST, SECOND = "2026-01-01T00:00:00Z revision 1", "2026-01-01T00:00:00Z revision 2"
-BEGUN = Link(pending=FIRST)
-LINKED = Link("disk-1", FIRST, FIRST)
+BEGUN = CreationLink(pending=FIRST)
+LINKED = CreationLink("disk-1", FIRST, FIRST)
 
 
 class Bench:
@@ -43,10 +43,10 @@ class Bench:
     async def open(self, _kind: Kind[Any]) -> MemoryStore:
         return self.records
 
-    async def recorded(self) -> Link:
+    async def recorded(self) -> CreationLink:
         return RECORDS.decode((await self.records.get(RECORD)).value)
 
-    async def put(self, link: Link) -> None:
+    async def put(self, link: CreationLink) -> None:
         """Write the disk `a` with the annotations of the link."""
         metadata = {"annotations": link.annotations(NAMES)}
         value = json.dumps({"spec": {"size": 1}, "metadata": metadata}).encode()
@@ -65,14 +65,14 @@ def bench() -> Bench:
 class TestWrites:
     async def test_another_creation_is_not_overwritten(self, bench: Bench) -> None:
         await bench.mine.read("a")
-        await bench.theirs.write("a", Link(pending=SECOND))
+        await bench.theirs.write("a", CreationLink(pending=SECOND))
         with pytest.raises(OtherCreationError, match="another creation was begun for a"):
             await bench.mine.write("a", BEGUN)
-        assert await bench.recorded() == Link(pending=SECOND)
+        assert await bench.recorded() == CreationLink(pending=SECOND)
 
     async def test_the_result_of_the_same_creation_is_written(self, bench: Bench) -> None:
         await bench.mine.write("a", BEGUN)
-        await bench.theirs.write("a", Link("disk-1", FIRST))
+        await bench.theirs.write("a", CreationLink("disk-1", FIRST))
         await bench.mine.write("a", LINKED)
         assert await bench.recorded() == LINKED
         await bench.mine.write("a", BEGUN)
@@ -96,10 +96,10 @@ class TestWrites:
             await bench.mine.write("a", LINKED)
 
     async def test_a_removed_record_without_a_creation_is_written_again(self, bench: Bench) -> None:
-        await bench.mine.write("a", Link("found"))
+        await bench.mine.write("a", CreationLink("found"))
         await bench.theirs.forget("a")
-        await bench.mine.write("a", Link("another"))
-        assert await bench.recorded() == Link("another")
+        await bench.mine.write("a", CreationLink("another"))
+        assert await bench.recorded() == CreationLink("another")
 
 
 class TestForgottenRecords:
@@ -108,7 +108,7 @@ class TestForgottenRecords:
         await bench.mine.forget("a")
         states = await bench.records.history(RECORD)
         assert [state for state in states if isinstance(state, Stored)] == []
-        assert bench.mine.last_seen("a") == (None, Link())
+        assert bench.mine.last_seen("a") == (None, CreationLink())
 
     async def test_may_not_exist(self, bench: Bench) -> None:
         await bench.mine.forget("a")
@@ -117,15 +117,15 @@ class TestForgottenRecords:
 
 class TestObjectsWithoutARecord:
     async def test_have_the_link_of_an_earlier_revision(self, bench: Bench) -> None:
-        for link in (BEGUN, LINKED, Link()):
+        for link in (BEGUN, LINKED, CreationLink()):
             await bench.put(link)
         assert await bench.mine.read("a") == LINKED
 
     async def test_have_no_link_of_an_object_that_was_deleted_before(self, bench: Bench) -> None:
         await bench.put(LINKED)
         await bench.disks.delete("a")
-        await bench.put(Link())
-        assert await bench.mine.read("a") == Link()
+        await bench.put(CreationLink())
+        assert await bench.mine.read("a") == CreationLink()
 
 
 class TestSeenRecords:
@@ -139,13 +139,13 @@ class TestSeenRecords:
         revision, link = bench.theirs.last_seen("a")
         assert revision is not None
         bench.mine.see("a", revision, link)
-        await bench.mine.write("a", Link("disk-2", FIRST, FIRST))
+        await bench.mine.write("a", CreationLink("disk-2", FIRST, FIRST))
         assert (await bench.recorded()).external_name == "disk-2"
 
     async def test_are_not_those_that_are_read_for_a_recording(self, bench: Bench) -> None:
         await bench.theirs.write("a", LINKED)
         await bench.mine.peek("a")
-        assert bench.mine.last_seen("a") == (None, Link())
+        assert bench.mine.last_seen("a") == (None, CreationLink())
 
 
 @pytest.mark.parametrize(
@@ -153,21 +153,23 @@ class TestSeenRecords:
     [
         (LINKED, None, Standing.LOST),
         (BEGUN, None, Standing.LOST),
-        (Link(), None, None),
-        (LINKED, Link("disk-2"), Standing.LOST),
-        (BEGUN, Link("disk-1", SECOND, SECOND), Standing.LOST),
+        (CreationLink(), None, None),
+        (LINKED, CreationLink("disk-2"), Standing.LOST),
+        (BEGUN, CreationLink("disk-1", SECOND, SECOND), Standing.LOST),
         (LINKED, LINKED, Standing.LINKED),
-        (LINKED, Link(), Standing.LINKED),
+        (LINKED, CreationLink(), Standing.LINKED),
         (LINKED, BEGUN, Standing.LINKED),
         (BEGUN, BEGUN, Standing.UNKNOWN),
-        (BEGUN, Link(), Standing.UNKNOWN),
+        (BEGUN, CreationLink(), Standing.UNKNOWN),
         (BEGUN, LINKED, Standing.LINKED),
-        (Link("disk-1"), Link("disk-1", FIRST), Standing.UNKNOWN),
-        (Link(), LINKED, None),
-        (Link(pending=FIRST, failed=FIRST), Link(), None),
+        (CreationLink("disk-1"), CreationLink("disk-1", FIRST), Standing.UNKNOWN),
+        (CreationLink(), LINKED, None),
+        (CreationLink(pending=FIRST, failed=FIRST), CreationLink(), None),
     ],
 )
-def test_the_standing_of_a_link(recorded: Link, held: Link | None, expected: str | None) -> None:
+def test_the_standing_of_a_link(
+    recorded: CreationLink, held: CreationLink | None, expected: str | None
+) -> None:
     assert standing(recorded, held) == expected
 
 

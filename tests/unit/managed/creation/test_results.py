@@ -8,7 +8,7 @@ import pytest
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.managed import Managed
 from natsctl.managed.creation.creation import OtherCreationError
-from natsctl.managed.creation.links import Link, annotations_of
+from natsctl.managed.creation.links import CreationLink, annotations_of
 from natsctl.managed.creation.results import Results
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.reports import CANNOT_UPDATE, Reports
@@ -20,7 +20,7 @@ from tests.support.controllers.disk_reconciler import DISKS, clock
 
 NAMES = AnnotationNames()
 FIRST, SECOND = "2026-01-01T00:00:00Z revision 1", "2026-01-01T00:00:00Z revision 2"
-RESULT = Link("disk-1", FIRST, FIRST)
+RESULT = CreationLink("disk-1", FIRST, FIRST)
 
 
 class Bench:
@@ -38,7 +38,7 @@ class Bench:
         )
         self.results = Results(self.store, reports, names=NAMES, links=None, updater=None)
 
-    async def put(self, link: Link) -> None:
+    async def put(self, link: CreationLink) -> None:
         """Write the disk `a` with the annotations of the link."""
         value = {"spec": {"size": 1}, "metadata": {"annotations": link.annotations(NAMES)}}
         revision = (await self.store.get("a")).revision if self.store.keys() else None
@@ -55,14 +55,14 @@ class Bench:
         managed.keep()
         return managed
 
-    async def link(self) -> Link:
-        return Link.of(annotations_of((await self.store.get("a")).value), NAMES)
+    async def link(self) -> CreationLink:
+        return CreationLink.of(annotations_of((await self.store.get("a")).value), NAMES)
 
 
 @pytest.fixture
 async def bench() -> Bench:
     bench = Bench()
-    await bench.put(Link(pending=FIRST))
+    await bench.put(CreationLink(pending=FIRST))
     return bench
 
 
@@ -84,11 +84,11 @@ async def test_a_result_that_cannot_be_stored_is_stored_later(bench: Bench) -> N
 
 async def test_a_result_never_replaces_that_of_another_creation(bench: Bench) -> None:
     managed = await bench.created()
-    await bench.put(Link(pending=SECOND))
+    await bench.put(CreationLink(pending=SECOND))
     with pytest.raises(OtherCreationError):
         await bench.results.store(managed)
     await bench.results.catch_up("a")
-    assert await bench.link() == Link(pending=SECOND)
+    assert await bench.link() == CreationLink(pending=SECOND)
     [event] = bench.recorder.events
     assert (event.key, event.type, event.reason) == ("a", EventType.WARNING, CANNOT_UPDATE)
     assert bench.results.pending("a") is None
@@ -102,7 +102,7 @@ async def test_the_result_of_a_deleted_object_stays_pending(bench: Bench) -> Non
     await bench.results.catch_up("a")
     assert bench.results.pending("a") == (managed, False)
     found = bench.results.with_pending_result(last)
-    assert Link.of(annotations_of(found.value), NAMES) == RESULT
+    assert CreationLink.of(annotations_of(found.value), NAMES) == RESULT
     assert (found.key, found.revision) == (last.key, last.revision)
 
 
@@ -116,11 +116,11 @@ async def test_the_last_state_of_an_object_without_a_pending_result_is_unchanged
 class TestACreationThatDidNotBegin:
     async def test_has_no_result_if_its_intent_was_not_stored(self, bench: Bench) -> None:
         managed = await bench.created()
-        await bench.put(Link())
+        await bench.put(CreationLink())
         bench.results.withdraw(managed)
         assert bench.results.pending("a") == (managed, True)
         await bench.results.catch_up("a")
-        assert (await bench.link(), bench.results.pending("a")) == (Link(), None)
+        assert (await bench.link(), bench.results.pending("a")) == (CreationLink(), None)
         assert bench.recorder.events == []
 
     async def test_has_no_result_if_its_object_is_gone(self, bench: Bench) -> None:

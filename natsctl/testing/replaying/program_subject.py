@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from natsctl.core.insight.program import ProgramHistory, current_history
 from natsctl.core.recording.document import Recording
-from natsctl.core.recording.recordings import Delivery, Reconciliation, current_recordings
+from natsctl.core.recording.recordings import Delivery, ReconcilerCall, current_recordings
 from natsctl.core.recording.redelivery import Begin, Redelivery, current_redelivery
 from natsctl.daemon.operator import Guest
 from natsctl.errors import HandlerError, UsageError
@@ -68,10 +68,10 @@ class ProgramSubject:
             f"{self._recorded.controller} is of its {self._recorded.part}"
         )
 
-    def _delivery(self) -> Delivery | Reconciliation:
+    def _delivery(self) -> Delivery | ReconcilerCall:
         call, delivery = self._recorded.reconciliation, self._world.delivery
         if call is not None:
-            return Reconciliation(call.part, call.watcher, list(call.watched))
+            return ReconcilerCall(call.part, call.watcher, list(call.watched))
         if delivery is None:
             raise UsageError(f"the recording of {self._recorded.controller} has no event")
         return delivery

@@ -31,7 +31,7 @@ class NoServiceError(StoreError):
     """Raised if no service listens to the subject of a request."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ServiceAnswer(msgspec.Struct, frozen=True):
     """The answer of one service; `error` is None if the request succeeded."""
 
     data: bytes
@@ -54,7 +54,7 @@ async def ask(
     `Connection.request`.
     """
 
-    async def ask_once(left_s: float) -> list[Answer]:
+    async def ask_once(left_s: float) -> list[ServiceAnswer]:
         return [_answer(await connection.request(subject, payload, timeout_s=left_s))]
 
     return (await _retried(ask_once, timeout_s))[0].result()
@@ -67,7 +67,7 @@ async def ask_all(
     *,
     expected: int | None = None,
     timeout_s: float,
-) -> list[Answer]:
+) -> list[ServiceAnswer]:
     """Send a request to all services that listen, and return their answers.
 
     Returns after *timeout_s* at the latest. Returns earlier if *expected* services have answered,
@@ -82,7 +82,7 @@ async def ask_all(
 
 async def _ask_all_once(
     connection: Connection, subject: str, payload: bytes, expected: int | None, timeout_s: float
-) -> list[Answer]:
+) -> list[ServiceAnswer]:
     replies: list[Msg] = []
     try:
         async with asyncio.timeout(timeout_s), connection.request_many(subject, payload) as reply:
@@ -98,8 +98,8 @@ async def _ask_all_once(
 
 
 async def _retried(
-    ask_once: Callable[[float], Awaitable[list[Answer]]], timeout_s: float
-) -> list[Answer]:
+    ask_once: Callable[[float], Awaitable[list[ServiceAnswer]]], timeout_s: float
+) -> list[ServiceAnswer]:
     """Return the answers; repeats the request with backoff while all services are busy."""
     clock = asyncio.get_running_loop().time
     deadline, pause_s = clock() + timeout_s, PAUSE_MIN_S
@@ -135,7 +135,7 @@ async def services(connection: Connection, name: str, *, timeout_s: float) -> li
     return infos
 
 
-def _infos(answers: Iterable[Answer]) -> Iterator[Info]:
+def _infos(answers: Iterable[ServiceAnswer]) -> Iterator[Info]:
     for answer in answers:
         try:
             yield msgspec.json.decode(answer.result(), type=Info)
@@ -143,5 +143,5 @@ def _infos(answers: Iterable[Answer]) -> Iterator[Info]:
             log.debug("cannot decode the description of a service", error=error)
 
 
-def _answer(message: Msg) -> Answer:
-    return Answer(message.data, error_from(message.headers))
+def _answer(message: Msg) -> ServiceAnswer:
+    return ServiceAnswer(message.data, error_from(message.headers))

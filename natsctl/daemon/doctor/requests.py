@@ -9,7 +9,7 @@ from natsctl.core.insight.hosted import Hosted
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.peers import conflict
 from natsctl.daemon.api.verbs import NAME, Verb
-from natsctl.daemon.doctor.finding import Finding, ok, permit, warning
+from natsctl.daemon.doctor.finding import CheckFinding, ok, permit, warning
 from natsctl.daemon.operator import Guest
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.bucket.permission_probe import PROBE, Probe
@@ -40,7 +40,7 @@ def _verbs_of(controller: Controller | Guest) -> Sequence[Verb]:
             return (Verb.STATUS, Verb.EXPLAIN, Verb.RECORD, *RECORDINGS)
 
 
-async def check_service(connection: Connection, verbs: Verbs) -> AsyncIterator[Finding]:
+async def check_service(connection: Connection, verbs: Verbs) -> AsyncIterator[CheckFinding]:
     """Yield whether a daemon of this user can serve requests, and which ones the user may send.
 
     Controllers work without both. The checks only try permissions, see `Probe`.
@@ -50,7 +50,9 @@ async def check_service(connection: Connection, verbs: Verbs) -> AsyncIterator[F
         yield await _requesting(Probe(connection), verbs)
 
 
-async def check_modes(connection: Connection, controllers: Iterable[str]) -> AsyncIterator[Finding]:
+async def check_modes(
+    connection: Connection, controllers: Iterable[str]
+) -> AsyncIterator[CheckFinding]:
     """Yield a warning for each controller whose keys several daemons sync at once.
 
     There is no finding if this user may not send requests to daemons.
@@ -75,7 +77,7 @@ async def check_modes(connection: Connection, controllers: Iterable[str]) -> Asy
                     yield warning(f"modes {name}", found, advice)
 
 
-async def _serving(probe: Probe, verbs: Verbs) -> Finding:
+async def _serving(probe: Probe, verbs: Verbs) -> CheckFinding:
     subjects = [verb.subject(name) for name, offered in verbs.items() for verb in offered]
     denied = await probe.subscribing(*control_subjects(NAME, PROBE), *subjects)
     if not denied:
@@ -88,7 +90,7 @@ async def _serving(probe: Probe, verbs: Verbs) -> Finding:
     )
 
 
-async def _requesting(probe: Probe, verbs: Verbs) -> Finding:
+async def _requesting(probe: Probe, verbs: Verbs) -> CheckFinding:
     """Return the verbs that this user may request; a user who only runs daemons needs none."""
     find = f"{ROOT}.INFO.{NAME}"
     cannot_find = await probe.requesting(find)
