@@ -34,7 +34,7 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.recording.noted_stores import noted
-from natsctl.core.recording.recordings import SyncRecorder, current_recordings, listed
+from natsctl.core.recording.recordings import current_recordings, listed
 from natsctl.core.sync.history import SyncHistory
 from natsctl.core.sync.keys import KeyQueue, Operation
 from natsctl.errors import UsageError
@@ -65,101 +65,67 @@ class OpenController(msgspec.Struct, frozen=True):
         return {name: slot.reader.informer for name, slot in self.slots.items()}
 
 
-class Opener:
+class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Opens a controller.
-
-    Args:
-        controller: the controller; its slots get their readers.
-        keys: enqueues its keys.
-        barrier: remembers its writes until the caches show them.
-        history: keeps the history of its syncs.
-        pausing: its pauses.
-        nats: the stores of kinds that are declared with `kv`.
-        kube: the stores of kinds that are declared with `kube`.
-        names: the labels that link secondaries to primaries.
 
     Raises `UsageError` if the controller has kinds in a cluster and *kube* is None.
     """
 
-    def __init__(
-        self,
-        controller: Controller,
-        keys: KeyQueue,
-        barrier: Barrier,
-        history: SyncHistory,
-        pausing: Pausing,
-        *,
-        nats: Stores,
-        kube: ManifestStores | None,
-        names: OwnerNames,
-    ) -> None:
-        cls = type(controller)
+    controller: Controller
+    keys: KeyQueue
+    barrier: Barrier
+    history: SyncHistory
+    pausing: Pausing
+    nats: Stores
+    kube: ManifestStores | None
+    names: OwnerNames
+
+    def __post_init__(self) -> None:
+        """Check that there is a cluster, if the controller needs one."""
+        cls = type(self.controller)
         for slot in slots(cls):
-            if isinstance(slot.kind, KubeKind) and kube is None:
+            if isinstance(slot.kind, KubeKind) and self.kube is None:
                 raise UsageError(
                     f"{cls.__name__}.{slot.name} is stored in Kubernetes, but there is no "
                     "cluster: pass kube=, see natsctl.connect_kube"
                 )
-        self._controller = controller
-        self._keys = keys
-        self._barrier = barrier
-        self._history = history
-        self._pausing = pausing
-        self._nats = nats
-        self._kube = kube
-        self._backends = Backends(nats=nats, kube=kube)
-        self._names = names
 
     @asynccontextmanager
     async def recorders(self) -> AsyncIterator[list[Recorder]]:
         """Return the recorders of the controller's events; the end of the context flushes them."""
-        writes_kube = any(slot.role is KubeSecondary for slot in slots(type(self._controller)))
-        kube = [self._kube] if self._kube is not None and writes_kube else []
+        writes_kube = any(slot.role is KubeSecondary for slot in slots(type(self.controller)))
+        kube = [self.kube] if self.kube is not None and writes_kube else []
         async with AsyncExitStack() as stack:
             yield [
-                await stack.enter_async_context(stores.recorder(self._controller.name))
-                for stores in (self._nats, *kube)
+                await stack.enter_async_context(stores.recorder(self.controller.name))
+                for stores in (self.nats, *kube)
             ]
 
     async def open(self, recorders: Sequence[Recorder]) -> OpenController:
-        """Open every slot, and assign its reader to the attribute of the controller.
-
-        If recordings are kept in this context, every sync notes its reads and calls.
-        """
-        recorder = current_recordings.get()
-        if recorder is not None:
-            self._barrier.notes = True
-            self._backends = noted(self._backends)
-        installed = await installation(self._nats)
-        return await self._open(recorders, installed, recorder)
-
-    async def _open(
-        self,
-        recorders: Sequence[Recorder],
-        installed: Installation,
-        recorder: SyncRecorder | None,
-    ) -> OpenController:
-        controller, keys = self._controller, self._keys
+        """Open every slot, and assign its reader to the attribute of the controller."""
+        installed = await installation(self.nats)
+        controller, keys, history = self.controller, self.keys, self.history
         slot = only_primary(type(controller))
-        secondaries = Secondaries(slot.kind.name, self._names)
-        self._history.recorders, self._history.recorder = recorders, recorder
-        self._history.regarding = secondaries.references
-        self._history.around = lambda key, notes: (*listed(notes), *secondaries.around(key))
-        reports = SyncReports(self._history)
+        secondaries = Secondaries(slot.kind.name, self.names)
+        history.recorders, history.recorder = recorders, current_recordings.get()
+        self.barrier.notes = history.recorder is not None
+        history.regarding = secondaries.references
+        history.around = lambda key, notes: (*listed(notes), *secondaries.around(key))
+        reports = SyncReports(history)
         primary = await self._open_primary(slot, reports)
         reads = Reads(self._backends, lambda key: keys.enqueue(key, Operation.SECONDARY))
         runs = await self._runs(primary, secondaries, reads)
         enqueuer = Enqueuer(
-            controller,
-            keys,
-            primary,
-            secondaries,
+            controller=controller,
             maps=self._maps_secondaries,
+            keys=keys,
+            primary=primary,
+            secondaries=secondaries,
             reads=reads,
             runs=runs,
             reports=reports,
         )
-        mark = InstallationAnnotation(self._names.installation, installed)
+        mark = InstallationAnnotation(self.names.installation, installed)
         opened = await self._open_slots(primary, secondaries, enqueuer, mark)
         vars(controller)["reads"] = reads
         return OpenController(
@@ -174,17 +140,23 @@ class Opener:
             garbage=self._garbage(primary, secondaries, runs, reports),
         )
 
+    @property
+    def _backends(self) -> Backends:
+        """The systems; their stores note each call if recordings are kept in this context."""
+        backends = Backends(nats=self.nats, kube=self.kube)
+        return backends if current_recordings.get() is None else noted(backends)
+
     async def _runs(
         self, primary: Primary[Any], secondaries: Secondaries, reads: Reads
     ) -> SyncRuns:
-        controller, keys = self._controller, self._keys
+        controller, keys = self.controller, self.keys
         evidence = Evidence(primary.informer, await self._backends.open(MEMORY), controller.name)
         return SyncRuns(
             controller.sync_handler,
             primary,
             secondaries,
-            self._barrier,
-            self._history,
+            self.barrier,
+            self.history,
             reads=reads,
             evidence=evidence,
             policy=controller.deletion_policy,
@@ -196,12 +168,11 @@ class Opener:
     def _garbage(
         self, primary: Primary[Any], secondaries: Secondaries, runs: SyncRuns, reports: SyncReports
     ) -> GarbageCycles:
-        controller, paused = self._controller, self._pausing.advice
+        controller, paused = self.controller, self.pausing.advice
         collector = GarbageCollector(
             primary.informer, tuple(secondaries), runs.evidence, controller.garbage, paused=paused
         )
-        policy = controller.deletion_policy
-        return GarbageCycles(collector, runs, reports, self._keys, policy=policy)
+        return GarbageCycles(collector, runs, reports, self.keys, controller.deletion_policy)
 
     async def _open_primary(self, slot: Slot[Primary[Any]], reports: SyncReports) -> Primary[Any]:
         informer: Informer[Any] = Informer(
@@ -209,16 +180,16 @@ class Opener:
             slot.kind,
             indexes=slot.indexes,
             on_invalid=reports.invalid,
-            on_listed=self._keys.queue.hasten_retries,
-            keeping=Keeping(self._keys.keeps, quiet=True) if shares_keys() else None,
+            on_listed=self.keys.queue.hasten_retries,
+            keeping=Keeping(self.keys.keeps, quiet=True) if shares_keys() else None,
             notes_deleted=shares_keys(),
         )
-        return Primary(informer, self._barrier, self._backends.open)
+        return Primary(informer, self.barrier, self._backends.open)
 
     @property
     def _maps_secondaries(self) -> bool:
         """True if the controller maps changes of secondaries to keys, for which it needs values."""
-        return type(self._controller).handle_secondary is not Controller.handle_secondary
+        return type(self.controller).handle_secondary is not Controller.handle_secondary
 
     async def _open_slots(
         self,
@@ -230,22 +201,22 @@ class Opener:
         """Open the other slots, and return all by name in the order of their declaration."""
         opening = Opening(
             backends=self._backends,
-            barrier=self._barrier,
+            barrier=self.barrier,
             primary=primary,
-            names=self._names,
+            names=self.names,
             mark=mark,
-            manager=f"natsctl/{self._controller.name}",
+            manager=f"natsctl/{self.controller.name}",
             listeners=enqueuer.listeners,
-            keeps=self._keys.keeps if shares_keys() and not self._maps_secondaries else None,
+            keeps=self.keys.keeps if shares_keys() and not self._maps_secondaries else None,
         )
         opened = {}
-        for slot in slots(type(self._controller)):
+        for slot in slots(type(self.controller)):
             if slot.role is Primary:
-                open_slot = OpenSlot(primary, partial(self._keys.primary_changed, primary))
+                open_slot = OpenSlot(primary, partial(self.keys.primary_changed, primary))
             else:
                 open_slot = await opening.open(slot)
             if isinstance(open_slot.reader, Owned):
                 secondaries.add(open_slot.reader)
             opened[slot.name] = open_slot
-            vars(self._controller)[slot.name] = open_slot.reader
+            vars(self.controller)[slot.name] = open_slot.reader
         return opened

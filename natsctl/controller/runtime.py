@@ -87,11 +87,11 @@ class ControllerRuntime(Hosted):
         self._loop = SyncLoop(self._sync, queue=queue, retry=retry, pausing=pausing)
         self._keys = KeyQueue(self._loop)
         self._opener = Opener(
-            controller,
-            self._keys,
-            self._barrier,
-            host.history,
-            pausing,
+            controller=controller,
+            keys=self._keys,
+            barrier=self._barrier,
+            history=host.history,
+            pausing=pausing,
             nats=nats,
             kube=kube,
             names=self._owner_names,

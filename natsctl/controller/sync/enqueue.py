@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import msgspec
+
 from natsctl.controller.slots.open_slots import Listeners
 from natsctl.controller.slots.owned import OWNER_INDEX
 from natsctl.controller.slots.owners import Owner
@@ -34,41 +36,20 @@ class Mapper(Protocol):
         ...
 
 
-class Enqueuer:
+class Enqueuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Puts the keys of one controller on its queue; an `AssignmentListener`.
 
-    Args:
-        controller: maps changes of secondaries to keys.
-        maps: whether the controller's own method maps them; False means to their owners.
-        keys: enqueues keys.
-        primary: the primaries.
-        secondaries: the secondary slots.
-        reads: the dependencies of the keys.
-        runs: the syncs of the keys.
-        reports: logs and records events about keys.
+    If *maps* is False, changes of secondaries enqueue their owners only.
     """
 
-    def __init__(
-        self,
-        controller: Mapper,
-        keys: KeyQueue,
-        primary: Primary[Any],
-        secondaries: Secondaries,
-        *,
-        maps: bool,
-        reads: Reads,
-        runs: SyncRuns,
-        reports: SyncReports,
-    ) -> None:
-        self._controller = controller
-        self._maps = maps
-        self._keys = keys
-        self._primary = primary
-        self._secondaries = secondaries
-        self._reads = reads
-        self._runs = runs
-        self._reports = reports
-        self._primaries = PrimaryListener(keys, primary)
+    controller: Mapper
+    maps: bool
+    keys: KeyQueue
+    primary: Primary[Any]
+    secondaries: Secondaries
+    reads: Reads
+    runs: SyncRuns
+    reports: SyncReports
 
     @property
     def listeners(self) -> Listeners:
@@ -78,28 +59,28 @@ class Enqueuer:
             invalid=self._secondary_invalid,
             undone=self._sync_again,
             # a failed key is retried at once: its store may have been lost, and is back
-            listed=self._keys.queue.hasten_retries,
+            listed=self.keys.queue.hasten_retries,
             appeared=self._kind_appeared,
-            sync_later=lambda key, after_s: self._keys.enqueue(key, Operation.RETRY, after=after_s),
-            report=self._reports.report,
+            sync_later=lambda key, after_s: self.keys.enqueue(key, Operation.RETRY, after=after_s),
+            report=self.reports.report,
         )
 
     def owners(self, change: Change[Any]) -> list[str]:
         """Return the keys of the primaries that owned the object before or after the change."""
         states = [stored for stored in (change.after, change.before) if stored is not None]
-        owners = [self._secondaries.owner_of(change.kind, stored) for stored in states]
+        owners = [self.secondaries.owner_of(change.kind, stored) for stored in states]
         return list(dict.fromkeys(owner.key for owner in owners if owner and self._has(owner)))
 
     async def lost(self, holds: KeyFilter) -> None:
         """See `AssignmentListener.lost`."""
-        await self._primaries.lost(holds)
-        await self._runs.keep(holds)
-        await self._reads.keep(holds)
+        await PrimaryListener(self.keys, self.primary).lost(holds)
+        await self.runs.keep(holds)
+        await self.reads.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
         """See `AssignmentListener.gained`: also enqueues missing primaries with secondaries."""
-        primaries = self._primary.informer.cache
-        for secondary in self._secondaries:
+        primaries = self.primary.informer.cache
+        for secondary in self.secondaries:
             missing: list[str] = []
 
             def note(owner: str, missing: list[str] = missing) -> None:
@@ -107,8 +88,8 @@ class Enqueuer:
                     missing.append(owner)
 
             await in_slices(secondary.informer.cache.index_values(OWNER_INDEX), note)
-            self._keys.enqueue_all(missing, gained)
-        await self._primaries.gained(gained)
+            self.keys.enqueue_all(missing, gained)
+        await PrimaryListener(self.keys, self.primary).gained(gained)
 
     def _secondary_changed(self, change: Change[Any], writer: str | None) -> None:
         """Enqueue the keys that the change concerns, but not the *writer*, whose sync made it.
@@ -116,18 +97,18 @@ class Enqueuer:
         A change of another installation's object concerns no key, and one of an object whose value
         is not kept concerns a key of another process. A sync creates objects of one key, its own.
         """
-        if writer is not None and change.before is None and not self._maps:
+        if writer is not None and change.before is None and not self.maps:
             return
-        if not self._has_value(change) or self._secondaries.is_foreign(change):
+        if not self._has_value(change) or self.secondaries.is_foreign(change):
             return
         try:
-            keys: Iterable[str] = list(self._controller.handle_secondary(change))
+            keys: Iterable[str] = list(self.controller.handle_secondary(change))
         except UnreadError:  # all keys are enqueued when the values are read
             keys = self.owners(change)
         except (Exception, SystemExit):
             log.exception(
                 "handle_secondary failed; enqueuing the owners",
-                controller=self._controller.name,
+                controller=self.controller.name,
                 kind=change.kind.name,
                 secondary=change.key,
             )
@@ -135,7 +116,7 @@ class Enqueuer:
         priority = Priority.RESYNC if change.initial else Priority.SECONDARY
         for key in keys:
             if key != writer:
-                self._keys.enqueue(key, Operation.SECONDARY, priority=priority)
+                self.keys.enqueue(key, Operation.SECONDARY, priority=priority)
 
     @staticmethod
     def _has_value(change: Change[Any]) -> bool:
@@ -148,18 +129,18 @@ class Enqueuer:
     def _secondary_invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
         """Enqueue the owner of an object that was overwritten with an invalid value."""
         if invalid.last is not None:
-            owner = self._secondaries.owner_of(kind, invalid.last)
+            owner = self.secondaries.owner_of(kind, invalid.last)
             if owner is not None and self._has(owner):
                 self._sync_again(owner.key)
 
     def _kind_appeared(self) -> None:
         """Enqueue every primary: it may want objects of the optional kind that exists now."""
-        self._keys.enqueue_all(self._primary.informer.cache.read_keys())
+        self.keys.enqueue_all(self.primary.informer.cache.read_keys())
 
     def _sync_again(self, key: str) -> None:
         """Enqueue a key whose write was undone or overwritten."""
-        self._keys.enqueue(key, Operation.SECONDARY)
+        self.keys.enqueue(key, Operation.SECONDARY)
 
     def _has(self, owner: Owner) -> bool:
         """Return whether the owner's key may exist in this slot: slots may have parts of a kind."""
-        return self._primary.kind.holds(owner.key)
+        return self.primary.kind.holds(owner.key)

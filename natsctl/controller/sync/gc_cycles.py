@@ -23,84 +23,70 @@ log = get_logger(__name__)
 SAVE_S = 2.0  # how long a stop waits until the state of the bucket is stored
 
 
-class GarbageCycles:
-    """Collects the garbage of one controller.
+class GarbageCycles(msgspec.Struct, eq=False):
+    """Collects the garbage of one controller; `last` is the plan of the last GC cycle.
 
-    Args:
-        collector: finds the orphans.
-        runs: the syncs of the owners' keys.
-        reports: logs and records events about keys.
-        keys: enqueues the owners' keys.
-        policy: `orphan` keeps the objects of deleted primaries.
+    The policy `orphan` keeps the objects of deleted primaries.
     """
 
-    def __init__(
-        self,
-        collector: GarbageCollector,
-        runs: SyncRuns,
-        reports: SyncReports,
-        keys: KeyQueue,
-        *,
-        policy: DeletionPolicy,
-    ) -> None:
-        self.last = GarbagePlan(())  # the plan of the last GC cycle
-        self._collector = collector
-        self._runs = runs
-        self._reports = reports
-        self._keys = keys
-        self._policy = policy
+    collector: GarbageCollector
+    runs: SyncRuns
+    reports: SyncReports
+    keys: KeyQueue
+    policy: DeletionPolicy
+    last: GarbagePlan = GarbagePlan(())
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
         """See `GarbageCollector.plan`; the plan is empty if the deletion policy is `orphan`."""
-        if self._policy == "orphan":
+        if self.policy == "orphan":
             return GarbagePlan((), "the deletion policy keeps orphans")
-        return await self._collector.plan(at_once=at_once, orphans_max=orphans_max)
+        return await self.collector.plan(at_once=at_once, orphans_max=orphans_max)
 
     async def start(self) -> None:
         """See `GarbageCollector.begin`."""
-        await self._collector.begin()
+        await self.collector.begin()
 
     async def save(self) -> None:
         """Store the state of the bucket of primaries, if its store answers in time."""
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(SAVE_S):
-                await self._collector.evidence.save()
+                await self.collector.evidence.save()
 
     @property
     def held(self) -> str:
         """The reason why garbage collection waits for a person; empty if it does not."""
-        return self._collector.evidence.held
+        return self.collector.evidence.held
 
     async def accept(self) -> GarbagePlan:
         """See `GarbageCollector.accept`; returns a new plan."""
-        await self._collector.accept()
+        await self.collector.accept()
         self.last = await self.plan()
         return self.last
 
     async def apply(self, plan: GarbagePlan) -> Removed:
         """See `GarbageCollector.apply`; applies the part of this process."""
-        own = tuple(orphan for orphan in plan.orphans if self._keys.holds(orphan.owner))
-        return await self._collector.apply(msgspec.structs.replace(plan, orphans=own))
+        own = tuple(orphan for orphan in plan.orphans if self.keys.holds(orphan.owner))
+        return await self.collector.apply(msgspec.structs.replace(plan, orphans=own))
 
     async def collect(self) -> None:
         """Run a GC cycle: sync the owners of the orphans whose grace period is over.
 
         A cycle does nothing while the controller is paused.
         """
-        if self._policy == "orphan" or self._keys.stopped:
+        if self.policy == "orphan" or self.keys.stopped:
             return
         self.last = plan = await self.plan()
-        self._reports.refused(plan)
+        self.reports.refused(plan)
         if plan.refused:
             return
         for owner in {orphan.former for orphan in plan.orphans} - {""}:
-            self._keys.enqueue(owner, Operation.RESYNC)
+            self.keys.enqueue(owner, Operation.RESYNC)
         orphans = [orphan for orphan in plan.orphans if not orphan.held]
         waiting = {orphan.owner for orphan in orphans if not orphan.due}
         for owner in {orphan.owner for orphan in orphans} - waiting:
-            if self._keys.holds(owner):
-                self._runs.confirm_missing(owner, self._collector.claimed(owner))
-                self._keys.enqueue(owner, Operation.RESYNC)
+            if self.keys.holds(owner):
+                self.runs.confirm_missing(owner, self.collector.claimed(owner))
+                self.keys.enqueue(owner, Operation.RESYNC)
 
 
 async def repeat_cycles(
