@@ -45,32 +45,20 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deletion_age_s: float | None = None
 
 
-class ReconcilerMemory:
+class ReconcilerMemory(msgspec.Struct, eq=False, kw_only=True):
     """The memory of a reconciler, by object.
 
     `deletions` has the times at which deletions of resources were requested first, `creations` the
-    recent creations and the times at which they were seen first, by the event loop's clock.
-
-    Args:
-        backoff: delays failed creations.
-        results: has the results that could not be stored.
-        links: the link records; None if the objects have none.
-        makes: makes the managed object of a stored state.
+    recent creations and the times at which they were seen first, by the event loop's clock. *makes*
+    returns the managed object of a stored state.
     """
 
-    def __init__(
-        self,
-        backoff: CreationBackoff,
-        results: Results,
-        links: Links | None,
-        makes: Callable[[Stored], Managed[Any]],
-    ) -> None:
-        self.creations: dict[str, tuple[Creation, float]] = {}
-        self.deletions: dict[str, float] = {}
-        self._backoff = backoff
-        self._results = results
-        self._links = links
-        self._makes = makes
+    backoff: CreationBackoff
+    results: Results
+    links: Links | None
+    makes: Callable[[Stored], Managed[Any]]
+    creations: dict[str, tuple[Creation, float]] = {}
+    deletions: dict[str, float] = {}
 
     def seen_s(self, key: str, creation: Creation) -> float:
         """Return the seconds since this process saw the creation first, by the loop's clock."""
@@ -85,10 +73,8 @@ class ReconcilerMemory:
         await remembered(NAME, lambda: self._memory(key), lambda memory: self._restore(key, memory))
 
     def _memory(self, key: str) -> Memory:
-        revision, link = (
-            (None, CreationLink()) if self._links is None else self._links.last_seen(key)
-        )
-        pending = self._results.pending(key)
+        revision, link = (None, CreationLink()) if self.links is None else self.links.last_seen(key)
+        pending = self.results.pending(key)
         result = None
         if pending is not None:
             managed, withdrawn = pending
@@ -102,24 +88,24 @@ class ReconcilerMemory:
         return Memory(
             link=link,
             link_revision=revision,
-            creation_waits=self._backoff.wait_of(key),
+            creation_waits=self.backoff.wait_of(key),
             result=result,
             deletion_age_s=None if requested_at is None else _now() - requested_at,
         )
 
     def _restore(self, key: str, memory: Memory) -> None:
-        if self._links is not None and memory.link_revision is not None:
-            self._links.see(key, memory.link_revision, memory.link)
+        if self.links is not None and memory.link_revision is not None:
+            self.links.see(key, memory.link_revision, memory.link)
         if memory.creation_waits is not None:
-            self._backoff.wait(key, *memory.creation_waits)
+            self.backoff.wait(key, *memory.creation_waits)
         if memory.deletion_age_s is not None:
             self.deletions[key] = _now() - memory.deletion_age_s
         if memory.result is not None:
             result = memory.result
-            managed = self._makes(Stored(key, result.revision, bytes(result.value)))
+            managed = self.makes(Stored(key, result.revision, bytes(result.value)))
             managed.annotations = dict(result.annotations)
             managed.keep()
-            self._results.expect(managed, withdrawn=result.withdrawn)
+            self.results.expect(managed, withdrawn=result.withdrawn)
 
 
 def _now() -> float:

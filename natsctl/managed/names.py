@@ -74,10 +74,11 @@ class AnnotationNames(msgspec.Struct, frozen=True):
         others = _EQUIVALENT_DOMAINS - {self.domain} if self.domain in _EQUIVALENT_DOMAINS else ()
         return (self.domain, *others)
 
-    def finalizers(self, own: str) -> frozenset[str]:
-        """Return all finalizers that are equivalent to *own*."""
+    @property
+    def finalizers(self) -> frozenset[str]:
+        """All finalizers that are equivalent to the one of these names."""
         equivalent = frozenset({FINALIZER_NAME, KRATEO_FINALIZER_NAME})
-        return equivalent if own in equivalent else frozenset({own})
+        return equivalent if self.finalizer in equivalent else frozenset({self.finalizer})
 
     def link(self, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return the annotations that link to the external resource, renamed to this domain.

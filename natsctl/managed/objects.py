@@ -31,7 +31,8 @@ class Managed(Generic[T]):
     Args:
         kind: the kind of the object.
         stored: the stored state.
-        names: the names of the annotations; equivalent names are renamed to these.
+        names: the names of the annotations and the finalizer; equivalent names are renamed to
+            these.
         clock: returns the present time.
         gone: true if the object was deleted despite its finalizer; *stored* is its last state.
     """
@@ -166,9 +167,7 @@ class Managed(Generic[T]):
             )
         return patch
 
-    def document(
-        self, *, finalizer: str, spec: Document | None = None, status: Document | None = None
-    ) -> bytes:
+    def document(self, *, spec: Document | None = None, status: Document | None = None) -> bytes:
         """Return the object as it was read, with changed annotations and the finalizer.
 
         Merges *spec* and *status* into it.
@@ -176,35 +175,35 @@ class Managed(Generic[T]):
         new = dict(self._document)
         if spec:
             new["spec"] = documents.merge_patch(_part(new, "spec"), spec)
-        document = self._with_metadata(self._document, new, self.changed_annotations, finalizer)
+        document = self._with_metadata(self._document, new, self.changed_annotations, hold=True)
         return documents.render(documents.with_status(document, status) if status else document)
 
-    def over(self, current: bytes, *, finalizer: str, status: Document) -> bytes:
+    def over(self, current: bytes, *, hold: bool, status: Document) -> bytes:
         """Return the *current* object with *status* merged into it.
 
         If its link is the one that was read, replaces the link by the newest known one. Adds the
-        *finalizer* unless it is empty. Equivalent names alone do not cause a change.
+        finalizer if *hold*. Equivalent names alone do not cause a change.
         """
         document = self.kind.document(current)
         updated = documents.with_status(document, status) if status else document
-        if not self._needs_write(document, finalizer) and documents.same(updated, document):
+        if not self._needs_write(document, hold=hold) and documents.same(updated, document):
             return current
         changes = {}
         if CreationLink.of(annotations_of(current), self._names) == self._stored_link:
             changes = _changes(self.metadata.annotations, self._kept)
-        changed = self._with_metadata(document, document, changes, finalizer)
+        changed = self._with_metadata(document, document, changes, hold=hold)
         changed = documents.with_status(changed, status) if status else changed
         return current if documents.same(changed, document) else documents.render(changed)
 
-    def unsettled(self, finalizer: str) -> bool:
-        """Return whether the link, or a given finalizer, has to be stored."""
-        return self._needs_write(self._document, finalizer)
+    def unsettled(self, *, hold: bool) -> bool:
+        """Return whether the link, or if *hold* the finalizer, has to be stored."""
+        return self._needs_write(self._document, hold=hold)
 
-    def _needs_write(self, document: Document, finalizer: str) -> bool:
+    def _needs_write(self, document: Document, *, hold: bool) -> bool:
         """Return whether the link differs from the stored one, or the finalizer is missing."""
         present = documents.finalizers_of(document)
-        added = set(self._finalizers(document, finalizer)) - set(present)
-        missing = bool(added) and self._names.finalizers(finalizer).isdisjoint(present)
+        added = set(self._finalizers(document, hold=hold)) - set(present)
+        missing = bool(added) and self._names.finalizers.isdisjoint(present)
         return missing or self._kept != self._names.migrated(self.metadata.annotations)
 
     def _unlinked(self, annotations: Mapping[str, str]) -> dict[str, str]:
@@ -216,11 +215,12 @@ class Managed(Generic[T]):
         current: Document,
         new: Document,
         annotations: dict[str, str | None],
-        finalizer: str,
+        *,
+        hold: bool,
     ) -> Document:
-        """Return *new*, a copy of *current*, with changed annotations and the finalizer."""
+        """Return *new*, a copy of *current*, with these annotations; *hold* adds the finalizer."""
         present = documents.finalizers_of(current)
-        finalizers = self._finalizers(current, finalizer)
+        finalizers = self._finalizers(current, hold=hold)
         if new is current and not annotations and finalizers == present:
             return current
         if annotations:
@@ -231,14 +231,14 @@ class Managed(Generic[T]):
             new = documents.stamp(current, new)
         return new if finalizers == present else documents.with_finalizers(new, finalizers)
 
-    def _finalizers(self, document: Document, finalizer: str) -> tuple[str, ...]:
-        """Return the finalizers with *finalizer*, unless the object is being deleted."""
+    def _finalizers(self, document: Document, *, hold: bool) -> tuple[str, ...]:
+        """Return the finalizers, with ours if *hold*, unless the object is being deleted."""
         present = documents.finalizers_of(document)
-        if not finalizer or documents.metadata_of(document).get("deletionTimestamp"):
+        if not hold or documents.metadata_of(document).get("deletionTimestamp"):
             return present
-        ours = self._names.finalizers(finalizer)
-        renamed = tuple(dict.fromkeys(finalizer if name in ours else name for name in present))
-        return renamed if finalizer in renamed else (*renamed, finalizer)
+        own, ours = self._names.finalizer, self._names.finalizers
+        renamed = tuple(dict.fromkeys(own if name in ours else name for name in present))
+        return renamed if own in renamed else (*renamed, own)
 
     def reset(self, stored: Stored) -> None:
         """Replace the object by its stored state, and drop pending changes."""

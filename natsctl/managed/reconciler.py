@@ -135,35 +135,34 @@ class ManagedReconciler(Generic[T]):
         seconds = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
         check_options("ManagedReconciler", dict.fromkeys(seconds, SECONDS), seconds)
         self._primary, store = managed, managed.informer.store
-        self._names = AnnotationNames() if names is None else names
+        names = AnnotationNames() if names is None else names
+        self._names = AnnotationNames(names.domain, finalizer or names.finalizer)
         self._external = connect_disconnecter(NopConnecter() if connecter is None else connecter)
         self._management, self._deletion = management_policy, deletion_policy
         self._external_name, self._grace_s = external_name, creation_grace_period_s
-        self._finalizer = finalizer or self._names.finalizer
         self._log = EventLogger(logger, {})
         self._timeout_s, self._clock = timeout_s, clock
         self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
         self._links = _links(managed, self._names)
-        self._reports = Reports(
-            store, recorder=recorder, logger=self._log, finalizer=self._finalizer, names=self._names
-        )
+        self._reports = Reports(store=store, recorder=recorder, log=self._log, names=self._names)
         self._results = Results(
-            store,
-            self._reports,
+            objects=store,
+            reports=self._reports,
             names=self._names,
             links=self._links,
             updater=critical_annotation_updater,
         )
-        self._memory = ReconcilerMemory(self._backoff, self._results, self._links, self._stored)
+        self._memory = ReconcilerMemory(
+            backoff=self._backoff, results=self._results, links=self._links, makes=self._stored
+        )
         self._calls = ExternalCalls[T](self._reports)
         self._steps = Steps(
-            managed,
-            self._calls,
-            self._reports,
-            self._results,
+            primary=managed,
+            calls=self._calls,
+            reports=self._reports,
+            results=self._results,
             links=self._links,
             names=self._names,
-            finalizer=self._finalizer,
             grace_s=creation_grace_period_s,
             deletions=self._memory.deletions,
             poll=Poll(poll_interval_s, poll_interval_hook, poll_jitter_s),
@@ -253,7 +252,7 @@ class ManagedReconciler(Generic[T]):
 
     def _situation(self, reconciliation: Reconciliation[T]) -> Situation:
         managed = reconciliation.managed
-        creation, ours = managed.creation, self._names.finalizers(self._finalizer)
+        creation, ours = managed.creation, self._names.finalizers
         may = self._permissions(reconciliation)
         return Situation(
             paused=self._pause(managed) is not None,
@@ -350,4 +349,5 @@ def _links(managed: Primary[Any], names: AnnotationNames) -> Links | None:
     """Return the link records of the objects, or None for objects in a cluster."""
     if managed.open_store is None or not isinstance(managed.kind, KvKind):
         return None
-    return Links(managed.informer.store, managed.kind, names=names, open_records=managed.open_store)
+    store, kind = managed.informer.store, managed.kind
+    return Links(objects=store, kind=kind, names=names, open_records=managed.open_store)

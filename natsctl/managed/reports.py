@@ -4,6 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
+import msgspec
+
 from natsctl.core.objects.compare_and_set import rewrite
 from natsctl.errors import ConflictError, NotFoundError, StoreError
 from natsctl.managed.conditions import SYNCED, Condition
@@ -32,44 +34,27 @@ CANNOT_UPDATE = "CannotUpdateManagedResource"
 """The reason of events about an object that cannot be written."""
 
 
-class Reports:
+class Reports(msgspec.Struct, eq=False, kw_only=True):
     """Stores statuses, records events and writes log lines.
 
     A write of a status also stores changes of the link to the external resource and can add the
-    finalizer, so these need no separate write.
-
-    Args:
-        store: the store of the objects.
-        recorder: receives events; None drops them.
-        logger: receives log lines.
-        finalizer: the finalizer that holds the objects.
-        names: the names of annotations and finalizers.
+    finalizer, so these need no separate write. Without a *recorder*, events are dropped.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        recorder: KeyEventRecorder | None,
-        logger: EventLogger,
-        finalizer: str,
-        names: AnnotationNames,
-    ) -> None:
-        self._store = store
-        self._recorder = recorder
-        self._log = logger
-        self._finalizer = finalizer
-        self._names = names
-        self._counts_statuses = False
+    store: Store
+    recorder: KeyEventRecorder | None
+    log: EventLogger
+    names: AnnotationNames
+    _counts_statuses: bool = False
 
     def event(self, managed: Managed[Any], reason: str, message: str) -> None:
         """Report a success."""
-        self._log.info("managed resource event", key=managed.key, reason=reason, note=message)
+        self.log.info("managed resource event", key=managed.key, reason=reason, note=message)
         self._record(managed, EventType.NORMAL, reason, message)
 
     def warning(self, managed: Managed[Any], reason: str, message: str) -> None:
         """Report a problem."""
-        self._log.warning("managed resource event", key=managed.key, reason=reason, note=message)
+        self.log.warning("managed resource event", key=managed.key, reason=reason, note=message)
         self._record(managed, EventType.WARNING, reason, message)
 
     async def not_synced(
@@ -91,7 +76,7 @@ class Reports:
             async with asyncio.timeout(REPORT_S):
                 await self.status(managed, *conditions, Condition.reconcile_error(message))
         except (StoreError, TimeoutError) as error:
-            self._log.warning("cannot store the status", key=managed.key, error=error)
+            self.log.warning("cannot store the status", key=managed.key, error=error)
 
     async def status(
         self, managed: Managed[Any], *conditions: Condition, hold: bool = False
@@ -103,14 +88,13 @@ class Reports:
         managed.set_conditions(*conditions)
         if managed.gone:
             return
-        finalizer = self._finalizer if hold or self.held(managed) else ""
         with suppress(NotFoundError):
-            store = self._patch if isinstance(self._store.kind, KubeKind) else self._rewrite
-            managed.reset(await store(managed, finalizer))
+            store = self._patch if isinstance(self.store.kind, KubeKind) else self._rewrite
+            managed.reset(await store(managed, hold=hold or self.held(managed)))
 
     def held(self, managed: Managed[Any]) -> bool:
         """Return whether the object has the finalizer, or an equivalent one."""
-        return not self._names.finalizers(self._finalizer).isdisjoint(managed.finalizers)
+        return not self.names.finalizers.isdisjoint(managed.finalizers)
 
     def patch(self, managed: Managed[Any]) -> Document:
         """Return the changes of the status, with the observed generation."""
@@ -119,27 +103,27 @@ class Reports:
             return managed.status_patch
         return {**managed.status_patch, "observedGeneration": generation}
 
-    async def _rewrite(self, managed: Managed[Any], finalizer: str) -> Stored:
+    async def _rewrite(self, managed: Managed[Any], *, hold: bool) -> Stored:
         status = self.patch(managed)
 
         def change(current: Stored | None) -> bytes:
             if current is None:
                 raise NotFoundError(f"{managed.key} is gone")
-            return managed.over(current.value, finalizer=finalizer, status=status)
+            return managed.over(current.value, hold=hold, status=status)
 
-        return (await rewrite(self._store, managed.key, change, seen=managed.stored)).stored
+        return (await rewrite(self.store, managed.key, change, seen=managed.stored)).stored
 
-    async def _patch(self, managed: Managed[Any], finalizer: str) -> Stored:
+    async def _patch(self, managed: Managed[Any], *, hold: bool) -> Stored:
         """Patch the status in a cluster, even if the object has changed since it was read."""
-        if managed.unsettled(finalizer):
-            value = managed.over(managed.stored.value, finalizer=finalizer, status={})
-            stored = await self._store.update(managed.key, value, revision=managed.stored.revision)
+        if managed.unsettled(hold=hold):
+            value = managed.over(managed.stored.value, hold=hold, status={})
+            stored = await self.store.update(managed.key, value, revision=managed.stored.revision)
             managed.advance(stored)
         patch = self.patch(managed)
         document = documents.parse(managed.stored.value)
         if documents.with_status(document, patch) == document:
             return managed.stored
-        manifests = cast("ManifestStore", self._store)  # its kind is a `KubeKind`
+        manifests = cast("ManifestStore", self.store)  # its kind is a `KubeKind`
         key, revision = managed.key, managed.stored.revision
         try:
             stored = await manifests.patch_status(key, patch, revision=revision)
@@ -152,5 +136,5 @@ class Reports:
         return stored
 
     def _record(self, managed: Managed[Any], type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        if self._recorder is not None:
-            self._recorder.event(managed.key, type, reason, message)
+        if self.recorder is not None:
+            self.recorder.event(managed.key, type, reason, message)

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Generic, TypeVar
 
+import msgspec
+
 from natsctl.core.objects.finalizers import release
 from natsctl.core.objects.primary import Primary
 from natsctl.core.sync.calls import awaitable
@@ -35,45 +37,28 @@ from natsctl.telemetry.hiding import error_text
 T = TypeVar("T")
 
 
-class Steps(Generic[T]):
-    """Takes the step of an action. `ManagedReconciler` documents the other arguments.
+class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
+    """Takes the step of an action. `ManagedReconciler` documents the other parts.
 
-    Args:
-        calls: limits and reports external calls and writes.
-        results: stores the results of creations.
-        links: the link records, or None for objects without records.
+    `deletions` has the times at which deletions of resources were requested first, by key.
     """
 
-    def __init__(
-        self,
-        primary: Primary[T],
-        calls: ExternalCalls[T],
-        reports: Reports,
-        results: Results,
-        *,
-        links: Links | None,
-        names: AnnotationNames,
-        finalizer: str,
-        grace_s: float,
-        deletions: dict[str, float],
-        poll: Poll[T],
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._primary = primary
-        self._store = primary.informer.store
-        self._calls = calls
-        self._reports = reports
-        self._results = results
-        self._links = links
-        self._names = names
-        self._finalizer = finalizer
-        self._grace_s = grace_s
-        self._poll = poll
-        self._clock = clock
-        self._deletions = deletions
-        self._steps: dict[
-            ReconcileAction, Callable[[Reconciliation[T]], Awaitable[float | None]]
-        ] = {
+    primary: Primary[T]
+    calls: ExternalCalls[T]
+    reports: Reports
+    results: Results
+    links: Links | None
+    names: AnnotationNames
+    grace_s: float
+    deletions: dict[str, float]
+    poll: Poll[T]
+    clock: Callable[[], datetime]
+
+    async def take(
+        self, action: ReconcileAction, reconciliation: Reconciliation[T]
+    ) -> float | None:
+        """Take the step; return the seconds until the next reconciliation, or None."""
+        steps: dict[ReconcileAction, Callable[[Reconciliation[T]], Awaitable[float | None]]] = {
             ReconcileAction.PAUSE: self._pause,
             ReconcileAction.REJECT: self._reject,
             ReconcileAction.RELEASE: self._release,
@@ -88,12 +73,7 @@ class Steps(Generic[T]):
             ReconcileAction.UPDATE: self._update,
             ReconcileAction.REST: self._rest,
         }
-
-    async def take(
-        self, action: ReconcileAction, reconciliation: Reconciliation[T]
-    ) -> float | None:
-        """Take the step; return the seconds until the next reconciliation, or None."""
-        return await self._steps[action](reconciliation)
+        return await steps[action](reconciliation)
 
     # ---- without an observation
 
@@ -102,24 +82,24 @@ class Steps(Generic[T]):
         synced, paused = managed.condition(SYNCED), Condition.reconcile_paused()
         if synced is None or synced.reason != paused.reason:
             text = "Reconciliation is paused via the pause annotation"
-            self._reports.event(managed, "ReconciliationPaused", text)
-        await self._reports.status(managed, paused)
+            self.reports.event(managed, "ReconciliationPaused", text)
+        await self.reports.status(managed, paused)
 
     async def _reject(self, reconciliation: Reconciliation[T]) -> None:
         reason = "CannotInitializeManagedResource"
-        await self._reports.not_synced(reconciliation.managed, reason, reconciliation.rejected)
+        await self.reports.not_synced(reconciliation.managed, reason, reconciliation.rejected)
 
     async def _ask(self, reconciliation: Reconciliation[T]) -> None:
         managed = reconciliation.managed
         reason, conditions = "CannotInitializeManagedResource", []
         if not managed.is_going:
             conditions.append(Condition.creating())
-        await self._reports.not_synced(managed, reason, self._advice(managed), *conditions)
+        await self.reports.not_synced(managed, reason, self._advice(managed), *conditions)
 
     def _advice(self, managed: Managed[T]) -> str:
         advice = "cannot determine creation result - check whether the external resource exists"
         if isinstance(managed.kind, KubeKind):
-            names = self._names
+            names = self.names
             return (
                 f"{advice}; if so, set the {names.external_name} annotation to its name; "
                 f"then remove the {names.create_pending} annotation"
@@ -129,47 +109,47 @@ class Steps(Generic[T]):
     async def _release(self, reconciliation: Reconciliation[T]) -> None:
         """Remove the record and then the finalizer, so that a crash leaves no record behind."""
         managed, key = reconciliation.managed, reconciliation.managed.key
-        async with self._calls.storing(managed, "the removal of the finalizer"):
-            if self._links is not None:
-                await self._links.forget(key)
+        async with self.calls.storing(managed, "the removal of the finalizer"):
+            if self.links is not None:
+                await self.links.forget(key)
             if managed.gone:
-                await self._primary.forget(key)
+                await self.primary.forget(key)
             else:
-                await release(self._store, key, *self._names.finalizers(self._finalizer))
+                await release(self.primary.informer.store, key, *self.names.finalizers)
         self.forget(key)
 
     # ---- after an observation
 
     async def _wait(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
-        age_s = managed.creation.age_s(self._clock()) or 0.0
+        age_s = managed.creation.age_s(self.clock()) or 0.0
         ready = managed.condition(READY)
         if ready is not None and ready.status == "True" and not managed.is_going:
             text = (
                 "The external resource is missing, and is created again if it is missing "
-                f"{self._grace_s:g} s after its creation"
+                f"{self.grace_s:g} s after its creation"
             )
-            self._reports.event(managed, "WaitingForExternalResource", text)
-        return min(self._poll.soon_s(age_s), max(self._grace_s - age_s, 0.0) + AGAIN_S)
+            self.reports.event(managed, "WaitingForExternalResource", text)
+        return min(self.poll.soon_s(age_s), max(self.grace_s - age_s, 0.0) + AGAIN_S)
 
     async def _delete(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
         managed.set_conditions(Condition.deleting())
-        async with self._calls.calling(reconciliation, "delete", "CannotDeleteExternalResource"):
+        async with self.calls.calling(reconciliation, "delete", "CannotDeleteExternalResource"):
             await awaitable(reconciliation.client.delete, managed)
         text = "Successfully requested deletion of external resource"
-        self._reports.event(managed, "DeletedExternalResource", text)
-        await self._reports.status(managed, Condition.deleting(), Condition.reconcile_success())
+        self.reports.event(managed, "DeletedExternalResource", text)
+        await self.reports.status(managed, Condition.deleting(), Condition.reconcile_success())
         now = asyncio.get_running_loop().time()
-        return self._poll.soon_s(now - self._deletions.setdefault(managed.key, now))
+        return self.poll.soon_s(now - self.deletions.setdefault(managed.key, now))
 
     async def _delay(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
-        ours = self._names.finalizers(self._finalizer)
+        ours = self.names.finalizers
         others = ", ".join(name for name in managed.finalizers if name not in ours)
         waits = Condition.deleting(f"waiting for the finalizers of others: {others}")
-        await self._reports.status(managed, waits, Condition.reconcile_success())
-        return self._poll.after_s(managed)
+        await self.reports.status(managed, waits, Condition.reconcile_success())
+        return self.poll.after_s(managed)
 
     async def _create(self, reconciliation: Reconciliation[T]) -> float | None:
         """Store the intent, create the external resource, and store the result.
@@ -178,16 +158,16 @@ class Steps(Generic[T]):
         """
         managed = reconciliation.managed
         managed.accept_name()
-        self._deletions.pop(managed.key, None)
-        async with self._calls.storing(managed, "the intent to create", Condition.creating()):
+        self.deletions.pop(managed.key, None)
+        async with self.calls.storing(managed, "the intent to create", Condition.creating()):
             recorded = await self._recorded(managed)
             if recorded.contradicts(managed.link):
                 return await self._refuse(reconciliation, recorded)
             await self._begin(managed)
         reason = "CannotCreateExternalResource"
-        async with self._calls.reported(reconciliation, "create", reason, Condition.creating()):
+        async with self.calls.reported(reconciliation, "create", reason, Condition.creating()):
             try:
-                async with self._calls.limited(reconciliation, "create"):
+                async with self.calls.limited(reconciliation, "create"):
                     await awaitable(reconciliation.client.create, managed)
             except Exception as error:
                 if not may_have_created(error):
@@ -196,10 +176,10 @@ class Steps(Generic[T]):
         async with self._storing_result(managed):
             await self._end(managed, created=True)
         text = "Successfully requested creation of external resource"
-        self._reports.event(managed, "CreatedExternalResource", text)
-        if self._links is not None:
+        self.reports.event(managed, "CreatedExternalResource", text)
+        if self.links is not None:
             return await self._observe_created(reconciliation)
-        await self._reports.status(managed, Condition.creating(), Condition.reconcile_success())
+        await self.reports.status(managed, Condition.creating(), Condition.reconcile_success())
         return AGAIN_S
 
     async def _observe_created(self, reconciliation: Reconciliation[T]) -> float:
@@ -209,7 +189,7 @@ class Steps(Generic[T]):
         """
         managed = reconciliation.managed
         try:
-            async with self._calls.limited(reconciliation, "observe"):
+            async with self.calls.limited(reconciliation, "observe"):
                 observation = await observed(reconciliation.client, managed)
         except Exception:  # noqa: BLE001 - the next reconciliation observes again and reports it
             observation = Observation()
@@ -217,11 +197,11 @@ class Steps(Generic[T]):
             return await self._rest(reconciliation)
         managed.keep_only()
         if not managed.linked_only:
-            await self._reports.status(managed)
+            await self.reports.status(managed)
         return AGAIN_S
 
     async def _recorded(self, managed: Managed[T]) -> CreationLink:
-        return CreationLink() if self._links is None else await self._links.read(managed.key)
+        return CreationLink() if self.links is None else await self.links.read(managed.key)
 
     async def _refuse(
         self, reconciliation: Reconciliation[T], recorded: CreationLink
@@ -235,86 +215,86 @@ class Steps(Generic[T]):
         text = (
             f"cannot create: {managed.key} is linked to {recorded.external_name}, but names "
             f"{managed.external_name or 'nothing'}, which does not exist; set the annotation "
-            f"{self._names.external_name} to the right name, or let natsctl create another "
+            f"{self.names.external_name} to the right name, or let natsctl create another "
             f"resource: natsctl external forget {managed.key}"
         )
         reason = "CannotCreateExternalResource"
-        await self._reports.not_synced(managed, reason, text, Condition.creating())
-        return self._poll.after_s(managed)
+        await self.reports.not_synced(managed, reason, text, Condition.creating())
+        return self.poll.after_s(managed)
 
     async def _report_absent(self, reconciliation: Reconciliation[T]) -> float:
         text = "external resource does not exist, and its policies do not let it be created"
-        await self._reports.not_synced(
-            reconciliation.managed, "CannotObserveExternalResource", text
-        )
-        return self._poll.after_s(reconciliation.managed)
+        await self.reports.not_synced(reconciliation.managed, "CannotObserveExternalResource", text)
+        return self.poll.after_s(reconciliation.managed)
 
     async def _settle(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
         async with self._storing_result(managed):
             await self._end(managed, created=True)
         text = "The creation with the unknown result has succeeded"
-        self._reports.event(managed, "CreatedExternalResource", text)
+        self.reports.event(managed, "CreatedExternalResource", text)
         return AGAIN_S
 
     async def _late_initialize(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
         additions = managed.additions()
-        async with self._calls.storing(managed, "late initialization"):
+        async with self.calls.storing(managed, "late initialization"):
             await self._link(managed)
             await self._store_object(managed, spec=additions)
         return AGAIN_S
 
     async def _update(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
-        async with self._calls.storing(managed, "the finalizer"):
+        async with self.calls.storing(managed, "the finalizer"):
             await self._link(managed)
-            if not self._reports.held(managed):
+            if not self.reports.held(managed):
                 await self._store_object(managed)
-        async with self._calls.calling(reconciliation, "update", "CannotUpdateExternalResource"):
+        async with self.calls.calling(reconciliation, "update", "CannotUpdateExternalResource"):
             await awaitable(reconciliation.client.update, managed)
         text = "Successfully requested update of external resource"
-        self._reports.event(managed, "UpdatedExternalResource", text)
-        await self._reports.status(managed, Condition.reconcile_success())
-        return self._poll.after_s(managed)
+        self.reports.event(managed, "UpdatedExternalResource", text)
+        await self.reports.status(managed, Condition.reconcile_success())
+        return self.poll.after_s(managed)
 
     async def _rest(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
         if READY not in managed.set_types:
             managed.set_conditions(Condition.available())
-        async with self._calls.storing(managed, "the finalizer"):
+        async with self.calls.storing(managed, "the finalizer"):
             await self._link(managed)
-            if not self._reports.held(managed):
-                await self._reports.status(managed, Condition.reconcile_success(), hold=True)
-        await self._reports.status(managed, Condition.reconcile_success())
-        return self._poll.after_s(managed)
+            if not self.reports.held(managed):
+                await self.reports.status(managed, Condition.reconcile_success(), hold=True)
+        await self.reports.status(managed, Condition.reconcile_success())
+        return self.poll.after_s(managed)
 
     # ---- writes
 
     async def _link(self, managed: Managed[T]) -> None:
         """Record the link to an existing external resource."""
         managed.accept_name()
-        if self._links is not None and managed.link:
-            await self._links.write(managed.key, managed.link)
+        if self.links is not None and managed.link:
+            await self.links.write(managed.key, managed.link)
 
     async def _store_object(self, managed: Managed[T], *, spec: Document | None = None) -> None:
         """Store all changes of metadata and *spec* upon exactly the read revision."""
-        value = managed.document(finalizer=self._finalizer, spec=spec)
+        value = managed.document(spec=spec)
         revision = managed.stored.revision
-        managed.advance(await self._store.update(managed.key, value, revision=revision))
+        managed.advance(
+            await self.primary.informer.store.update(managed.key, value, revision=revision)
+        )
 
     async def _begin(self, managed: Managed[T]) -> None:
         """Store the intent to create upon exactly the read revision, and in the link record."""
         revision = managed.stored.revision
         managed.annotations = begun(
-            managed.annotations, self._names, now=self._clock(), revision=revision
+            managed.annotations, self.names, now=self.clock(), revision=revision
         )
         managed.keep()
         managed.set_conditions(Condition.creating())
-        status = None if isinstance(managed.kind, KubeKind) else self._reports.patch(managed)
-        value = managed.document(finalizer=self._finalizer, status=status)
+        status = None if isinstance(managed.kind, KubeKind) else self.reports.patch(managed)
+        value = managed.document(status=status)
         try:
-            stored = await self._store.update(managed.key, value, revision=revision)
+            stored = await self.primary.informer.store.update(managed.key, value, revision=revision)
             managed.advance(stored)
             await self._link(managed)
         except ConflictError:
@@ -324,7 +304,7 @@ class Steps(Generic[T]):
             withdrawn = copy.copy(managed)
             withdrawn.reset(Stored(managed.key, revision, value))
             self._result(withdrawn, created=False)
-            self._results.withdraw(withdrawn)
+            self.results.withdraw(withdrawn)
             managed.reset(managed.stored)
             raise
 
@@ -335,7 +315,7 @@ class Steps(Generic[T]):
             yield
         except StoreError as error:
             message = f"cannot store the result of the creation: {error_text(error)}"[:MESSAGE_MAX]
-            await self._reports.failed(managed, CANNOT_UPDATE, message, Condition.creating())
+            await self.reports.failed(managed, CANNOT_UPDATE, message, Condition.creating())
             raise
 
     async def _fail(self, managed: Managed[T], error: Exception) -> None:
@@ -343,22 +323,22 @@ class Steps(Generic[T]):
         try:
             await self._end(managed, created=False)
             if isinstance(error, RetryAfter):
-                await self._reports.status(managed, Condition.creating())
+                await self.reports.status(managed, Condition.creating())
         except StoreError as unstored:
             message = f"cannot store the result of the creation: {error_text(unstored)}"
-            self._reports.warning(managed, CANNOT_UPDATE, message[:MESSAGE_MAX])
+            self.reports.warning(managed, CANNOT_UPDATE, message[:MESSAGE_MAX])
 
     async def _end(self, managed: Managed[T], *, created: bool) -> None:
         self._result(managed, created=created)
-        await self._results.store(managed)
+        await self.results.store(managed)
 
     def _result(self, managed: Managed[T], *, created: bool) -> None:
         managed.annotations = ended(
-            managed.annotations, self._names, now=self._clock(), created=created
+            managed.annotations, self.names, now=self.clock(), created=created
         )
         managed.keep()
 
     def forget(self, key: str) -> None:
         """Drop the pending result and the deletion time of the object."""
-        self._results.forget(key)
-        self._deletions.pop(key, None)
+        self.results.forget(key)
+        self.deletions.pop(key, None)

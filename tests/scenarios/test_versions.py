@@ -133,7 +133,7 @@ class TestReading:
         managed = Managed(SHOPS, stored, names=AnnotationNames(), clock=lambda: datetime.now(UTC))
         assert managed.object.spec == ShopSpec(("nginx",))
         assert (managed.spec, managed.status) == ({"images": ["nginx"]}, {"ready": True})
-        written = documents.parse(managed.document(finalizer="x/y"))
+        written = documents.parse(managed.document())
         assert written["spec"] == {"images": ["nginx"]}
 
 

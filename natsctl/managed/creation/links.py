@@ -104,33 +104,20 @@ def record_key(bucket: str, key: str, names: AnnotationNames) -> str:
     return f"{PREFIX}.{domain}.{bucket}.{key}"
 
 
-class Links:
+class Links(msgspec.Struct, eq=False, kw_only=True):
     """Reads and writes the records of one bucket's objects.
 
     An object without a record may have had a link before it was replaced. Then the link comes from
     the newest earlier revision that the bucket still has.
-
-    Args:
-        objects: the store of the managed objects.
-        kind: the kind of the managed objects.
-        names: the names of the annotations.
-        open_records: opens the store of the records.
     """
 
-    def __init__(
-        self,
-        objects: Store,
-        kind: KvKind[Any],
-        *,
-        names: AnnotationNames,
-        open_records: OpenStore,
-    ) -> None:
-        self._objects = objects
-        self._kind = kind
-        self._names = names
-        self._open = open_records
-        self._records: Store | None = None
-        self._last_seen: dict[str, tuple[int, CreationLink]] = {}  # the revision and the link
+    objects: Store
+    kind: KvKind[Any]
+    names: AnnotationNames
+    open_records: OpenStore
+    _records: Store | None = None
+    _last_seen: dict[str, tuple[int, CreationLink]] = {}
+    """The revision and the link of the last record that was read or written, by key."""
 
     async def read(self, key: str) -> CreationLink:
         """Return the recorded link of the object, read at the stream's leader."""
@@ -189,10 +176,10 @@ class Links:
 
     async def _former(self, key: str) -> CreationLink:
         """Return the link of the newest earlier revision that has one, since the last deletion."""
-        for state in reversed(await self._objects.history(key)):
+        for state in reversed(await self.objects.history(key)):
             if not isinstance(state, Stored):
                 break
-            link = CreationLink.of(annotations_of(state.value), self._names)
+            link = CreationLink.of(annotations_of(state.value), self.names)
             if link:
                 return link
         return CreationLink()
@@ -203,11 +190,11 @@ class Links:
         return link
 
     def _key(self, key: str) -> str:
-        return record_key(self._kind.bucket, key, self._names)
+        return record_key(self.kind.bucket, key, self.names)
 
     async def _store(self) -> Store:
         if self._records is None:
-            self._records = await self._open(RECORDS)
+            self._records = await self.open_records(RECORDS)
         return self._records
 
 

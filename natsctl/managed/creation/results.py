@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from natsctl.core.objects.compare_and_set import read
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.managed.creation.links import CreationLink, Links, annotations_of
@@ -19,38 +21,27 @@ from natsctl.managed.reports import CANNOT_UPDATE, Reports
 from natsctl.model.store import Store, Stored
 
 
-class Results:
+class Results(msgspec.Struct, eq=False, kw_only=True):
     """Stores the result of each creation before the reconciliation goes on.
 
     With *links*, a result is stored in the record first, and in the object with its next write.
-    With an *updater*, a result is stored in the object's annotations at once.
-
-    Args:
-        store: the objects.
-        reports: reports lost results.
-        names: the names of the annotations.
-        links: the records, if the objects have any.
-        updater: stores annotations; by default, only objects without records have one.
+    With an *updater*, a result is stored in the object's annotations at once. By default, only
+    objects without records have one.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        reports: Reports,
-        *,
-        names: AnnotationNames,
-        links: Links | None,
-        updater: CriticalAnnotationUpdater | CriticalAnnotationUpdateFn | None,
-    ) -> None:
-        self._store = store
-        self._reports = reports
-        self._names = names
-        self._links = links
-        if updater is None and links is None:
-            updater = RetryingCriticalAnnotationUpdater(store, names=names)
-        self._updater = updater
-        self._pending: dict[str, Managed[Any]] = {}
-        self._withdrawn: set[str] = set()  # keys whose intent may not be stored
+    objects: Store
+    reports: Reports
+    names: AnnotationNames
+    links: Links | None
+    updater: CriticalAnnotationUpdater | CriticalAnnotationUpdateFn | None
+    _pending: dict[str, Managed[Any]] = {}
+    _withdrawn: set[str] = set()
+    """The keys whose intent may not be stored."""
+
+    def __post_init__(self) -> None:
+        """Make the default updater."""
+        if self.updater is None and self.links is None:
+            self.updater = RetryingCriticalAnnotationUpdater(self.objects, names=self.names)
 
     async def store(self, managed: Managed[Any]) -> None:
         """Store the result in the annotations; a result that cannot be stored stays pending."""
@@ -88,7 +79,7 @@ class Results:
             return  # `with_pending_result` returns it, so that the external resource is deleted
         except ConflictError as error:
             name = pending.external_name
-            self._reports.warning(
+            self.reports.warning(
                 pending,
                 CANNOT_UPDATE,
                 f"{error}; the result of the last one is lost: {name or 'none'}",
@@ -108,19 +99,19 @@ class Results:
         self._withdrawn.discard(key)
 
     async def _write(self, managed: Managed[Any]) -> None:
-        links = self._links
+        links = self.links
         if links is not None:
             await retry_store_errors(lambda: links.write(managed.key, managed.link))
             managed.keep_only()
-        if self._updater is not None:
-            await updated_by(self._updater, managed)
+        if self.updater is not None:
+            await updated_by(self.updater, managed)
 
     async def _is_intent_stored(self, pending: Managed[Any]) -> bool:
         """Return whether the intent was stored and so needs its result."""
-        stored = await read(self._store, pending.key)
+        stored = await read(self.objects, pending.key)
         if stored is None:
             return False
         return (
-            CreationLink.of(annotations_of(stored.value), self._names).pending
+            CreationLink.of(annotations_of(stored.value), self.names).pending
             == pending.link.pending
         )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from natsctl import Object, UsageError, kv
-from natsctl.managed import Condition, Managed
+from natsctl.managed import FINALIZER_NAME, Condition, Managed
 from natsctl.model import documents
 from natsctl.model.store import Stored
 from tests.support.controllers.disk_reconciler import EPOCH, NAMES, clock
@@ -103,10 +103,10 @@ def test_the_document_keeps_unknown_fields() -> None:
             "also": "strange",
         }
     )
-    document = documents.parse(managed.document(finalizer="mine", spec={"b": 2}))
+    document = documents.parse(managed.document(spec={"b": 2}))
     metadata: dict[str, Any] = documents.metadata_of(document)
     assert (document["also"], document["status"]) == ("strange", {"s": 1})
     assert (metadata["strange"], metadata["labels"]) == (True, {"l": "1"})
-    assert metadata["finalizers"] == ["other", "mine"]
+    assert metadata["finalizers"] == ["other", FINALIZER_NAME]
     assert document["spec"] == {"a": 1, "b": 2}
     assert metadata["generation"] == 1

@@ -37,7 +37,8 @@ class Bench:
     def __init__(self) -> None:
         self.disks, self.records = MemoryStore(DISKS), MemoryStore(RECORDS)
         self.mine, self.theirs = (
-            Links(self.disks, DISKS, names=NAMES, open_records=self.open) for _ in range(2)
+            Links(objects=self.disks, kind=DISKS, names=NAMES, open_records=self.open)
+            for _ in range(2)
         )
 
     async def open(self, _kind: Kind[Any]) -> MemoryStore:

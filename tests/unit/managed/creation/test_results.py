@@ -30,13 +30,11 @@ class Bench:
         self.store = MemoryStore(DISKS)
         self.recorder = MemoryRecorder()
         reports = Reports(
-            self.store,
-            recorder=self.recorder,
-            logger=get_logger(__name__),
-            finalizer="",
-            names=NAMES,
+            store=self.store, recorder=self.recorder, log=get_logger(__name__), names=NAMES
         )
-        self.results = Results(self.store, reports, names=NAMES, links=None, updater=None)
+        self.results = Results(
+            objects=self.store, reports=reports, names=NAMES, links=None, updater=None
+        )
 
     async def put(self, link: CreationLink) -> None:
         """Write the disk `a` with the annotations of the link."""
