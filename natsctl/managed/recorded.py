@@ -1,8 +1,8 @@
 """Notes the external calls of a reconciliation, or replays them.
 
-In a replay, a call of the client is answered as recorded. Only a call that used `blocking` is made,
-because its results are recorded. A write of the external system that was not recorded counts as
-successful.
+A plan observes the resource for real, and only records the other calls. A replay answers each call
+of the client as it was recorded, and makes only calls that used `blocking`, whose results are
+recorded. A write of the external system that was not recorded counts as successful.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,16 +12,17 @@ import msgspec
 
 from natsctl.core.objects.read_your_writes import current_sync, current_tape
 from natsctl.core.objects.tape import Playback, StoreCall
+from natsctl.core.planning.record import Effect, current_plan, place_of
 from natsctl.core.recording.outside import EXTERNAL, outside
 from natsctl.core.sync.calls import awaitable
 from natsctl.managed.external import (
     ExternalClient,
+    ExternalClientFns,
     ExternalConnectDisconnecter,
     Observation,
     observed,
 )
 from natsctl.managed.objects import Managed
-from natsctl.managed.planned import planned_client
 
 T = TypeVar("T")
 
@@ -90,42 +91,36 @@ class ExternalConnection(Generic[T]):
 
     async def create(self, managed: Managed[T]) -> None:
         """See `ExternalClient.create`."""
-        await self._write("create", managed, lambda client: client.create)
-        sync = current_sync.get()
-        if sync is not None:
-            sync.created += 1
+        await self._write("create", managed)
 
     async def update(self, managed: Managed[T]) -> None:
         """See `ExternalClient.update`."""
-        await self._write("update", managed, lambda client: client.update)
-        sync = current_sync.get()
-        if sync is not None:
-            sync.updated += 1
+        await self._write("update", managed)
 
     async def delete(self, managed: Managed[T]) -> None:
         """See `ExternalClient.delete`."""
-        await self._write("delete", managed, lambda client: client.delete)
-        sync = current_sync.get()
-        if sync is not None:
-            sync.deleted += 1
+        await self._write("delete", managed)
 
-    async def _write(
-        self,
-        verb: str,
-        managed: Managed[T],
-        method: Callable[[ExternalClient[T]], Callable[[Managed[T]], Awaitable[None]]],
-    ) -> None:
+    async def _write(self, verb: Effect, managed: Managed[T]) -> None:
+        """Make the call, unless a replay takes it as successful, and count it."""
+
         async def write() -> Observation:
-            await awaitable(method(await self._connected(managed)), managed)
+            client = await self._connected(managed)
+            method = {"create": client.create, "update": client.update, "delete": client.delete}
+            await awaitable(method[verb], managed)
             return Observation()
 
-        tape = current_tape()
+        tape, sync = current_tape(), current_sync.get()
         if isinstance(tape, Playback):
             tape.append(StoreCall(EXTERNAL, verb, managed.key, b"", None, None, 0.0))
-            if not _has(verb):
-                self._assumed = verb
-                return
-        await self._noted(verb, managed, write)
+        if _has(verb):
+            await self._noted(verb, managed, write)
+        else:
+            self._assumed = verb
+        if sync is not None:
+            sync.created += verb == "create"
+            sync.updated += verb == "update"
+            sync.deleted += verb == "delete"
 
     async def _noted(
         self, verb: str, managed: Managed[T], call: Callable[[], Awaitable[Observation]]
@@ -145,8 +140,28 @@ class ExternalConnection(Generic[T]):
         """Return the client; a replay makes it only for a call that it makes."""
         if self._client is None:
             client = await awaitable(self._connecter.connect, managed)
-            self._client = planned_client(client)
+            self._client = _planned(client)
         return self._client
+
+
+def _planned(client: ExternalClient[T]) -> ExternalClient[T]:
+    """Return the client, or in a plan one that only observes."""
+    plan = current_plan.get()
+    if plan is None:
+        return client
+
+    def recorded(verb: Effect) -> Callable[[Managed[T]], Awaitable[None]]:
+        async def record(managed: Managed[T]) -> None:
+            plan.called(place_of(managed.kind), managed.kind, managed.key, verb)
+
+        return record
+
+    return ExternalClientFns(
+        observe_fn=client.observe,
+        create_fn=recorded("create"),
+        update_fn=recorded("update"),
+        delete_fn=recorded("delete"),
+    )
 
 
 def _replays() -> bool:
