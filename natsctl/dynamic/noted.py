@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import msgspec
 from msgspec import convert, to_builtins
 
 from natsctl.core.dependencies.watches import DependencyWatch, DependencyWatches
@@ -25,26 +26,22 @@ OPERATION = "reconcile"
 Watches = DependencyWatches[ObjectIdentifier]
 
 
-class NotedCalls:
-    """The calls of the reconciler of one dynamic watcher.
+class NotedCalls(msgspec.Struct, frozen=True, eq=False):
+    """The calls of the reconciler of one dynamic watcher."""
 
-    Args:
-        history: the history of the program.
-        name: the name of the dynamic watcher in the program.
-        watches: the watches of the dynamic watcher.
-    """
+    history: ProgramHistory
+    name: str  # of the dynamic watcher in its program
+    watches: Watches
 
-    def __init__(self, history: ProgramHistory, name: str, watches: Watches) -> None:
-        self._history = history
-        self._name = name
-        self._handler = "" if name == DYNAMIC else name
-        self._watches = watches
+    @property
+    def _handler(self) -> str:
+        return "" if self.name == DYNAMIC else self.name
 
     def begin(self, watcher: ObjectIdentifier) -> SyncRun:
         """Return a new call, whose reads and writes are noted within `with run:`."""
-        watched = sorted(self._watches.dependencies_of(watcher), key=str)
+        watched = sorted(self.watches.dependencies_of(watcher), key=str)
         identifiers = [to_builtins(identifier_of(dependency)) for dependency in watched]
-        call = ReconcilerCall(self._name, to_builtins(watcher), identifiers, kind_of(watcher))
+        call = ReconcilerCall(self.name, to_builtins(watcher), identifiers, kind_of(watcher))
         return self._run(watcher, call)
 
     async def failed(
@@ -55,12 +52,12 @@ class NotedCalls:
         queue: Workqueue[ObjectIdentifier],
     ) -> None:
         """Note a failed call, and continue the count of failures of an earlier process."""
-        await self._history.recall(watcher.key, error, queue, watcher, self._handler)
-        self._history.failed(run, error, _now(), failures=queue.failures(watcher) + 1)
+        await self.history.recall(watcher.key, error, queue, watcher, self._handler)
+        self.history.failed(run, error, _now(), failures=queue.failures(watcher) + 1)
 
     def succeeded(self, run: SyncRun, after_s: float | None, *, failed: bool) -> None:
         """Note a successful call; *failed* if the one before has failed."""
-        self._history.succeeded(run, _now(), failed=failed, after_s=after_s)
+        self.history.succeeded(run, _now(), failed=failed, after_s=after_s)
 
     async def redeliver(
         self,
@@ -70,15 +67,15 @@ class NotedCalls:
     ) -> None:
         """Make the recorded call, if it is of this dynamic watcher."""
         call = redelivery.delivery
-        if not isinstance(call, ReconcilerCall) or call.part != self._name:
+        if not isinstance(call, ReconcilerCall) or call.part != self.name:
             return
         watcher = convert(call.watcher, ObjectIdentifier)
         for fields in call.watched:
             with suppress(NatsctlError):  # the watch may have failed in the recorded call too
                 watched = await parts.dependency_on(convert(fields, ObjectIdentifier))
-                await self._watches.depend(watcher, watched)
+                await self.watches.depend(watcher, watched)
         run = self._run(watcher, call)
-        redelivery.begin(self._history.informers)
+        redelivery.begin(self.history.informers)
         try:
             with run:
                 after_s = await reconcile(watcher)
@@ -88,7 +85,7 @@ class NotedCalls:
             redelivery.end(after_s, None)
 
     def _run(self, watcher: ObjectIdentifier, call: ReconcilerCall) -> SyncRun:
-        return self._history.begin(
+        return self.history.begin(
             watcher.key, OPERATION, None, handler=self._handler, delivery=call
         )
 

@@ -28,21 +28,13 @@ class PendingResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The memory of one object.
+    """The memory of one object."""
 
-    Attributes:
-        link: the record of the link that was last seen.
-        link_revision: the revision of that record; None if none was seen.
-        creation_waits: the revision and the seconds until a failed creation is repeated.
-        result: the result that could not be stored.
-        deletion_age_s: the seconds since the deletion of the resource was requested first.
-    """
-
-    link: CreationLink = CreationLink()
-    link_revision: int | None = None
-    creation_waits: tuple[int, float] | None = None
-    result: PendingResult | None = None
-    deletion_age_s: float | None = None
+    link: CreationLink = CreationLink()  # the record of the link that was last seen
+    link_revision: int | None = None  # the revision of that record; None if none was seen
+    creation_waits: tuple[int, float] | None = None  # the revision and the seconds until a retry
+    result: PendingResult | None = None  # the result that could not be stored
+    deletion_age_s: float | None = None  # since the deletion was requested first
 
 
 class ReconcilerMemory(msgspec.Struct, eq=False, kw_only=True):

@@ -18,23 +18,14 @@ from natsctl.model.store import Store, Stored
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """The remembered state of the bucket of primaries.
+    """The remembered state of the bucket of primaries."""
 
-    Attributes:
-        incarnation: names the bucket.
-        populated: whether primaries existed; natsctl 0.1 reads it.
-        revision: the highest revision seen.
-        owners: how many primaries there were when none was missing.
-        owners_revision: the revision at that time.
-        held: why garbage collection waits for a person; empty if it does not.
-    """
-
-    incarnation: str
-    populated: bool
-    revision: int = 0
-    owners: int = 0
-    owners_revision: int = 0
-    held: str = ""
+    incarnation: str  # of the bucket
+    populated: bool  # whether primaries existed; natsctl 0.1 reads it
+    revision: int = 0  # the highest revision seen
+    owners: int = 0  # how many primaries there were when none was missing
+    owners_revision: int = 0  # the revision at that time
+    held: str = ""  # why garbage collection waits for a person; empty if it does not
 
 
 MEMORY: KvKind[Remembered] = kv(Remembered, bucket="natsctl", history=1, replicas=None)

@@ -7,7 +7,6 @@ write is acknowledged, so the changes of a key are held back while a write of th
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -46,12 +45,7 @@ class _RunningWrites:
     def __enter__(self) -> None:
         self._writers += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._writers -= 1
         if self._writers == 0:
             self._ended(self._key)

@@ -34,25 +34,15 @@ async def no_members(_name: str) -> Collection[str]:
 
 
 class ElectionState(msgspec.Struct, frozen=True):
-    """The state of an election, for health checks and people.
+    """The state of an election, for health checks and people."""
 
-    Attributes:
-        name: the name of the lease, which is the controller's.
-        identity: the name of this process.
-        holder: the holder of the lease, as far as this process knows; None if there is none.
-        leads: whether this process leads now.
-        epoch: the epoch of its term, which grows from leader to leader; None on standby.
-        known: whether the last request to the lease's store succeeded.
-        trouble: why this process cannot lead; empty if nothing is wrong.
-    """
-
-    name: str
-    identity: str
-    holder: str | None
-    leads: bool
-    epoch: int | None
-    known: bool
-    trouble: str = ""
+    name: str  # of the lease, which is the controller's
+    identity: str  # the name of this process
+    holder: str | None  # of the lease, as far as this process knows; None if there is none
+    leads: bool  # whether this process leads now
+    epoch: int | None  # of its term, which grows from leader to leader; None on standby
+    known: bool  # whether the last request to the lease's store succeeded
+    trouble: str = ""  # why this process cannot lead; empty if nothing is wrong
 
 
 def elections(

@@ -134,26 +134,19 @@ class SharedAssignment:
         return _implied(members, self.own, self._identity)
 
 
-class Rebalance:
-    """The change from one set of members to the next: drained, published, passed.
+class Rebalance(msgspec.Struct, eq=False):
+    """The change from one set of members to the next: drained, published, passed."""
 
-    Args:
-        identity: the name of this process.
-        before: the members among which it divides the keys now.
-        after: the next members.
-    """
-
-    def __init__(self, identity: str, before: MemberSet, after: MemberSet) -> None:
-        self.after = after
-        self.drained = False  # whether no worker here has a key that others get
-        self._identity = identity
-        self._before = before
-        self._published: int | None = None  # the first renewal that names the next members
+    identity: str  # the name of this process
+    before: MemberSet  # the members among which it divides the keys now
+    after: MemberSet
+    drained: bool = False  # whether no worker here has a key that others get
+    _published: int | None = None  # the first renewal that names the next members
 
     def gives_up(self, key: Hashable) -> bool:
         """Return whether this process has the key before, and another member after."""
-        identity = self._identity
-        return self._before.gives(key, identity) and not self.after.gives(key, identity)
+        identity = self.identity
+        return self.before.gives(key, identity) and not self.after.gives(key, identity)
 
     def published(self, renewal: int) -> tuple[str, ...]:
         """Return the members for the record, and note the first renewal that names them."""
@@ -199,37 +192,18 @@ class _Seen(msgspec.Struct, frozen=True):
         return (record.holder,)
 
 
-class Group:
-    """The members of a group, as one of them sees their records in its cache.
+class Group(msgspec.Struct, eq=False, kw_only=True):
+    """The members of a group, as one of them sees their records in its cache."""
 
-    Args:
-        cache: the records, each under its own key.
-        key: the key of this process's record.
-        identity: the name of this process; no other process ever has it.
-        clock: seconds that never go back.
-        ttl_s: the time to live of a member whose record was never seen.
-        workload: the controller's work; members with another one are strangers.
-    """
-
-    def __init__(
-        self,
-        cache: Cache[Membership],
-        key: str,
-        *,
-        identity: str,
-        clock: Clock,
-        ttl_s: float,
-        workload: Workload = UNKNOWN_WORKLOAD,
-    ) -> None:
-        self.own: Membership | None = None  # the cached record of this process
-        self._cache = cache
-        self._key = key
-        self._identity = identity
-        self._clock = clock
-        self._ttl_s = ttl_s
-        self._workload = workload
-        self._seen: dict[str, _Seen] = {}  # the other members, by the keys of their records
-        self._proven = -math.inf  # silence is proven up to this time
+    cache: Cache[Membership]
+    key: str  # of the record of this process
+    identity: str  # the name of this process; no other process ever has it
+    clock: Clock
+    ttl_s: float  # the time to live of a member whose record was never seen
+    workload: Workload = UNKNOWN_WORKLOAD  # members with another one are strangers
+    own: Membership | None = None  # the cached record of this process
+    _seen: dict[str, _Seen] = {}  # the other members, by the keys of their records
+    _proven: float = -math.inf  # silence is proven up to this time
 
     def look(self) -> None:
         """Take over the cache's state; to be called at every change of the cache."""
@@ -237,23 +211,23 @@ class Group:
         for key, (record, revision) in records.items():
             seen = self._seen.get(key)
             if seen is None or (seen.revision, seen.record) != (revision, record):
-                self._seen[key] = _Seen(record, revision, self._clock())
+                self._seen[key] = _Seen(record, revision, self.clock())
             self._seen.pop(_unseen_key(record.holder), None)
         for key in self._seen.keys() - records.keys():
             self._lose(key, self._revision(key))
-        for key in self._cache.invalid.keys() - records.keys() - {self._key}:
+        for key in self.cache.invalid.keys() - records.keys() - {self.key}:
             self._lose(key, self._revision(key))
         for holder in self._missing():
             self._lose(_unseen_key(holder), 0, holder)
-        own = self._cache.get(self._key)
-        self.own = None if own is None else self._cache.kind.decode(own.value)
+        own = self.cache.get(self.key)
+        self.own = None if own is None else self.cache.kind.decode(own.value)
         if self.complete:
             self._seen.pop(UNKNOWN, None)
         self._forget()
 
     def deleted(self, key: str) -> None:
         """Note the deletion of a record that may never have been seen."""
-        if key != self._key and key not in self._seen:
+        if key != self.key and key not in self._seen:
             self._lose(key, 0)
 
     def suspect(self) -> None:
@@ -286,7 +260,7 @@ class Group:
     def living(self) -> MemberSet:
         """The members among which to divide the keys: this process, and all living members."""
         living = (seen for seen in self._members() if seen.exists and self._lives(seen))
-        return MemberSet((self._identity, *(seen.record.holder for seen in living)))
+        return MemberSet((self.identity, *(seen.record.holder for seen in living)))
 
     @property
     def stranger(self) -> Membership | None:
@@ -294,7 +268,7 @@ class Group:
         strangers = (
             seen.record
             for seen in self._seen.values()
-            if not self._workload.same(seen.record.work)
+            if not self.workload.same(seen.record.work)
             and not seen.record.left
             and self._lives(seen)
         )
@@ -315,16 +289,16 @@ class Group:
             members
             for members in distinct
             if not _implied(
-                members, [other for other in distinct if other != members], self._identity
+                members, [other for other in distinct if other != members], self.identity
             )
         )
         claims = {seen.record.holder: MemberSet(seen.claim) for seen in self._claiming()}
         others = {
             name: members
             for name, members in claims.items()
-            if not _implied(members, widest, self._identity)  # else it claims no key of ours
+            if not _implied(members, widest, self.identity)  # else it claims no key of ours
         }
-        return SharedAssignment(self._identity, widest, others)
+        return SharedAssignment(self.identity, widest, others)
 
     def whose(self, key: str) -> str | None:
         """Return the other member that claims the key, None if no such member is known."""
@@ -336,28 +310,28 @@ class Group:
     def _records(self) -> dict[str, tuple[Membership, int]]:
         """Return the other members' valid records and their revisions, by key."""
         records = {}
-        for key in set(self._cache.keys()) - self._cache.invalid.keys() - {self._key}:
-            stored = self._cache.get(key)
+        for key in set(self.cache.keys()) - self.cache.invalid.keys() - {self.key}:
+            stored = self.cache.get(key)
             if stored is not None:
-                record = self._cache.kind.decode(stored.value)
+                record = self.cache.kind.decode(stored.value)
                 if record.possible:
                     records[key] = record, stored.revision
         return records
 
     def _revision(self, key: str) -> int:
-        newest = self._cache.newest(key)
+        newest = self.cache.newest(key)
         return 0 if newest is None else newest.revision
 
     def _missing(self) -> set[str]:
         """Return the members that records of living members name, and that have no record."""
         named = self._named(self._claiming())
-        return named - {seen.record.holder for seen in self._seen.values()} - {self._identity}
+        return named - {seen.record.holder for seen in self._seen.values()} - {self.identity}
 
     def _lose(self, key: str, revision: int, holder: str = "") -> None:
         """Begin the silence of a member whose record was lost since the last call of `look`."""
-        seen, now = self._seen.get(key), self._clock()
+        seen, now = self._seen.get(key), self.clock()
         if seen is None:
-            record = Membership(holder or key, "", self._ttl_s, left=False, work=self._workload)
+            record = Membership(holder or key, "", self.ttl_s, left=False, work=self.workload)
             self._seen[key] = _Seen(record, revision, now, exists=False)
         elif seen.exists or (revision and revision != seen.revision):
             self._seen[key] = _Seen(seen.record, revision, now, exists=False)
@@ -367,7 +341,7 @@ class Group:
         return [seen for seen in self._of_same_work() if not seen.record.left]
 
     def _of_same_work(self) -> list[_Seen]:
-        return [seen for seen in self._seen.values() if self._workload.same(seen.record.work)]
+        return [seen for seen in self._seen.values() if self.workload.same(seen.record.work)]
 
     def _claiming(self) -> list[_Seen]:
         return [seen for seen in self._members() if seen.claim and self._lives(seen)]
@@ -380,7 +354,7 @@ class Group:
         claiming = self._claiming()
         named = self._named(claiming)
         for key, seen in list(self._seen.items()):
-            vanished = not seen.exists and key not in self._cache
+            vanished = not seen.exists and key not in self.cache
             if vanished and seen not in claiming and seen.record.holder not in named:
                 del self._seen[key]
 

@@ -43,25 +43,15 @@ log = get_logger(__name__)
 
 
 class ShardState(msgspec.Struct, frozen=True):
-    """The state of a process in its group, for health checks and people.
+    """The state of a process in its group, for health checks and people."""
 
-    Attributes:
-        name: the controller's name.
-        identity: the name of this process in the group.
-        members: the members that share the keys, as this process counts them; empty on standby.
-        works: whether this process has keys now.
-        moving: whether it waits until it may divide the keys among other members.
-        known: whether the last request to the store succeeded.
-        trouble: why this process does not take part; empty if nothing is wrong.
-    """
-
-    name: str
-    identity: str
-    members: tuple[str, ...]
-    works: bool
-    moving: bool
-    known: bool
-    trouble: str = ""
+    name: str  # the controller's
+    identity: str  # the name of this process in the group
+    members: tuple[str, ...]  # that share the keys, as this process counts them; empty on standby
+    works: bool  # whether this process has keys now
+    moving: bool  # whether it waits until it may divide the keys among other members
+    known: bool  # whether the last request to the store succeeded
+    trouble: str = ""  # why this process does not take part; empty if nothing is wrong
 
 
 Leases = Callable[[KvKind[Any]], Store]
@@ -161,8 +151,8 @@ class Shard(Participant):
         self._lease = lease
         self._informer: Informer[Membership] = Informer(store, store.kind)
         self._group = Group(
-            self._informer.cache,
-            record.key,
+            cache=self._informer.cache,
+            key=record.key,
             identity=record.holder,
             clock=clock,
             ttl_s=record.ttl_s,

@@ -44,26 +44,19 @@ class Quiet(Protocol):
         ...
 
 
-class Vacancy:
-    """Decides for each controller whether a lease without a trace is free.
+class Vacancy(msgspec.Struct, frozen=True):
+    """Decides for each controller whether a lease without a trace is free."""
 
-    Args:
-        stores: the system with the bucket `natsctl`.
-        leases: the bucket of leases.
-        ttl_s: the time to live of a lease.
-    """
-
-    def __init__(self, stores: Stores, leases: Quiet, *, ttl_s: float) -> None:
-        self._stores = stores
-        self._leases = leases
-        self._ttl_s = ttl_s
+    stores: Stores  # the system with the bucket `natsctl`
+    leases: Quiet
+    ttl_s: float  # the time to live of a lease
 
     async def is_vacant(self, name: str) -> bool:
         """Return whether no process can hold the lease, and record that the controller was run.
 
         Raises `StoreError` if a bucket cannot be read or written.
         """
-        store = await self._stores.open(FIRST_RUNS.part(first_run_of(name)))
+        store = await self.stores.open(FIRST_RUNS.part(first_run_of(name)))
         record = FirstRun(datetime.now(UTC).isoformat(timespec="seconds"))
         try:
             await store.create(first_run_of(name), msgspec.json.encode(record))
@@ -73,4 +66,4 @@ class Vacancy:
             log.warning("cannot record the first start of the controller", error=error)
         else:
             return True
-        return await self._leases.quiet_s() > TAKE_OVER * self._ttl_s
+        return await self.leases.quiet_s() > TAKE_OVER * self.ttl_s

@@ -35,17 +35,11 @@ class QueuedKey(msgspec.Struct, frozen=True):
 
 
 class Lanes(msgspec.Struct, frozen=True):
-    """Up to `LANE_MAX` keys of each place in the work queues.
+    """Up to `LANE_MAX` keys of each place in the work queues."""
 
-    Attributes:
-        held: the keys that workers have held the longest, the longest first.
-        ready: the keys that have been ready the longest, the longest first.
-        waiting: the keys that become ready next, the next one first.
-    """
-
-    held: list[QueuedKey] = []
-    ready: list[QueuedKey] = []
-    waiting: list[QueuedKey] = []
+    held: list[QueuedKey] = []  # the longest first
+    ready: list[QueuedKey] = []  # the longest first
+    waiting: list[QueuedKey] = []  # the next one first
 
     def limited(self, count: int) -> "Lanes":
         """Return the lanes with at most *count* keys each."""

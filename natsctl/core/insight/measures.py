@@ -19,27 +19,16 @@ LAG_S = 1.0  # how long a store may take to return its newest revision
 
 
 class CacheMeasures(msgspec.Struct, frozen=True):
-    """The measures of a cache.
+    """The measures of a cache."""
 
-    Attributes:
-        slot: the name of the cache within the controller.
-        kind: the kind of its objects.
-        synced: whether the cache has seen a complete list.
-        failure: why the cache has no watch at the moment; empty if it has one.
-        objects: the number of objects with a valid state.
-        invalid: the number of objects whose newest state is invalid.
-        revision: the revision up to which the cache shows all writes.
-        restarts: how often its watch was established again.
-    """
-
-    slot: str
+    slot: str  # the name of the cache within the controller
     kind: str
-    synced: bool
-    failure: str
-    objects: int
-    invalid: int
-    revision: int
-    restarts: int
+    synced: bool  # whether the cache has seen a complete list
+    failure: str  # why the cache has no watch at the moment; empty if it has one
+    objects: int  # the number of objects with a valid state
+    invalid: int  # the number of objects whose newest state is invalid
+    revision: int  # the revision up to which the cache shows all writes
+    restarts: int  # how often its watch was established again
 
 
 class QueueMeasures(msgspec.Struct, frozen=True):
@@ -51,23 +40,14 @@ class QueueMeasures(msgspec.Struct, frozen=True):
 
 
 class UpkeepMeasures(msgspec.Struct, frozen=True):
-    """The measures of a controller with secondaries.
+    """The measures of a controller with secondaries."""
 
-    Attributes:
-        barrier_waited_s: seconds that syncs waited for the caches to show their own last writes.
-        barrier_timeouts: how often such a wait ended with a read from the store.
-        orphans: the number of orphans in the last GC cycle.
-        refused: true if the GC cycle may not remove them.
-        undone: how often other writers changed an applied object back.
-        contested: the number of keys with objects that other writers change back repeatedly.
-    """
-
-    barrier_waited_s: float
-    barrier_timeouts: int
-    orphans: int
-    refused: bool
-    undone: int = 0
-    contested: int = 0
+    barrier_waited_s: float  # by syncs, until the caches showed their own last writes
+    barrier_timeouts: int  # how often such a wait ended with a read from the store
+    orphans: int  # the number of orphans in the last GC cycle
+    refused: bool  # true if the GC cycle may not remove them
+    undone: int = 0  # how often other writers changed an applied object back
+    contested: int = 0  # the number of keys with objects that other writers change back repeatedly
 
 
 class Measures(msgspec.Struct, frozen=True):

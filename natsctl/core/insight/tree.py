@@ -19,30 +19,17 @@ INVALID = "Invalid"
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """One object, and the objects that it owns.
+    """One object, and the objects that it owns."""
 
-    Attributes:
-        kind: its kind, as owner labels name it.
-        key: its name within its kind.
-        bucket: the bucket in NATS that stores it; empty for other objects.
-        ready: `Missing` for a primary that does not exist, `Invalid` if its newest state is
-            invalid, else the result of `natsctl.model.readiness.ready`.
-        reason: the reason for `ready`; empty if it is not known.
-        revision: the revision of the state; None if there is none.
-        created: its creation time (RFC 3339); empty if it is not known.
-        branches: the objects that it owns.
-        more: the number of further objects, which `branches` lacks.
-    """
-
-    kind: str
-    key: str
-    bucket: str = ""
-    ready: str = UNKNOWN
-    reason: str = ""
-    revision: int | None = None
-    created: str = ""
-    branches: tuple["Branch", ...] = ()
-    more: int = 0
+    kind: str  # its kind, as owner labels name it
+    key: str  # its name within its kind
+    bucket: str = ""  # the bucket in NATS that stores it; empty for other objects
+    ready: str = UNKNOWN  # as `ready` returns it, or `Missing` or `Invalid` for a primary
+    reason: str = ""  # the reason for `ready`; empty if it is not known
+    revision: int | None = None  # the revision of the state; None if there is none
+    created: str = ""  # its creation time (RFC 3339); empty if it is not known
+    branches: tuple["Branch", ...] = ()  # the objects that it owns
+    more: int = 0  # the number of further objects, which `branches` lacks
 
     @property
     def name(self) -> str:

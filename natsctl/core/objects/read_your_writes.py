@@ -8,7 +8,6 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Collection
 from contextvars import ContextVar, Token
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -56,12 +55,7 @@ class Sync(msgspec.Struct, eq=False):
         self.begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.end()
 
 

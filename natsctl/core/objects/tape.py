@@ -57,17 +57,11 @@ class DependencyRead(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordedError(msgspec.Struct, frozen=True):
-    """An error that the handler got or raised.
+    """An error that the handler got or raised."""
 
-    Attributes:
-        type: the name of its class, with the module unless it is a builtin.
-        message: its text.
-        fields: the fields of an error of natsctl, such as `deleted_at`.
-    """
-
-    type: str
+    type: str  # the name of its class, with the module unless it is a builtin
     message: str
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {}  # the fields of an error of natsctl, such as `deleted_at`
 
     @classmethod
     def of(cls, error: BaseException) -> "RecordedError":
@@ -91,15 +85,10 @@ class StoreCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordedValue(msgspec.Struct, frozen=True):
-    """The result of a call, as JSON, so that later changes of the object do not matter.
+    """The result of a call, as JSON, so that later changes of the object do not matter."""
 
-    Attributes:
-        type: the name of its class, with the module unless it is a builtin.
-        json: its value; empty if it cannot be written as JSON.
-    """
-
-    type: str
-    json: bytes
+    type: str  # the name of its class, with the module unless it is a builtin
+    json: bytes  # its value; empty if it cannot be written as JSON
 
     @classmethod
     def of(cls, value: object) -> "RecordedValue":

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from natsctl.core.pausing.quarantine import Deaths
 from natsctl.model.pause import Pause
 from natsctl.model.recorder import EventType
@@ -18,60 +20,51 @@ RecordEvent = Callable[[str, EventType, str, str], None]
 """Records an event: the key, the type, the reason and the message."""
 
 
-class PauseReports:
-    """Logs and records the pauses of one controller; a `PauseListener`.
+class PauseReports(msgspec.Struct, frozen=True, eq=False):
+    """Logs and records the pauses of one controller; a `PauseListener`."""
 
-    Args:
-        controller: the controller's name.
-        holds: returns whether this process syncs a key; only then it reports about the key.
-        event: records an event.
-    """
-
-    def __init__(
-        self, controller: str, *, holds: Callable[[str], bool], event: RecordEvent
-    ) -> None:
-        self._controller = controller
-        self._holds = holds
-        self._event = event
+    controller: str
+    holds: Callable[[str], bool]  # whether this process syncs a key; only then it reports
+    event: RecordEvent
 
     def paused(self, key: str, pause: Pause) -> None:
         """See `PauseListener.paused`."""
-        if self._holds(key):
-            log.info("a key is paused", controller=self._controller, key=key, pause=pause)
-            self._event(key, EventType.NORMAL, REASON_PAUSED, f"paused {pause}")
+        if self.holds(key):
+            log.info("a key is paused", controller=self.controller, key=key, pause=pause)
+            self.event(key, EventType.NORMAL, REASON_PAUSED, f"paused {pause}")
 
     def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:
         """See `PauseListener.resumed`."""
-        if self._holds(key):
-            log.info("a key is resumed", controller=self._controller, key=key, pending=pending)
-            self._event(key, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {pause}")
+        if self.holds(key):
+            log.info("a key is resumed", controller=self.controller, key=key, pending=pending)
+            self.event(key, EventType.NORMAL, REASON_RESUMED, f"resumed; it was paused {pause}")
 
     def died(self, key: str, deaths: Deaths, *, quarantined: bool) -> None:
         """Report that a process died while it synced the key."""
         if not quarantined:
             log.warning(
                 "a process died during a sync of the key",
-                controller=self._controller,
+                controller=self.controller,
                 key=key,
                 deaths=deaths.count,
             )
-            self._event(key, EventType.WARNING, REASON_DIED, str(deaths))
+            self.event(key, EventType.WARNING, REASON_DIED, str(deaths))
             return
         log.error(
             "a key is quarantined: it is not synced until it changes, or `natsctl resync` names it",
-            controller=self._controller,
+            controller=self.controller,
             key=key,
             deaths=deaths.count,
         )
         message = f"{deaths}: not synced until it changes, or natsctl resync {key}"
-        self._event(key, EventType.WARNING, REASON_QUARANTINED, message)
+        self.event(key, EventType.WARNING, REASON_QUARANTINED, message)
 
     def whole_changed(self, before: Pause | None, after: Pause | None) -> None:
         """Report that the whole controller was paused or resumed."""
         if after is not None:
-            log.warning("the controller is paused", controller=self._controller, pause=after)
-            self._event(WHOLE, EventType.NORMAL, REASON_PAUSED, f"paused {after}")
+            log.warning("the controller is paused", controller=self.controller, pause=after)
+            self.event(WHOLE, EventType.NORMAL, REASON_PAUSED, f"paused {after}")
         else:
-            log.info("the controller is resumed", controller=self._controller)
+            log.info("the controller is resumed", controller=self.controller)
             text = f"resumed; it was paused {before}"
-            self._event(WHOLE, EventType.NORMAL, REASON_RESUMED, text)
+            self.event(WHOLE, EventType.NORMAL, REASON_RESUMED, text)

@@ -12,19 +12,12 @@ DEATHS_MAX = 3  # in a row, after which a key is quarantined
 
 
 class Deaths(msgspec.Struct, frozen=True, kw_only=True):
-    """The deaths of processes that held a key, since a sync of the key last ended.
-
-    Attributes:
-        count: the number of deaths.
-        last: the time at which the last one was found (RFC 3339).
-        state: a digest of the desired state of the object.
-        processes: the last processes that died, so that no death counts twice.
-    """
+    """The deaths of processes that held a key, since a sync of the key last ended."""
 
     count: int
-    last: str
-    state: str
-    processes: tuple[str, ...] = ()
+    last: str  # the time at which the last one was found (RFC 3339)
+    state: str  # a digest of the desired state of the object
+    processes: tuple[str, ...] = ()  # the last processes that died, so that no death counts twice
 
     def __str__(self) -> str:
         """Return the deaths as a phrase."""

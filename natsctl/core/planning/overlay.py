@@ -19,21 +19,13 @@ State: TypeAlias = Stored | Deleted
 
 
 class PlannedState(msgspec.Struct, frozen=True):
-    """The planned state of a key.
-
-    Attributes:
-        state: the state.
-        base: the stored revision that it replaces; 0 if the key was not stored.
-        fresh: whether the object is created in the plan, so that no server has it.
-        states: the planned states so far, oldest first.
-        since: the revision of the first planned state.
-    """
+    """The planned state of a key."""
 
     state: State
-    base: int
-    fresh: bool
-    states: tuple[State, ...]
-    since: int
+    base: int  # the stored revision that it replaces; 0 if the key was not stored
+    fresh: bool  # whether the object is created in the plan, so that no server has it
+    states: tuple[State, ...]  # the planned states so far, oldest first
+    since: int  # the revision of the first planned state
 
 
 class Revisions:

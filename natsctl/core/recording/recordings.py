@@ -43,77 +43,43 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """The change that a watcher gets, or the event that a stream delivers.
 
     Both states are None for an unseen deletion, and for the event that the first list is complete.
-
-    Attributes:
-        resource_kind: the resource kind, or the name of the resource.
-        watcher: the name of the watcher or of the stream.
-        before: the object before the change.
-        after: the object after the change.
-        kind: the kind of the object; None in a replay.
     """
 
-    resource_kind: str
-    watcher: str
+    resource_kind: str  # its name, or the name of the resource
+    watcher: str  # the name of the watcher or of the stream
     before: Stored | None
     after: Stored | None
-    kind: Kind[Any] | None = None
+    kind: Kind[Any] | None = None  # the kind of the object; None in a replay
 
 
 class ReconcilerCall(msgspec.Struct, frozen=True):
-    """A call of the reconciler of a dynamic watcher.
+    """A call of the reconciler of a dynamic watcher."""
 
-    Attributes:
-        part: the name of the dynamic watcher in its program.
-        watcher: the fields of the watcher's identifier.
-        watched: those of the objects that it watched, or read from the cache, each once.
-        kind: the kind of the watcher; None in a replay.
-    """
-
-    part: str
-    watcher: dict[str, Any]
-    watched: list[dict[str, Any]]
-    kind: Kind[Any] | None = None
+    part: str  # the name of the dynamic watcher in its program
+    watcher: dict[str, Any]  # the fields of the watcher's identifier
+    watched: list[dict[str, Any]]  # of the objects that it watched, or read from the cache
+    kind: Kind[Any] | None = None  # the kind of the watcher; None in a replay
 
 
 class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A recorded sync, which refers to the objects that it read.
-
-    Attributes:
-        controller: the controller's name.
-        key: the key.
-        operation: the reason for the sync.
-        failures: the failed syncs of the key before this one.
-        started: the time of its start.
-        duration_s: its duration.
-        stored: the primary as the sync began; None if it did not exist.
-        last: the last state of a deleted primary.
-        delivery: the change or the call, if the controller is not a sync handler.
-        planning: whether the sync only planned.
-        error: the error of a failed sync; None if it succeeded.
-        frames: the code and the line of each frame of the error's traceback.
-        after_s: the delay that the handler returned.
-        notes: what the sync read, called and wrote, in order.
-        around: further objects, such as the key's secondaries, that the handler may read once the
-            failure is corrected.
-        complete: false if it was too large, and its notes were dropped.
-    """
+    """A recorded sync, which refers to the objects that it read."""
 
     controller: str
     key: str
-    operation: str
-    failures: int = 0
-    started: datetime
+    operation: str  # the reason for the sync
+    failures: int = 0  # the failed syncs of the key before this one
+    started: datetime  # the time of its start
     duration_s: float
-    stored: Stored | None
-    last: Stored | None = None
-    delivery: Delivery | ReconcilerCall | None = None
-    planning: bool = False
-    error: RecordedError | None = None
-    frames: tuple[Frame, ...] = ()
+    stored: Stored | None  # the primary as the sync began; None if it did not exist
+    last: Stored | None = None  # the last state of a deleted primary
+    delivery: Delivery | ReconcilerCall | None = None  # None for a sync handler
+    planning: bool = False  # whether the sync only planned
+    error: RecordedError | None = None  # the error of a failed sync; None if it succeeded
+    frames: tuple[Frame, ...] = ()  # the code and the line of each frame of the error's traceback
     after_s: float | None = None
-    notes: tuple[Note, ...] = ()
-    around: tuple[CacheRead, ...] = ()
-    complete: bool = True
+    notes: tuple[Note, ...] = ()  # what the sync read, called and wrote, in order
+    around: tuple[CacheRead, ...] = ()  # what a corrected handler may read
+    complete: bool = True  # false if it was too large, and its notes were dropped
 
     @property
     def failed(self) -> bool:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+import msgspec
+
 from natsctl.core.cache.informer import Informer
 from natsctl.core.recording.recordings import Delivery, ReconcilerCall
 
@@ -12,24 +14,14 @@ Begin = Callable[[Mapping[str, Informer[Any]]], None]
 """Called with the informers of the program by name, before the event is handled."""
 
 
-class Redelivery:
-    """One recorded event, which a stream or a dynamic watcher of the program delivers.
+class Redelivery(msgspec.Struct, frozen=True, eq=False):
+    """One recorded event, which a stream or a dynamic watcher of the program delivers."""
 
-    Args:
-        key: the key of the event.
-        operation: its operation.
-        delivery: the event of a stream, or the call of a reconciler.
-        begin: called when the program takes the event.
-    """
-
-    def __init__(
-        self, key: str, operation: str, delivery: Delivery | ReconcilerCall, begin: Begin
-    ) -> None:
-        self.key = key
-        self.operation = operation
-        self.delivery = delivery
-        self.begin = begin
-        self.outcome: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+    key: str
+    operation: str
+    delivery: Delivery | ReconcilerCall
+    begin: Begin
+    outcome: asyncio.Future[float | None] = msgspec.field(default_factory=asyncio.Future)
 
     def end(self, after_s: float | None, error: Exception | None) -> None:
         """Set the outcome of the event; only the first one counts."""

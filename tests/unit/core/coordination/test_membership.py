@@ -35,7 +35,12 @@ class View:
         self.revision = 0
         self.cache = Cache(KIND)
         self.group = Group(
-            self.cache, "me", identity="me", clock=lambda: self.now, ttl_s=TTL_S, workload=OURS
+            cache=self.cache,
+            key="me",
+            identity="me",
+            clock=lambda: self.now,
+            ttl_s=TTL_S,
+            workload=OURS,
         )
         for event in (Listing("1"), Listed(0)):
             self.cache.apply(event)
