@@ -4,6 +4,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
@@ -13,7 +15,6 @@ from aiohttp.typedefs import Middleware
 from natsctl.console.answers import STATUS, Problem, encoded, problem_of
 from natsctl.console.api import Console
 from natsctl.console.http.access import POLICY, ConsoleAccess
-from natsctl.console.http.files import content_of
 from natsctl.console.live import Changed, ConnectionNotice, Heartbeat, Notice
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
@@ -34,6 +35,20 @@ SIGNED_IN = '<!doctype html><link rel="icon" href="/icon.svg"><p>Signed in.</p>'
 EVENTS = {Changed: b"changed", ConnectionNotice: b"state", Heartbeat: b"ping"}
 """The names of the server-sent events."""
 
+FOLDER = Path(__file__).parents[1] / "page"
+VIEWS = ("", "keys", "key", "garbage", "members", "buckets")
+"""The first part of each URL that the page itself routes."""
+
+TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -47,10 +62,10 @@ async def serving(
     cannot listen on the address.
     """
     app = web.Application(middlewares=[_checked(access)], client_max_size=BODY_MAX)
-    app.router.add_get("/api/live", _live(console))
-    app.router.add_get("/api/recording", _recording(console))
-    app.router.add_get("/api/{name}", _answered(console))
-    app.router.add_post("/api/actions/{name}", _acted(console))
+    app.router.add_get("/api/live", partial(_follow, console))
+    app.router.add_get("/api/recording", partial(_download, console))
+    app.router.add_get("/api/{name}", partial(_answer, console))
+    app.router.add_post("/api/actions/{name}", partial(_act, console))
     app.router.add_get("/{path:.*}", _page)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=STOP_S, access_log=None)
     await runner.setup()
@@ -120,59 +135,54 @@ def _signed_in(request: web.Request, access: ConsoleAccess) -> web.Response:
 
 
 async def _page(request: web.Request) -> web.Response:
-    content, content_type = content_of(request.path)
+    """Return a file of the page; raises `NotFoundError`."""
+    names = request.path.strip("/").split("/")
+    file = FOLDER / "index.html" if names[0] in VIEWS else FOLDER.joinpath(*names)
+    if ".." in names or file.suffix not in TYPES or not file.is_file():
+        raise NotFoundError(f"the console has no page {request.path}")
+    content_type = TYPES[file.suffix]
     charset = None if content_type.startswith("image/") else "utf-8"
-    return web.Response(body=content, content_type=content_type, charset=charset, headers=POLICY)
+    return web.Response(
+        body=file.read_bytes(), content_type=content_type, charset=charset, headers=POLICY
+    )
 
 
-def _answered(console: Console) -> Handler:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return await _json(console.answer(request.match_info["name"], request.query))
-
-    return answer
+async def _answer(console: Console, request: web.Request) -> web.Response:
+    return await _json(console.answer(request.match_info["name"], request.query))
 
 
-def _acted(console: Console) -> Handler:
-    async def act(request: web.Request) -> web.Response:
-        return await _json(console.act(request.match_info["name"], await request.read()))
-
-    return act
+async def _act(console: Console, request: web.Request) -> web.Response:
+    return await _json(console.act(request.match_info["name"], await request.read()))
 
 
-def _recording(console: Console) -> Handler:
-    async def download(request: web.Request) -> web.Response:
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                name, text = await console.recording(request.query)
-        except (NatsctlError, TimeoutError) as error:
-            return _problem(problem_of(error))
-        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return web.Response(
-            body=text, content_type="application/json", headers={**POLICY, **disposition}
-        )
-
-    return download
+async def _download(console: Console, request: web.Request) -> web.Response:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            name, text = await console.recording(request.query)
+    except (NatsctlError, TimeoutError) as error:
+        return _problem(problem_of(error))
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return web.Response(
+        body=text, content_type="application/json", headers={**POLICY, **disposition}
+    )
 
 
-def _live(console: Console) -> Handler:
-    async def live(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={**POLICY, "Content-Type": "text/event-stream"})
+async def _follow(console: Console, request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={**POLICY, "Content-Type": "text/event-stream"})
 
-        async def send(notice: Notice) -> None:
-            event = EVENTS[type(notice)]
-            await response.write(b"event: %b\ndata: %b\n\n" % (event, encoded(notice)))
+    async def send(notice: Notice) -> None:
+        event = EVENTS[type(notice)]
+        await response.write(b"event: %b\ndata: %b\n\n" % (event, encoded(notice)))
 
-        try:
-            async with console.feed(request.query) as feed:
-                await response.prepare(request)
-                await console.follow(feed, request.query, send)
-        except NatsctlError as error:
-            return _problem(problem_of(error))
-        except ConnectionError:
-            pass  # the page was closed
-        return response
-
-    return live
+    try:
+        async with console.feed(request.query) as feed:
+            await response.prepare(request)
+            await console.follow(feed, request.query, send)
+    except NatsctlError as error:
+        return _problem(problem_of(error))
+    except ConnectionError:
+        pass  # the page was closed
+    return response
 
 
 async def _json(work: Awaitable[msgspec.Struct]) -> web.Response:
