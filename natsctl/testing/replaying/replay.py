@@ -19,6 +19,7 @@ from natsctl.core.recording.writing import traceback_text
 from natsctl.core.sync.calls import current_key
 from natsctl.errors import UsageError
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
+from natsctl.testing.replaying.handlers import Handle, opened
 from natsctl.testing.replaying.outcome import (
     ReplayedSync,
     Verdict,
@@ -27,7 +28,6 @@ from natsctl.testing.replaying.outcome import (
     writes_of,
 )
 from natsctl.testing.replaying.outside import finding
-from natsctl.testing.replaying.subjects import ReplaySubject, opened
 from natsctl.testing.replaying.tape import ReplayTape
 from natsctl.testing.replaying.world import World
 from natsctl.testing.reproducible import reproducible, silent
@@ -101,10 +101,10 @@ class _Replay:
     async def run(self) -> ReplayedSync:
         """Call the handler once, and compare the result with the recording."""
         with recording(self):
-            async with opened(self._controller, self._recorded, self._world) as subject:
-                return await self._sync(subject)
+            async with opened(self._controller, self._recorded, self._world) as handle:
+                return await self._sync(handle)
 
-    async def _sync(self, subject: ReplaySubject) -> ReplayedSync:
+    async def _sync(self, handle: Handle) -> ReplayedSync:
         after_s, error = None, None
         with ExitStack() as handling, _planning(self._recorded.planning):
 
@@ -114,7 +114,7 @@ class _Replay:
                 handling.enter_context(finding(self._world.found, self._world.variable))
 
             try:
-                after_s = await subject.sync(begin)
+                after_s = await handle(begin)
             except Exception as raised:
                 if not self._world.began:
                     raise

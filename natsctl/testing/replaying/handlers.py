@@ -1,9 +1,9 @@
 """Runs the controller of a recording over replaying stores, and calls its handler once."""
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -16,18 +16,15 @@ from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary
 from natsctl.core.recording.document import Recording
 from natsctl.core.recording.noted_stores import NotedManifestStores, NotedStores
-from natsctl.core.recording.recordings import Delivery
 from natsctl.core.recording.redelivery import Begin
 from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.managed.controller import ManagedController
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.replaying.program_subject import ProgramSubject
+from natsctl.testing.replaying.replayed_program import ReplayedProgram
 from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
 from natsctl.testing.replaying.world import World
 from natsctl.watchers.controller import InformerController
-
-C = TypeVar("C", bound=Hosted)
 
 CLASSES: Mapping[str, type[Any]] = {
     "controller": Controller,
@@ -37,21 +34,19 @@ CLASSES: Mapping[str, type[Any]] = {
 """The class of the controllers of each surface that has one."""
 
 
-class ReplaySubject(Protocol):
-    """A controller whose stores are open."""
+_Hosted = ControllerRuntime | ManagedController[Any] | InformerController
 
-    async def sync(self, begin: Begin) -> float | None:
-        """Call the handler once, as in the recorded sync; return the delay, or raise its error.
+Handle = Callable[[Begin], Awaitable[float | None]]
+"""Calls the handler once, as in the recorded sync; returns the delay, or raises its error.
 
-        Calls *begin* before the handler.
-        """
-        ...
+It calls `Begin` before the handler.
+"""
 
 
 @asynccontextmanager
 async def opened(
     controller: type[object], recorded: Recording, world: World
-) -> AsyncIterator[ReplaySubject]:
+) -> AsyncIterator[Handle]:
     """Make the controller of a recording, open its stores, and call `start` and `clean`.
 
     Raises `UsageError` if the controller is of another kind than the recorded one.
@@ -63,93 +58,55 @@ async def opened(
     nats, cluster = ReplayStores(world, stores), ReplayCluster(world, stores.kube)
     await _install(stores, recorded.settings)
     instance = controller()
-    hosted: Hosted
-    subject: _ControllerSubject | _ManagedSubject | _WatcherSubject
+    hosted: _Hosted
     match instance:
         case Controller():
             names = msgspec.convert(recorded.settings.get("owner_names", {}), OwnerNames)
             hosted = ControllerRuntime(instance, nats=nats, kube=cluster, owner_names=names)
-            subject = _ControllerSubject(hosted, recorded, world)
-        case ManagedController():
+        case ManagedController() | InformerController():
             instance.use(nats=nats, kube=cluster)
-            hosted, subject = instance, _ManagedSubject(instance, recorded, world)
-        case InformerController():
-            instance.use(nats=nats, kube=cluster)
-            hosted, subject = instance, _WatcherSubject(instance, recorded, world)
+            hosted = instance
         case Guest():
             instance.use(nats=NotedStores(nats), kube=NotedManifestStores(cluster))
-            yield ProgramSubject(instance, recorded, world)
+            yield ReplayedProgram(instance, recorded, world).handle
             return
         case _:
             raise UsageError(_other_kind(controller, recorded, wanted))
     async with hosted.opened():
         await hosted.complete()
-        subject.check()
+        call = _call_of(hosted, recorded, world)
+
+        async def handle(begin: Begin) -> float | None:
+            begin(hosted.informers)
+            return await call()
+
         await instance.start()
         try:
-            yield subject
+            yield handle
         finally:
             await instance.clean()
 
 
-class _Subject(ABC, Generic[C]):
-    """A controller of one surface, with its recording."""
-
-    def __init__(self, controller: C, recorded: Recording, world: World) -> None:
-        self._controller = controller
-        self._recorded = recorded
-        self._world = world
-
-    async def sync(self, begin: Begin) -> float | None:
-        """See `ReplaySubject.sync`."""
-        begin(self._controller.informers)
-        return await self._sync()
-
-    @abstractmethod
-    async def _sync(self) -> float | None:
-        """Call the handler."""
-
-
-class _ControllerSubject(_Subject[ControllerRuntime]):
-    @property
-    def _slot(self) -> str:
-        return only_primary(type(self._controller.controller)).name
-
-    def check(self) -> None:
-        if self._slot not in self._recorded.slots:
-            name = self._recorded.controller
-            raise UsageError(f"the recording of {name} has no slot {self._slot}")
-
-    async def _sync(self) -> float | None:
-        recorded, runtime = self._recorded, self._controller
-        if self._world.last is not None:
-            primary: Primary[Any] = vars(runtime.controller)[self._slot]
-            primary.deleted_states[recorded.key] = self._world.last
-        return await runtime.sync(recorded.key)
-
-
-class _ManagedSubject(_Subject[ManagedController[Any]]):
-    def check(self) -> None:
-        """The controller has one handler."""
-
-    async def _sync(self) -> float | None:
-        return await self._controller.sync(self._recorded.key, last=self._world.last)
-
-
-class _WatcherSubject(_Subject[InformerController]):
-    def check(self) -> None:
-        self._controller.check_watcher(self._delivery)
-
-    async def _sync(self) -> float | None:
-        await self._controller.deliver(self._recorded.key, self._delivery)
-        return None
-
-    @property
-    def _delivery(self) -> Delivery:
-        delivery = self._world.delivery
-        if delivery is None:
-            raise UsageError(f"the recording of {self._recorded.controller} has no change")
-        return delivery
+def _call_of(
+    hosted: _Hosted, recorded: Recording, world: World
+) -> Callable[[], Awaitable[float | None]]:
+    """Return the recorded call of a handler; raises `UsageError` if it is of another part."""
+    match hosted:
+        case ControllerRuntime():
+            slot = only_primary(type(hosted.controller)).name
+            if slot not in recorded.slots:
+                raise UsageError(f"the recording of {recorded.controller} has no slot {slot}")
+            if world.last is not None:
+                primary: Primary[Any] = vars(hosted.controller)[slot]
+                primary.deleted_states[recorded.key] = world.last
+            return partial(hosted.sync, recorded.key)
+        case ManagedController():
+            return partial(hosted.sync, recorded.key, last=world.last)
+        case InformerController():
+            if world.delivery is None:
+                raise UsageError(f"the recording of {recorded.controller} has no change")
+            hosted.check_watcher(world.delivery)
+            return partial(hosted.deliver, recorded.key, world.delivery)
 
 
 def _is_program(controller: type[object]) -> bool:

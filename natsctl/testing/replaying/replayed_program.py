@@ -14,8 +14,8 @@ from natsctl.testing.replaying.world import World
 LIMIT_S = 86_400.0  # of virtual time, for the start of the program and for the event
 
 
-class ProgramSubject:
-    """A program in a replay; a `Subject`.
+class ReplayedProgram:
+    """A program in a replay.
 
     Args:
         program: an instance of the class, with replaying stores.
@@ -28,8 +28,8 @@ class ProgramSubject:
         self._recorded = recorded
         self._world = world
 
-    async def sync(self, begin: Begin) -> float | None:
-        """See `Subject.sync`."""
+    async def handle(self, begin: Begin) -> float | None:
+        """Let the program handle the recorded event; see `Handle`."""
         recorded = self._recorded
         redelivery = Redelivery(recorded.key, recorded.operation, self._delivery(), begin)
         running = asyncio.create_task(self._run(redelivery))
