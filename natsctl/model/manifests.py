@@ -8,7 +8,7 @@ import copy
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, get_origin, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin
 
 import msgspec
 
@@ -19,9 +19,15 @@ from natsctl.model.kinds import Kind
 from natsctl.model.objects import Metadata, Object
 from natsctl.model.selectors import Selector
 
-T = TypeVar("T")
-
 Manifest = dict[str, Any]
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultedTypeVar
+
+    D = DefaultedTypeVar("D", default=Manifest)
+else:
+    D = TypeVar("D")  # Python 3.13 is the first with a default
 Propagation = Literal["Background", "Foreground", "Orphan"]
 OnImmutable = Literal["fail", "recreate"]
 
@@ -256,7 +262,6 @@ def _stored_form(manifest: Manifest) -> Manifest:
     return result
 
 
-@overload
 def kube(
     api_version: str,
     kind: str,
@@ -264,43 +269,12 @@ def kube(
     namespace: str | None = None,
     name: str | None = None,
     labels: str | Mapping[str, str] | None = None,
-    type: None = None,
+    type: type[D] | None = None,  # noqa: A002 - a public option
     metadata_only: bool = False,
     managed_fields: bool = False,
     propagation: Propagation = "Background",
     optional: bool = False,
-) -> KubeKind[Manifest]: ...
-
-
-@overload
-def kube(
-    api_version: str,
-    kind: str,
-    *,
-    namespace: str | None = None,
-    name: str | None = None,
-    labels: str | Mapping[str, str] | None = None,
-    type: type[T],
-    metadata_only: bool = False,
-    managed_fields: bool = False,
-    propagation: Propagation = "Background",
-    optional: bool = False,
-) -> KubeKind[T]: ...
-
-
-def kube(
-    api_version: str,
-    kind: str,
-    *,
-    namespace: str | None = None,
-    name: str | None = None,
-    labels: str | Mapping[str, str] | None = None,
-    type: Any = None,  # noqa: A002 - a public option
-    metadata_only: bool = False,
-    managed_fields: bool = False,
-    propagation: Propagation = "Background",
-    optional: bool = False,
-) -> KubeKind[Any]:
+) -> KubeKind[D]:
     """Declare a kind of a Kubernetes cluster, which may be a custom resource.
 
     Args:
@@ -324,7 +298,7 @@ def kube(
     Without *optional*, a controller waits for a kind that the cluster does not have. Raises
     `UsageError` if the selector or the type is invalid.
     """
-    object_type = dict[str, Any] if type is None else type
+    object_type: Any = Manifest if type is None else type
     if not issubclass(get_origin(object_type) or object_type, dict | Object):
         raise UsageError(f"{object_type.__name__} has no metadata: subclass KubeObject")
     selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})

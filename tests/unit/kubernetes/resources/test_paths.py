@@ -21,7 +21,7 @@ def resource(api_version: str, plural: str, *, namespaced: bool) -> ApiResource:
 
 def paths(api_version: str, plural: str, *, namespaced: bool) -> Paths:
     api_resource = resource(api_version, plural, namespaced=namespaced)
-    return paths_of(api_resource, kube(api_version, "Thing"))  # type: ignore[arg-type]
+    return paths_of(api_resource, kube(api_version, "Thing"))
 
 
 CONFIGS = paths("v1", "configmaps", namespaced=True)
@@ -62,4 +62,4 @@ def test_an_invalid_key_has_no_path(kind_paths: Paths, key: str) -> None:
 
 def test_a_cluster_scoped_kind_cannot_have_a_namespace() -> None:
     with pytest.raises(UsageError, match=r"cluster-scoped.*'team-a'"):
-        paths_of(resource("v1", "nodes", namespaced=False), kube("v1", "Node", namespace="team-a"))  # type: ignore[arg-type]
+        paths_of(resource("v1", "nodes", namespaced=False), kube("v1", "Node", namespace="team-a"))

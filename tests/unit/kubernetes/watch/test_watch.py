@@ -169,7 +169,7 @@ class TestListing:
     async def test_a_metadata_only_watch_keeps_only_metadata(self, wire: ScriptedWire) -> None:
         partial = {**thing("a", 3), "kind": "PartialObjectMetadata", "apiVersion": "meta/v1"}
         wire.replies += [page(9, partial, thing("b", 4, data={"x": "y"}))]
-        async with watch_of(wire, kube("v1", "Thing", metadata_only=True))() as events:  # type: ignore[arg-type]
+        async with watch_of(wire, kube("v1", "Thing", metadata_only=True))() as events:
             await take(events, 1)
             values = [await anext(events), await anext(events)]
         for event in values:
