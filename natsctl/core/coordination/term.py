@@ -64,7 +64,7 @@ class Leadership:
         self.name = name
         self.epoch: int | None = None  # of the term; None on standby
         self.assignment = NONE  # the keys of this process in the term
-        self.expected: Assignment | None = None  # with sharding, the keys of the next term
+        self.expected: Assignment | None = None  # with sharding, see `expects`
         self.sought = asyncio.Event()  # a loop is ready to work and waits for a term
         self.begun = asyncio.Event()  # a term has begun, and has not ended
         self._clock = clock
@@ -91,10 +91,11 @@ class Leadership:
             raise NotLeadingError(f"{self.name} is not led by this process: nothing is written")
 
     def expects(self, key: Hashable) -> bool:
-        """Return whether the key is still worked on, or will be assigned in the next term."""
-        if key in self._held:
-            return True
-        return not self.begun.is_set() and (self.expected is None or self.expected.has(key))
+        """Return whether the key is worked on, assigned, or likely to be assigned in the next term.
+
+        Until the loops of a term follow its assignment, the keys of the last one are expected.
+        """
+        return key in self._held or self.expected is None or self.expected.has(key)
 
     def has(self, key: Hashable) -> bool:
         """Return whether the key is assigned to this process, or still worked on here."""
@@ -121,10 +122,8 @@ class Leadership:
     def move(self, assignment: Assignment) -> None:
         """Assign these keys to this process, and no others."""
         self.assignment = assignment
-        if self.expected is not None and assignment is not NONE:
-            self.expected = assignment
         for follower in self._followers:
-            follower(assignment)
+            self._follow(follower)
 
     def step_down(self) -> None:
         """End the term: its work is cancelled, and may send writes until its time is over."""
@@ -166,11 +165,16 @@ class Leadership:
     def moving(self, follower: Callable[[Assignment], None]) -> Iterator[None]:
         """Call *follower* with the keys of this process, now and at every change."""
         self._followers = (*self._followers, follower)
-        follower(self.assignment)
+        self._follow(follower)
         try:
             yield
         finally:
             self._followers = tuple(other for other in self._followers if other is not follower)
+
+    def _follow(self, follower: Callable[[Assignment], None]) -> None:
+        follower(self.assignment)
+        if self.expected is not None and self.assignment is not NONE:
+            self.expected = self.assignment
 
     def hold(self, key: Hashable) -> None:
         """Work on the key: no other member gets it until `release`."""

@@ -211,23 +211,37 @@ async def test_a_member_expects_the_keys_of_its_next_term(leadership: Leadership
     assert not leadership.expects("b")
 
 
-@pytest.mark.parametrize("expected", [None, OnlyKeys("a")])
 async def test_a_key_that_is_not_assigned_is_not_expected_during_a_term(
-    leadership: Leadership, expected: Assignment | None
+    leadership: Leadership,
 ) -> None:
-    leadership.expected = expected
+    leadership.expected = OnlyKeys("a")
     leadership.begin(1, until=10, assignment=OnlyKeys("a"))
-    leadership.move(OnlyKeys(""))
-    assert not leadership.expects("a")
+    with leadership.moving(lambda _: None):
+        leadership.move(OnlyKeys(""))
+        assert not leadership.expects("a")
 
 
 async def test_a_key_in_work_is_expected_until_it_is_released(leadership: Leadership) -> None:
+    leadership.expected = OnlyKeys("a")
     leadership.begin(1, until=10, assignment=OnlyKeys("a"))
-    leadership.hold("a")
-    leadership.move(OnlyKeys("b"))
+    with leadership.moving(lambda _: None):
+        leadership.hold("a")
+        leadership.move(OnlyKeys("b"))
+        assert leadership.expects("a")
+        leadership.release("a")
+        assert not leadership.expects("a")
+
+
+async def test_the_keys_of_the_last_term_are_expected_until_a_loop_follows_the_next_one(
+    leadership: Leadership,
+) -> None:
+    leadership.expected = OnlyKeys("ab")
+    leadership.begin(1, until=10, assignment=OnlyKeys("a"))
     assert leadership.expects("a")
-    leadership.release("a")
-    assert not leadership.expects("a")
+    assert leadership.expects("b")
+    with leadership.moving(lambda _: None):
+        assert leadership.expects("a")
+        assert not leadership.expects("b")
 
 
 async def test_a_member_expects_the_keys_of_its_last_term_after_the_term(
@@ -235,7 +249,8 @@ async def test_a_member_expects_the_keys_of_its_last_term_after_the_term(
 ) -> None:
     leadership.expected = OnlyKeys("a")
     leadership.begin(1, until=10, assignment=OnlyKeys("b"))
-    leadership.lose()
+    with leadership.moving(lambda _: None):
+        leadership.lose()
     assert leadership.expects("b")
     assert not leadership.expects("a")
 

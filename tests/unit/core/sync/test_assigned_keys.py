@@ -15,7 +15,7 @@ from natsctl.core.sync.assigned_keys import KeyFilter
 from natsctl.core.sync.keys import KeyQueue
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.model.pause import Pause
-from natsctl.model.store import Change, Listed, WatchEvent
+from natsctl.model.store import Change, Listed, Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value
@@ -141,6 +141,31 @@ async def idle(member: Member) -> None:
 
 async def test_a_process_without_a_term_keeps_no_value(member: Member) -> None:
     assert member.values() == set()
+
+
+async def test_a_change_at_the_start_of_a_term_is_synced() -> None:
+    store = LateStore(THINGS)
+    member = Member(store)
+    member.leadership.expected = ALL
+    async with _running(member):
+        member.begin(OnlyKeys(["a"]))
+        member.informer.cache.put(Stored("a", 1, value()))  # before the loop runs again
+        await idle(member)
+        assert member.began == ["a"]
+        assert member.values() == {"a"}
+
+
+async def test_a_change_between_two_assignments_at_the_start_of_a_term_is_synced() -> None:
+    store = LateStore(THINGS)
+    member = Member(store)
+    member.leadership.expected = ALL
+    async with _running(member):
+        member.begin(OnlyKeys(["a"]))
+        member.informer.cache.put(Stored("b", 1, value()))
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        await idle(member)
+        assert member.began == ["b"]
+        assert member.values() == {"b"}
 
 
 async def test_no_key_is_synced_before_a_term(member: Member) -> None:
