@@ -245,9 +245,11 @@ class Run:
             quiet_s = quiet_s + wait_s if self._network.writes_count == before else 0.0
 
     async def _wait_idle(self, limit_s: float) -> bool:
-        """Wait until the controller is idle; return False if it is not within the time."""
-        clock = asyncio.get_running_loop().time
-        begun, quiet = clock(), 0
+        """Wait until the controller is idle; return False if it is not within the time.
+
+        A jump of the time does not count.
+        """
+        waited_s, quiet = 0.0, 0
         while quiet < CHECKS:
             _raise(self._broken)
             if self._idle:
@@ -255,10 +257,11 @@ class Run:
                 await asyncio.sleep(0)
                 continue
             quiet = 0
-            waited_s = clock() - begun
             if waited_s > limit_s or self._network.calls > CALLS_MAX:
                 return False
-            await asyncio.sleep(0.01 + waited_s / 2)
+            pause_s = 0.01 + waited_s / 2
+            await asyncio.sleep(pause_s)
+            waited_s += pause_s
         return True
 
     @property
