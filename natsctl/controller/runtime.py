@@ -8,9 +8,8 @@ the key is done, requeued after a delay, or retried with backoff.
 Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of slots here.
 """
 
-import asyncio
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,26 +23,22 @@ from natsctl.controller.sync.gc_cycles import repeat_cycles
 from natsctl.controller.sync.resync import keeps_up, resync
 from natsctl.core.coordination.installation import Installation
 from natsctl.core.coordination.term import led
-from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.insight.keyed import KeyedController
 from natsctl.core.insight.measures import Measures, UpkeepMeasures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
+from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.pausing.pause_reports import PauseReports
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import shown
-from natsctl.core.sync.counters import Counts
-from natsctl.core.sync.host import Host
-from natsctl.core.sync.keys import KeyQueue, Operation
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.sync.keys import Operation
 from natsctl.errors import NotFoundError, PausedError, UsageError, is_delay
 from natsctl.model.garbage import GarbagePlan, Removed
-from natsctl.model.recorder import EventType, Recorder
+from natsctl.model.recorder import Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
 from natsctl.telemetry.hiding import hidden
 
 
-class ControllerRuntime(Hosted):
+class ControllerRuntime(KeyedController):
     """Runs one controller until it is stopped.
 
     Args:
@@ -74,32 +69,26 @@ class ControllerRuntime(Hosted):
         self.kind = only_primary(type(controller)).kind.name  # as owner labels name it
         self.nats = nats
         self._owner_names = OwnerNames() if owner_names is None else owner_names
-        queue = Workqueue[str](pace=controller.rate_limit)
         self._barrier = Barrier(barrier_timeout_s)
-        host = Host(
-            self.name,
-            lambda: {self.name: queue},
+        self._opened: OpenController | None = None
+        super().__init__(
             start=controller.start,
             clean=controller.clean,
             stop_timeout_s=stop_timeout_s,
+            retry=controller.retry,
+            rate_limit=controller.rate_limit,
         )
-        retry, pausing = controller.retry, host.pausing
-        self._loop = SyncLoop(self._sync, queue=queue, retry=retry, pausing=pausing)
-        self._keys = KeyQueue(self._loop)
         self._opener = Opener(
             controller=controller,
             keys=self._keys,
             barrier=self._barrier,
-            history=host.history,
-            pausing=pausing,
+            history=self._host.history,
+            pausing=self._host.pausing,
             nats=nats,
             kube=kube,
             names=self._owner_names,
         )
-        self._opened: OpenController | None = None
         controller.runtime = self
-        pausing.report_to(PauseReports(self.name, holds=self.holds, event=self.event))
-        super().__init__(host)
 
     async def run(self) -> None:
         """See `Hosted.run`; `clean` has run before it returns."""
@@ -156,22 +145,6 @@ class ControllerRuntime(Hosted):
         if not is_delay(delay_s):
             raise UsageError(f"a delay is seconds, 0 or more, not {shown(delay_s)}")
         self._keys.request(key, operation, after=delay_s)
-
-    def holds(self, key: str) -> bool:
-        """See `Hosted.holds`."""
-        return self._keys.holds(key)
-
-    def hold_only(self, keys: Collection[str]) -> None:
-        """See `Hosted.hold_only`."""
-        self._keys.hold_only(keys)
-
-    def resync(self, *keys: str) -> int:
-        """See `Hosted.resync`."""
-        return self._keys.resync(self._parts.primary, keys)
-
-    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        """Record an event about *key*, for people."""
-        self._host.history.event(key, type, reason, message)
 
     def decompose_secondary(self, obj: object) -> tuple[object, str]:
         """Return the object and the key of the primary that owns it.
@@ -253,9 +226,8 @@ class ControllerRuntime(Hosted):
         owned: dict[str, list[str]] = {slot.kind.name: [] for slot in parts.secondaries}
         for slot, stored in parts.secondaries.owned(key):
             owned[slot.kind.name].append(stored.key)
-        cache = parts.primary.informer.cache
         explanation = msgspec.structs.replace(
-            explanation_of(self._host, key, cache, self._loop.queue),
+            super().explain(key),
             owned=owned,
             reads=list(parts.reads.depends_on(key)),
             contested=[hidden(text) for text in parts.secondaries.contests().get(key, [])],
@@ -272,16 +244,11 @@ class ControllerRuntime(Hosted):
 
     def status(self) -> Status:
         """See `Hosted.status`."""
-        parts = self._parts
+        contests = self._parts.secondaries.contests()
         return msgspec.structs.replace(
-            status_of(
-                self._host,
-                self.holds,
-                self._keys.count,
-                parts.secondaries.contests(),
-                syncs=self._counts(),
-            ),
-            installation=parts.installation.id,
+            super().status(),
+            contested={key: hidden("; ".join(texts)) for key, texts in contests.items()},
+            installation=self._parts.installation.id,
             garbage_held=hidden(self.garbage_held),
         )
 
@@ -289,9 +256,6 @@ class ControllerRuntime(Hosted):
         """Return the current measures, for metrics and health checks."""
         workers = self.controller.workers
         return measures_of(self._host, workers=workers, syncs=self._counts(), upkeep=self._upkeep())
-
-    def _counts(self) -> Counts:
-        return self._loop.counters.read(asyncio.get_running_loop().time())
 
     def _upkeep(self) -> UpkeepMeasures:
         opened, barrier = self._opened, self._barrier
@@ -310,6 +274,10 @@ class ControllerRuntime(Hosted):
         if self._opened is None:
             raise UsageError(f"{self.name} has not opened its stores yet: run it first")
         return self._opened
+
+    @property
+    def _primary(self) -> Primary[Any]:
+        return self._parts.primary
 
     @asynccontextmanager
     async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[OpenController]:

@@ -5,37 +5,29 @@ of a cluster, and for controllers that need nothing but the reconciler.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.insight.keyed import KeyedController
 from natsctl.core.insight.measures import Measures, measures_of
-from natsctl.core.insight.tree import Beyond, Branch, tree
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings
 from natsctl.core.sync.calls import Calls, blocking
-from natsctl.core.sync.counters import Counts
-from natsctl.core.sync.host import Host
-from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener, skips_invalid
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.sync.keys import Operation, PrimaryListener, skips_invalid
 from natsctl.core.sync.options import COUNT, POLICY, RATE, SECONDS_OR_ZERO, TEXT, check_class
 from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.pause import Pause
-from natsctl.model.recorder import EventType
 from natsctl.model.store import Change, ManifestStores, Stored, Stores
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
@@ -67,7 +59,7 @@ class _Opened(msgspec.Struct, Generic[T], frozen=True):
     reconciler: ManagedReconciler[T]
 
 
-class ManagedController(Hosted, Generic[T]):
+class ManagedController(KeyedController, Generic[T]):
     """Reconciles every object of one kind.
 
     Subclass it, set `kind`, and write `reconciler`. Class attributes are options:
@@ -98,31 +90,19 @@ class ManagedController(Hosted, Generic[T]):
     def __init__(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
         check_class(self, ManagedController, _OPTIONS, _METHODS)
         self._backends = Backends(nats=nats, kube=kube)
-        queue = Workqueue[str](pace=self.rate_limit)
         self._calls = Calls(self.name, "reconcile")
         self._opened: _Opened[T] | None = None
-        host = Host(
-            self.name,
-            lambda: {self.name: queue},
+        super().__init__(
             start=self.start,
             clean=self.clean,
             stop_timeout_s=self.stop_timeout_s,
+            retry=type(self).retry,  # an attribute of the instance would be a method
+            rate_limit=self.rate_limit,
             failed="reconciliation failed",
-        )
-        host.history.regarding, host.history.reported = self._references, True
-        # the class's attribute, since a function in it would be a method of the instance
-        retry, pausing = type(self).retry, host.pausing
-        self._loop = SyncLoop(
-            self._sync,
-            queue=queue,
-            retry=retry,
-            pausing=pausing,
             on_held_back=self._report_pause,
         )
-        self._keys = KeyQueue(self._loop)
+        self._host.history.regarding, self._host.history.reported = self._references, True
         self._loop.paused.listen(self)
-        pausing.report_to(PauseReports(self.name, holds=self.holds, event=self.event))
-        super().__init__(host)
 
     def reconciler(self, managed: Primary[T]) -> ManagedReconciler[T]:
         """Return the reconciler of these objects; `self` is a recorder for it."""
@@ -156,35 +136,6 @@ class ManagedController(Hosted, Generic[T]):
         """
         self._keys.request(key, Operation.MANUAL)
 
-    def hold_only(self, keys: Collection[str]) -> None:
-        """See `Hosted.hold_only`."""
-        self._keys.hold_only(keys)
-
-    def resync(self, *keys: str) -> int:
-        """See `Hosted.resync`."""
-        return self._keys.resync(self._parts.primary, keys)
-
-    def explain(self, key: str) -> Explanation:
-        """See `Hosted.explain`."""
-        cache = self._parts.primary.informer.cache
-        return explanation_of(self._host, key, cache, self._loop.queue)
-
-    def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
-        """See `Hosted.tree`; external resources are *beyond* its store."""
-        return tree(key, self._parts.primary.informer, beyond=beyond)
-
-    def status(self) -> Status:
-        """See `Hosted.status`."""
-        return status_of(self._host, self.holds, self._keys.count, syncs=self._counts())
-
-    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        """Record an event about the object *key*, for people."""
-        self._host.history.event(key, type, reason, message)
-
-    def holds(self, key: str) -> bool:
-        """See `Hosted.holds`."""
-        return self._keys.holds(key)
-
     @property
     def kinds(self) -> tuple[Kind[T]]:
         """The kinds that the controller works with; they determine which systems it needs."""
@@ -200,14 +151,15 @@ class ManagedController(Hosted, Generic[T]):
         syncs = None if self._opened is None else self._counts()
         return measures_of(self._host, workers=self.workers, syncs=syncs)
 
-    def _counts(self) -> Counts:
-        return self._loop.counters.read(asyncio.get_running_loop().time())
-
     @property
     def _parts(self) -> _Opened[T]:
         if self._opened is None:
             raise UsageError(f"{self.name} has not opened its store yet: run it first")
         return self._opened
+
+    @property
+    def _primary(self) -> Primary[T]:
+        return self._parts.primary
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -241,12 +193,12 @@ class ManagedController(Hosted, Generic[T]):
         deleted object.
         """
         if last is not None:
-            self._parts.primary.deleted_states[key] = last
+            self._primary.deleted_states[key] = last
         self._keys.reasons.add(key, Operation.MANUAL)
         return await self._sync(key)
 
     def _changed(self, change: Change[Any]) -> None:
-        self._keys.primary_changed(self._parts.primary, change)
+        self._keys.primary_changed(self._primary, change)
 
     def paused(self, key: str, pause: Pause) -> None:  # noqa: ARG002 - the protocol's signature
         """See `PauseListener.paused`: the status of the object shows the pause."""
@@ -260,12 +212,12 @@ class ManagedController(Hosted, Generic[T]):
 
         The reconciler would reconcile an object that is not paused, but quarantined.
         """
-        if key in self._loop.paused.pauses and key in self._parts.primary.informer.cache:
+        if key in self._loop.paused.pauses and key in self._primary.informer.cache:
             await self._calls.call(key, self._parts.reconciler.reconcile)
         return None
 
     async def _sync(self, key: str) -> float | None:
-        primary, operation = self._parts.primary, self._keys.reasons.take(key)
+        primary, operation = self._primary, self._keys.reasons.take(key)
         if skips_invalid(primary, key):
             return None
         last, stored = primary.deleted_states.get(key), primary.informer.cache.get(key)
@@ -289,7 +241,7 @@ class ManagedController(Hosted, Generic[T]):
         return asyncio.get_running_loop().time()
 
     def _references(self, key: str) -> list[Reference]:
-        kind, stored = self._parts.primary.kind, self._parts.primary.informer.cache.get(key)
+        kind, stored = self._primary.kind, self._primary.informer.cache.get(key)
         if not isinstance(kind, KubeKind) or stored is None:
             return []
         return [kind.reference(stored.value)]

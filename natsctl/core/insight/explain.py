@@ -1,8 +1,9 @@
 """Explains the state of a key, and reports the status of a controller, from memory."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import msgspec
@@ -214,14 +215,13 @@ def status_of(
     host: Host,
     has: Callable[[str], bool],
     count: Callable[[Cache[Any]], int],
-    contested: Mapping[str, Sequence[str]] = MappingProxyType({}),
     *,
     syncs: Counts | None = None,
 ) -> Status:
     """Return the status of the controller in this host.
 
-    *has* returns whether this process syncs a key, and *count* how many of the cached keys.
-    *contested* has the `contested` texts by key. *syncs* counts the unanswered changes.
+    *has* returns whether this process syncs a key, and *count* how many of the cached keys. *syncs*
+    counts the unanswered changes.
     """
     caches = [informer.cache for informer in host.primaries]
     informers, journal = host.informers.values(), host.journal
@@ -250,7 +250,6 @@ def status_of(
         quarantined={
             key: str(deaths) for key, deaths in host.pausing.quarantined().items() if has(key)
         },
-        contested={key: hidden("; ".join(texts)) for key, texts in contested.items()},
     )
 
 
@@ -269,17 +268,6 @@ def invalid_of(host: Host) -> dict[str, str]:
 
 def _combined(queues: Sequence[QueueStats]) -> QueueStats:
     """Return the statistics of several queues as if they were one."""
-    total, *others = queues
-    for stats in others:
-        total = QueueStats(
-            depth=total.depth + stats.depth,
-            waiting=total.waiting + stats.waiting,
-            held=total.held + stats.held,
-            adds=total.adds + stats.adds,
-            retries=total.retries + stats.retries,
-            latency_s=total.latency_s + stats.latency_s,
-            work_s=total.work_s + stats.work_s,
-            unfinished_s=total.unfinished_s + stats.unfinished_s,
-            longest_s=max(total.longest_s, stats.longest_s),
-        )
-    return total
+    columns = zip(*map(msgspec.structs.astuple, queues), strict=True)
+    total = QueueStats(*(reduce(add, column) for column in columns))
+    return msgspec.structs.replace(total, longest_s=max(stats.longest_s for stats in queues))
