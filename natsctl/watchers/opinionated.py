@@ -121,6 +121,9 @@ class OpinionatedWatcher:
     async def add(self, new: Snapshot[Any]) -> None:
         """See `ResourceWatcher.add`."""
         await self._note_memory(new.key)
+        own_write = self._own_writes.get(new.key)
+        if own_write is not None and new.revision < own_write.added:
+            return  # a resync began before `add_func` received a newer state
         self._forget_delivered(new)
         if new.is_going:
             await self._release(new)

@@ -135,7 +135,7 @@ async def _created(since: str, image: str) -> int:
 async def _pytest(*words: str, environ: dict[str, str]) -> tuple[int, str]:
     """Run tests in a child process, and return its status and output."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pytest", "-n0", *words),
+        *(sys.executable, "-m", "pytest", *words),
         cwd=ROOT,
         env={**os.environ, **environ},
         stdin=asyncio.subprocess.DEVNULL,

@@ -92,6 +92,18 @@ async def test_a_state_that_add_handled_causes_no_update() -> None:
     assert stage.recording.calls == ["add a two"]
 
 
+async def test_a_resync_with_a_state_before_that_of_the_add_calls_nothing() -> None:
+    stage = Stage()
+    one = await stage.put("one")
+    two = await stage.put("two")
+    await stage.watcher.add(one)
+    await stage.watcher.add(one)
+    await stage.watcher.update(one, two)
+    assert stage.recording.calls == ["add a two"]
+    await stage.watcher.add(await stage.now())
+    assert stage.recording.calls == ["add a two", "sync a two"]
+
+
 async def test_an_object_restored_before_its_deletion_is_shown_is_updated() -> None:
     stage = Stage()
     one = await stage.put("one")
