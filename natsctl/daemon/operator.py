@@ -15,7 +15,7 @@ from natsctl.core.coordination.sharding import Shard
 from natsctl.core.coordination.term_guard import TermGuard
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.program import ProgramHistory
-from natsctl.core.planning.planned import Planned, planned
+from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.core.planning.record import current_plan
 from natsctl.core.sync.calls import current_key, report_stuck
 from natsctl.daemon.settings.settings import ControllerSettings

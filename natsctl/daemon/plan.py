@@ -10,7 +10,7 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.insight.hosted import Hosted
-from natsctl.core.planning.planned import Planned, planned
+from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.core.planning.record import PlannedChange
 from natsctl.core.sync.calls import current_key
 from natsctl.daemon.operator import Guest

@@ -68,8 +68,3 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `UsageError` for a number that is out of range."""
         values = {name: getattr(self, name) for name in _OPTIONS}
         check_options("DynamicOptions", _OPTIONS, values)
-
-
-def reconcile_of(reconciler: Reconciler | Reconcile) -> Reconcile:
-    """Return the function to call for a `Reconciler` or a plain function."""
-    return reconciler.reconcile if isinstance(reconciler, Reconciler) else reconciler

@@ -20,7 +20,7 @@ from natsctl.core.sync.loop import SyncLoop
 from natsctl.dynamic.cache import Objects, named, selected
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier
 from natsctl.dynamic.noted import DYNAMIC, NotedCalls, note_read
-from natsctl.dynamic.options import DynamicOptions, Reconcile, Reconciler, reconcile_of
+from natsctl.dynamic.options import DynamicOptions, Reconcile, Reconciler
 from natsctl.dynamic.parts import Parts, object_from, objects_from
 from natsctl.dynamic.resources import Resources, ScopedGVR
 from natsctl.errors import (
@@ -84,7 +84,9 @@ class DynamicWatcher:
     ) -> None:
         self.started = asyncio.Event()
         self._options = DynamicOptions() if options is None else options
-        self._reconcile = reconcile_of(reconciler)
+        self._reconcile: Reconcile = (
+            reconciler.reconcile if isinstance(reconciler, Reconciler) else reconciler
+        )
         self._resources = Resources(kube, self._options.object_cache_options)
         self._parts = Parts(
             self._resources, nats=nats, kube=kube, metadata_only=not self._options.enable_cache

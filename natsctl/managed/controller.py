@@ -222,7 +222,8 @@ class ManagedController(KeyedController, Generic[T]):
             return None
         last, stored = primary.deleted_states.get(key), primary.informer.cache.get(key)
         history, queue = self._host.history, self._loop.queue
-        run, clock = history.begin(key, operation, stored, last=last), self._clock
+        run = history.begin(key, operation, stored, last=last)
+        clock = asyncio.get_running_loop().time
         with sync_span(self.name, log_context), run:
             try:
                 after_s = await self._calls.delay(key, self._parts.reconciler.reconcile)
@@ -235,10 +236,6 @@ class ManagedController(KeyedController, Generic[T]):
         if after_s is None and last is not None and primary.deleted_states.get(key) is last:
             del primary.deleted_states[key]
         return after_s
-
-    @staticmethod
-    def _clock() -> float:
-        return asyncio.get_running_loop().time()
 
     def _references(self, key: str) -> list[Reference]:
         kind, stored = self._primary.kind, self._primary.informer.cache.get(key)

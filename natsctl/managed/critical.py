@@ -101,13 +101,3 @@ def annotated(value: bytes, changes: dict[str, str | None]) -> bytes:
     document = documents.parse(value)
     changed = documents.merge_patch(documents.metadata_of(document), {"annotations": dict(changes)})
     return documents.render({**document, "metadata": changed})
-
-
-async def updated_by(
-    updater: CriticalAnnotationUpdater | CriticalAnnotationUpdateFn, managed: Managed[Any]
-) -> None:
-    """Store the object's annotations with an updater or a plain function."""
-    if isinstance(updater, CriticalAnnotationUpdater):
-        await updater.update_critical_annotations(managed)
-    else:
-        await updater(managed)

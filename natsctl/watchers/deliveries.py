@@ -82,7 +82,12 @@ class Deliveries:
         self._calls = Calls(
             controller, "the watcher", limit_s=timeout_s, call_name="the call", setting="timeout_s"
         )
-        self._loop = SyncLoop(self._sync, queue=self.queue, retry=_give_up, pausing=self._pausing)
+        self._loop = SyncLoop(
+            self._sync,
+            queue=self.queue,
+            retry=lambda _error, _failures: Stop(),
+            pausing=self._pausing,
+        )
         self._loop.paused.listen(self)
         if self._only is not None:
             self._loop.holdings.reset(self._only)
@@ -362,10 +367,6 @@ def _span_facts(change: ObjectChange, watcher: ResourceWatcher) -> Mapping[str, 
         "operation": change.action.value.lower(),
         "watcher": type(watcher).__name__,
     }
-
-
-def _give_up(_error: Exception, _failures: int) -> Stop:
-    return Stop()
 
 
 def _now() -> float:

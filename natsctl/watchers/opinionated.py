@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import rewrite
+from natsctl.core.objects.compare_and_set import deleted_at, rewrite
 from natsctl.core.objects.finalizers import release
 from natsctl.core.recording.outside import remembered
 from natsctl.core.sync.calls import awaitable
@@ -205,12 +205,10 @@ class OpinionatedWatcher:
 
     async def _clean_up_late(self, last: Snapshot[Any]) -> None:
         """Call `delete_func` and purge the key, if a delete marker proves the deletion."""
-        try:
-            await last.store.get(last.key)
-        except NotFoundError as missing:
-            if missing.deleted_at is not None:
-                await _call(self.delete_func, last)
-                await last.store.delete(last.key, revision=missing.deleted_at, purge=True)
+        marker = await deleted_at(last.store, last.key)
+        if marker is not None:
+            await _call(self.delete_func, last)
+            await last.store.delete(last.key, revision=marker, purge=True)
 
     async def _was_held(self, last: Snapshot[Any]) -> bool:
         """Return whether a deleted object had the finalizer before another writer replaced it."""

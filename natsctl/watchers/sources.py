@@ -27,7 +27,9 @@ class Source:
         selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
         if selector.requirements:
             kind.require_metadata()
-        self.kind, self.selector = _pushed(kind, selector)
+            if isinstance(kind, KubeKind):
+                kind, selector = kind.selected(selector), Selector()
+        self.kind, self.selector = kind, selector
         self.informer: Informer[Any]  # set by `opened`
 
     @property
@@ -91,10 +93,3 @@ class Source:
         except InvalidObjectError:  # the value is valid for its kind, but its labels are not
             return None
         return stored if self.selector.matches(labels) else None
-
-
-def _pushed(kind: Kind[Any], selector: Selector) -> tuple[Kind[Any], Selector]:
-    """Return the kind with the selector, if its store can apply it, and the remaining selector."""
-    if not isinstance(kind, KubeKind) or not selector.requirements:
-        return kind, selector
-    return kind.selected(selector), Selector()

@@ -17,7 +17,7 @@ from natsctl.cli.output.differences import write_differences
 from natsctl.cli.output.printing import TextOutput, write_json
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.objects.compare_and_set import Rewritten
-from natsctl.core.planning.planned import Planned, planned
+from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.daemon.published import published_schemas
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore

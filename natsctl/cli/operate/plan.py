@@ -13,7 +13,7 @@ from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import KeysOrAllArgument, find_daemons
 from natsctl.cli.output.plans import PlanOutput, exit_with_plan, planning_bar, write_plan
 from natsctl.cli.output.terminal import write_notice
-from natsctl.core.planning.planned import planned
+from natsctl.core.planning.planning_stores import planned
 from natsctl.core.sync.calls import current_key
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.operator import CONTROLLER_NAME

@@ -19,7 +19,7 @@ from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import is_read
-from natsctl.core.objects.compare_and_set import read
+from natsctl.core.objects.compare_and_set import deleted_at, read
 from natsctl.core.queue.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import (
@@ -269,12 +269,8 @@ class GarbageCollector:
         return suspects
 
     async def _is_deleted(self, owner: str) -> bool:
-        try:
-            await self._primary.store.get(owner)
-        except NotFoundError as error:
-            return error.deleted_at is not None
-        except InvalidKeyError:
-            pass
+        with suppress(InvalidKeyError):  # no primary can have this key
+            return await deleted_at(self._primary.store, owner) is not None
         return False
 
     def claimed(self, owner: str) -> list[tuple[Owned[Any], Stored]]:

@@ -76,7 +76,8 @@ class Opening(msgspec.Struct, frozen=True):
                 informer, self.barrier, own_writes, self.names, self.owner_kind, exists=self._exists
             )
             return OpenSlot(secondary, own_writes.see)
-        return OpenSlot(Tertiary(self._informer(store, slot.indexes), self.barrier), _ignore)
+        tertiary = Tertiary(self._informer(store, slot.indexes), self.barrier)
+        return OpenSlot(tertiary, lambda _: None)  # its changes enqueue no key
 
     @property
     def owner_kind(self) -> str:
@@ -185,7 +186,3 @@ class Opening(msgspec.Struct, frozen=True):
             on_appeared=self.listeners.appeared,
             keeping=keeping,
         )
-
-
-def _ignore(_change: Change[Any]) -> None:
-    """Enqueue no key for a change of a tertiary."""

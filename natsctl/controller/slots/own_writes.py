@@ -26,10 +26,6 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
         return (self.base, True) if self.result is None else (self.result, False)
 
 
-def _ignore(_writer: str) -> None:
-    """Ignore a write that was undone."""
-
-
 class _RunningWrites:
     """The writes of one key that have not ended, and the changes that are held back.
 
@@ -61,7 +57,7 @@ class OwnWrites:
     def __init__(
         self,
         forward: Callable[[Change[Any], str | None], None],
-        undone: Callable[[str], None] = _ignore,
+        undone: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._forward = forward
         self._undone = undone

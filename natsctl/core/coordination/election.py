@@ -2,16 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from functools import partial
 
 import msgspec
 
-from natsctl.core.coordination.lease import HeldLease, Lease
+from natsctl.core.coordination.lease import HeldLease, Lease, Vacant, always_vacant
 from natsctl.core.coordination.own_record import VOID, Workload
 from natsctl.core.coordination.participant import (
     Participant,
-    VacantByName,
-    always_vacant,
     check_ttl,
     name_taken,
     new_identity,
@@ -52,7 +49,7 @@ def elections(
     clock: Clock = steady,
     sharing: Sharing = no_members,
     installation: str = "",
-    vacant: VacantByName = always_vacant,
+    vacant: Vacant = always_vacant,
 ) -> Callable[[str, str], "Election"]:
     """Return a factory of elections, all under one identity.
 
@@ -80,7 +77,7 @@ def elections(
             ttl_s=ttl_s,
             clock=clock,
             workload=Workload(owner, installation),
-            vacant=partial(vacant, name),
+            vacant=vacant,
         )
         return Election(lease, clock=clock, sharing=sharing)
 

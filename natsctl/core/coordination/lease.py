@@ -29,8 +29,8 @@ from natsctl.model.store import Store, Stored
 
 LOOK = 0.1  # a waiting process reads the lease this often; a share of the time to live
 
-Vacant = Callable[[], Awaitable[bool]]
-"""Returns whether no process can hold a lease of which the store has no trace."""
+Vacant = Callable[[str], Awaitable[bool]]
+"""Returns whether no process can work on a controller of which the leases have no trace."""
 
 
 class Claim(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,8 +65,8 @@ class _Seen(msgspec.Struct, frozen=True):
     free_at: float
 
 
-async def always() -> bool:
-    """Return True: every lease without a trace is free."""
+async def always_vacant(_name: str) -> bool:
+    """Return True for every controller."""
     return True
 
 
@@ -103,7 +103,7 @@ class Lease(OwnRecord[Claim]):
         ttl_s: float,
         clock: Clock,
         workload: Workload = UNKNOWN_WORKLOAD,
-        vacant: Vacant = always,
+        vacant: Vacant = always_vacant,
     ) -> None:
         super().__init__(store, name, holder=holder, ttl_s=ttl_s, clock=clock, workload=workload)
         self._vacant = vacant
@@ -139,7 +139,7 @@ class Lease(OwnRecord[Claim]):
         """
         stored = await self._read()
         if self._seen is None:
-            self._first = self._first or await self._vacant()
+            self._first = self._first or await self._vacant(self.key)
             if not self._first:
                 self._note(None, 0)
         if self.wait_s > 0:

@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -29,17 +29,8 @@ log = get_logger(__name__)
 RELEASE_S = 2.0  # limit for the end of cancelled work and the release of the record
 PAUSE_S = 0.001  # the shortest wait, because clocks and timers differ by less
 
-VacantByName = Callable[[str], Awaitable[bool]]
-"""Returns whether no process can work on a controller of which the leases have no trace."""
-
-
 Work = Callable[[], Coroutine[None, None, None]]
 """Runs a controller."""
-
-
-async def always_vacant(_name: str) -> bool:
-    """Return True for every controller."""
-    return True
 
 
 def steady() -> float:

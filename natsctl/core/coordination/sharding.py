@@ -12,7 +12,7 @@ import msgspec
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.assignment import ALL
-from natsctl.core.coordination.lease import LOOK, Lease
+from natsctl.core.coordination.lease import LOOK, Lease, Vacant, always_vacant
 from natsctl.core.coordination.member_record import (
     MemberRecord,
     record_key,
@@ -24,8 +24,6 @@ from natsctl.core.coordination.own_record import RETRY, VOID, Workload
 from natsctl.core.coordination.participant import (
     RELEASE_S,
     Participant,
-    VacantByName,
-    always_vacant,
     check_ttl,
     name_taken,
     new_identity,
@@ -65,7 +63,7 @@ def shards(
     ttl_s: float,
     clock: Clock = steady,
     installation: str = "",
-    vacant: VacantByName = always_vacant,
+    vacant: Vacant = always_vacant,
     identity: str = "",
     peers: Collection[str] = (),
 ) -> Callable[[str, str], "Shard"]:
@@ -138,7 +136,7 @@ class Shard(Participant):
         lease: Lease,
         *,
         clock: Clock = steady,
-        vacant: VacantByName = always_vacant,
+        vacant: Vacant = always_vacant,
         peers: Collection[str] = (),
     ) -> None:
         super().__init__(Leadership(name, clock), record, "member record", clock=clock)

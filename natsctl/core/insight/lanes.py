@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ from natsctl.core.queue.workqueue import Held, Place, Priority, Ready, Waiting, 
 
 LANE_MAX = 20
 """Keys in each lane."""
+
+_seconds = attrgetter("s")
 
 _REASONS = {
     Priority.USER: "change",
@@ -81,7 +84,3 @@ def _described(place: Place) -> tuple[str, float, str]:
             return "ready", since, _REASONS[priority]
         case Held(since, priority):
             return "held", since, _REASONS[priority]
-
-
-def _seconds(queued: QueuedKey) -> float:
-    return queued.s

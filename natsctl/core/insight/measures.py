@@ -123,13 +123,11 @@ def _cache_measures(slot: str, informer: Informer[Any]) -> CacheMeasures:
     )
 
 
-async def lags(
-    informers: Mapping[str, Informer[Any]], *, timeout_s: float = LAG_S
-) -> dict[str, int]:
+async def lags(informers: Mapping[str, Informer[Any]]) -> dict[str, int]:
     """Return by how many revisions each cache is behind its store, by slot.
 
     Asks all stores that have a newest revision at the same time. The result lacks the slots whose
-    store does not answer within *timeout_s* seconds, and those whose cache is not synced.
+    store does not answer within `LAG_S`, and those whose cache is not synced.
     """
 
     async def lag(slot: str, informer: Informer[Any]) -> tuple[str, int] | None:
@@ -137,7 +135,7 @@ async def lags(
         if not isinstance(store, Sequenced) or not cache.synced.is_set():
             return None
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(LAG_S):
                 newest = await store.newest_revision()
         except (StoreError, TimeoutError):
             return None

@@ -39,6 +39,18 @@ async def read(store: Store, key: str) -> Stored | None:
         return None
 
 
+async def deleted_at(store: Store, key: str) -> int | None:
+    """Return the revision of the delete marker that proves that the object was deleted.
+
+    Returns None if the object exists, or was lost without a marker.
+    """
+    try:
+        await store.get(key)
+    except NotFoundError as error:
+        return error.deleted_at
+    return None
+
+
 async def rewrite(
     store: Store, key: str, change: Callable[[Stored | None], bytes], *, seen: Stored | None = None
 ) -> Rewritten:

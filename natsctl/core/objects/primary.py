@@ -11,7 +11,7 @@ import msgspec
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import is_read
-from natsctl.core.objects.compare_and_set import Written, read, rewrite
+from natsctl.core.objects.compare_and_set import Written, deleted_at, read, rewrite
 from natsctl.core.objects.finalizers import delete, release, with_finalizer
 from natsctl.core.objects.read_your_writes import Barrier, current_sync
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, UnreadError
@@ -209,15 +209,8 @@ class Primary(CacheReader[T]):
         return next((state for state in states if self.kind.valid(state.value)), None)
 
     async def deleted_at(self, key: str) -> int | None:
-        """Return the revision of the delete marker that proves that the object was deleted.
-
-        Returns None if the object exists, or was lost without a marker.
-        """
-        try:
-            await self._store.get(key)
-        except NotFoundError as error:
-            return error.deleted_at
-        return None
+        """Return the revision of the delete marker that proves the deletion, None without one."""
+        return await deleted_at(self._store, key)
 
     async def forget(self, key: str) -> None:
         """Purge a deleted object, so that no sync cleans up after it again."""

@@ -11,13 +11,13 @@ class Clock:
     """The time of day, which never runs behind the clock of the event loop."""
 
     def __init__(self) -> None:
-        self._loop_time = asyncio.get_running_loop().time
-        self._begun, self._begun_at = self._loop_time(), datetime.now(UTC)
+        self._first: tuple[float, datetime] | None = None  # both clocks at the first read
 
     def now(self) -> datetime:
         """Return the time."""
-        elapsed = timedelta(seconds=self._loop_time() - self._begun)
-        return max(datetime.now(UTC), self._begun_at + elapsed)
+        loop_s, time = asyncio.get_running_loop().time(), datetime.now(UTC)
+        first_s, first = self._first = self._first or (loop_s, time)
+        return max(time, first + timedelta(seconds=loop_s - first_s))
 
     def left_s(self, pause: Pause) -> float:
         """Return the seconds until the pause ends; infinity if it has no end."""

@@ -33,15 +33,6 @@ class PauseListener(Protocol):
         ...
 
 
-def _ignore(_key: str) -> None:
-    """Ignore that a record should be written."""
-
-
-def _always(_key: str) -> bool:
-    """Sync every key."""
-    return True
-
-
 class PausedKeys:
     """The paused keys of one sync loop.
 
@@ -52,9 +43,9 @@ class PausedKeys:
 
     def __init__(
         self,
-        on_unrecorded: Callable[[str], None] = _ignore,
+        on_unrecorded: Callable[[str], None] = lambda _: None,
         *,
-        holds: Callable[[str], bool] = _always,
+        holds: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.holds = holds
         self.pauses: dict[str, Pause] = {}  # by paused key
@@ -70,7 +61,7 @@ class PausedKeys:
         self._pending: set[str] = set()  # paused keys whose sync was held back
         self._listeners: list[PauseListener] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._clock: Clock | None = None  # made in the event loop
+        self._clock = Clock()
 
     def __len__(self) -> int:
         """Return how many paused keys this process would sync."""
@@ -244,13 +235,7 @@ class PausedKeys:
             pause = self._annotated.get(key)
         if pause is None or not pause.until:
             return pause
-        left_s = self._left_s(pause)
-        return None if left_s <= 0 else pause
-
-    def _left_s(self, pause: Pause) -> float:
-        if self._clock is None:
-            self._clock = Clock()
-        return self._clock.left_s(pause)
+        return None if self._clock.left_s(pause) <= 0 else pause
 
     def _refresh(self, key: str, *, notify: bool) -> None:
         before, after = self.pauses.get(key), self._effective(key)
@@ -259,7 +244,7 @@ class PausedKeys:
         else:
             self.pauses[key] = after
             if after.until:
-                self._wait(self._left_s(after))
+                self._wait(self._clock.left_s(after))
         self._on_unrecorded(key)
         if after is not None and before != after and notify:
             for listener in self._listeners:
@@ -283,8 +268,8 @@ class PausedKeys:
     def _end_pauses(self) -> None:
         self._timer = None
         for key in [key for key, pause in self.pauses.items() if pause.until]:
-            if self._left_s(self.pauses[key]) <= 0:
+            if self._clock.left_s(self.pauses[key]) <= 0:
                 self._refresh(key, notify=True)
-        left = [self._left_s(pause) for pause in self.pauses.values() if pause.until]
+        left = [self._clock.left_s(pause) for pause in self.pauses.values() if pause.until]
         if left:
             self._wait(min(left))

@@ -78,7 +78,7 @@ class Pausing:
         self._wake = asyncio.Event()
         self._reports: list[PauseReports] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._clock: Clock | None = None
+        self._clock = Clock()
         self._store: Store | None = None  # of the records, while they are followed
 
     def keys(self, holds: Callable[[str], bool]) -> PausedKeys:
@@ -297,8 +297,6 @@ class Pausing:
 
     def _refresh(self, *, notify: bool = True) -> None:
         """Pause or resume the whole controller, as its record demands."""
-        if self._clock is None:
-            self._clock = Clock()
         before, after = self.whole, self._record
         left_s = 0.0 if after is None else self._clock.left_s(after)
         if self._timer is not None:

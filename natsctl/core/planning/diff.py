@@ -68,23 +68,17 @@ def shown_values(
     if not _is_secret(kind):
         return _mask_pair(old, new, secret=False)
     shown = [
-        _mask_pair(
-            {
-                name: value
-                for name, value in _fields(old).items()
-                if (name in _SECRET_FIELDS) is secret
-            },
-            {
-                name: value
-                for name, value in _fields(new).items()
-                if (name in _SECRET_FIELDS) is secret
-            },
-            secret=secret,
-        )
+        _mask_pair(_part(old, secret=secret), _part(new, secret=secret), secret=secret)
         for secret in (False, True)
     ]
     joined = [{**_fields(shown[0][side]), **_fields(shown[1][side])} for side in (0, 1)]
     return None if old is None else joined[0], None if new is None else joined[1]
+
+
+def _part(value: object, *, secret: bool) -> Document:
+    """Return the fields of a Kubernetes Secret that are secret, or the others."""
+    names = _fields(value).items()
+    return {name: field for name, field in names if (name in _SECRET_FIELDS) is secret}
 
 
 def _value(kind: Kind[Any], value: bytes | None) -> object:

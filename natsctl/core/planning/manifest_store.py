@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from natsctl.core.planning.overlay import Overlay, PlannedState, State
-from natsctl.core.planning.record import PlanRecord
+from natsctl.core.planning.overlay import PlannedState, State
 from natsctl.core.planning.store import PlanningStore
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model import documents
@@ -16,7 +15,6 @@ from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Applied, Deleted, ManifestStore, Stored, WatchEvent
 from natsctl.model.times import time_text
-from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
 _IDENTITY = ("uid", "creationTimestamp")
 
@@ -31,28 +29,17 @@ class PlanningManifestStore(PlanningStore):
     """
 
     kind: KubeKind[Any]
-
-    def __init__(
-        self,
-        kind: KubeKind[Any],
-        stored: ManifestStore,
-        overlay: Overlay,
-        record: PlanRecord | None,
-        *,
-        guard: WriteGuard = UNGUARDED,
-    ) -> None:
-        super().__init__(kind, stored, overlay, record, guard=guard)
-        self._manifests = stored
+    _stored: ManifestStore
 
     async def locate(self, manifest: Document) -> str:
         """See `ManifestStore.locate`."""
-        return await self._manifests.locate(manifest)
+        return await self._stored.locate(manifest)
 
     async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`; of a planned object, nothing is known."""
         if key in self._overlay.entries:
             raise NotFoundError(f"{key} of {self.kind.name} has planned changes")
-        return await self._manifests.managed(key)
+        return await self._stored.managed(key)
 
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
@@ -71,7 +58,7 @@ class PlanningManifestStore(PlanningStore):
             fresh = planned is not None and planned.fresh
             answer = documents.parse(
                 (
-                    await self._manifests.apply(
+                    await self._stored.apply(
                         manifest, manager=manager, uid="" if fresh else uid, force=force
                     )
                 ).value
@@ -102,7 +89,7 @@ class PlanningManifestStore(PlanningStore):
             raise ConflictError(f"{key} of {self.kind.name} changed since it was read")
         planned = self._overlay.entries.get(key)
         if planned is None or not planned.fresh:
-            await self._manifests.patch_status(key, patch)
+            await self._stored.patch_status(key, patch)
         new = documents.with_status(documents.parse(current.value), patch)
         self._overlay.appliers.pop(key, None)
         return self._replace(key, current, new, planned)
@@ -131,7 +118,7 @@ class PlanningManifestStore(PlanningStore):
             own = {name: documents.metadata_of(planned).get(name) for name in _IDENTITY}
             combined = answer if alone else documents.merge_patch(planned, answer)
             return {**combined, "metadata": {**documents.metadata_of(combined), **own}}
-        stored = documents.parse((await self._manifests.get(key)).value)
+        stored = documents.parse((await self._stored.get(key)).value)
         return documents.merge_patch(planned, documents.patch_between(stored, answer))
 
     def _remove(

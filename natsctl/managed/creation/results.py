@@ -13,7 +13,6 @@ from natsctl.managed.critical import (
     RetryingCriticalAnnotationUpdater,
     annotated,
     retry_store_errors,
-    updated_by,
 )
 from natsctl.managed.names import AnnotationNames
 from natsctl.managed.objects import Managed
@@ -103,8 +102,10 @@ class Results(msgspec.Struct, eq=False, kw_only=True):
         if links is not None:
             await retry_store_errors(lambda: links.write(managed.key, managed.link))
             managed.keep_only()
-        if self.updater is not None:
-            await updated_by(self.updater, managed)
+        if isinstance(self.updater, CriticalAnnotationUpdater):
+            await self.updater.update_critical_annotations(managed)
+        elif self.updater is not None:
+            await self.updater(managed)
 
     async def _is_intent_stored(self, pending: Managed[Any]) -> bool:
         """Return whether the intent was stored and so needs its result."""

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary
-from natsctl.core.coordination.lease import Claim
+from natsctl.core.coordination.lease import Claim, Vacant, always_vacant
 from natsctl.core.coordination.membership import Membership
-from natsctl.core.coordination.participant import VacantByName, always_vacant
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
@@ -178,7 +177,7 @@ class Member:
         pause_s: float,
         again_s: float | None,
         rate: float = 1.0,
-        vacant: VacantByName = always_vacant,
+        vacant: Vacant = always_vacant,
         peers: Sequence[str] = (),
     ) -> None:
         self.who = member
@@ -262,7 +261,7 @@ class Town:
         pause_s: float = 0.5,
         again_s: float | None = 0.5,
         rate: float = 1.0,
-        vacant: VacantByName = always_vacant,
+        vacant: Vacant = always_vacant,
         peers: Sequence[str] = (),
     ) -> Member:
         """Start another process; `rate` is the speed of its clock; for the others see `shards`."""

@@ -281,7 +281,7 @@ async def test_the_first_process_does_not_wait(store: MemoryStore) -> None:
 async def test_a_missing_lease_is_waited_for_if_it_may_have_been_lost(
     store: MemoryStore,
 ) -> None:
-    async def vacant() -> bool:
+    async def vacant(_name: str) -> bool:
         return False
 
     clock = asyncio.get_running_loop().time
@@ -408,7 +408,7 @@ async def test_a_process_looks_often_at_a_free_lease(store: MemoryStore) -> None
 async def test_a_process_that_saw_the_lease_does_not_check_whether_it_was_lost(
     store: MemoryStore,
 ) -> None:
-    async def vacant() -> bool:
+    async def vacant(_name: str) -> bool:
         pytest.fail("the lease was seen")
 
     await acquired(lease(store, "one"))
