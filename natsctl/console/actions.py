@@ -51,11 +51,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The body of an action; each action uses some of the fields.
 
     Attributes:
-        controller: the name of the controller.
         bucket: the bucket of the keys, if the controller has primaries in several.
-        keys: keys of primaries.
         everything: whether the whole controller is meant.
-        reason: the reason for a pause.
         lasts: the duration of a pause, such as 2h; empty for one without an end.
         stop: whether to stop recording every sync.
         objects: the orphans to delete.

@@ -119,13 +119,8 @@ async def follow(
 ) -> None:
     """Send the notices of a view until the feed is closed, at most four times a second.
 
-    Args:
-        feed: collects the changes.
-        connection: the connection whose state is reported.
-        send: sends a notice to the page.
-        read: reads the view, whose changes are noticed every *read_s* seconds.
-        read_s: seconds between two reads.
-        listing: opens the listing of a view that shows objects.
+    *read* reads the view, whose changes are noticed every *read_s* seconds. *listing* opens the
+    listing of a view that shows objects.
     """
     async with together() as group:
         tasks = [group.create_task(_follow_connection(feed, connection), name="connection")]

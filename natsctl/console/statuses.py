@@ -38,7 +38,6 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
     """One controller, as all its daemons together report it; None is for what none of them knows.
 
     Attributes:
-        name: the controller.
         sources: where its primaries are.
         daemons: the daemons that run it, in the order of their names.
         mode: the mode of the daemon that works, the number of daemons that run alone, or of shards.

@@ -68,9 +68,7 @@ class Table(Answer, frozen=True, kw_only=True):
 
     Attributes:
         bucket: the bucket; empty for a cluster.
-        columns: the headings.
         sorts: the columns that the table can be sorted by.
-        rows: the rows of the page.
         offset: the number of rows before the page.
         total: the number of matching rows.
         keys: the number of all rows.

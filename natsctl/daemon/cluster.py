@@ -24,12 +24,8 @@ async def cluster_for(
 ) -> AsyncIterator["Kube | None"]:
     """Connect to the cluster that the controllers need, while the context lasts.
 
-    Yields None if no controller has a kind in Kubernetes.
-
-    Args:
-        controllers: the controllers.
-        options: how to connect; None forbids a connection.
-        wait: whether to wait for a cluster that does not answer.
+    Yields None if no controller has a kind in Kubernetes. With *wait*, it waits for a cluster that
+    does not answer.
 
     Raises `UsageError`, with the name of a kind, if a cluster is needed and *options* is None, and
     the errors of `connect_kube`.

@@ -22,8 +22,6 @@ class SyncNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     Attributes:
         operation: the reason for the sync.
-        started: the time of its start.
-        duration_s: its duration.
         revision: the revision of the object; None if the object did not exist.
         created: how many secondaries it created.
         updated: how many secondaries it updated.

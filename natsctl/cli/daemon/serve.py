@@ -55,17 +55,10 @@ async def run_controllers(
     ended_peers: EndedPeers,
     dry_run: bool,
 ) -> None:
-    """Run the controllers of these classes until a signal.
+    """Run the controllers of the classes at these paths until a signal.
 
-    Args:
-        paths: the classes of the controllers.
-        options: the connection to NATS.
-        settings: the settings of this process.
-        cluster: the connection to a cluster.
-        server: a private nats-server to run, if there is one.
-        place: the options of a process of a supervisor; None for a process without one.
-        ended_peers: the processes of the supervisor that have ended.
-        dry_run: plan, and write nothing.
+    *server* is a private nats-server to run. *place* is None for a process without a supervisor.
+    With *dry_run*, the controllers plan, and write nothing.
     """
     vitals = Vitals()
     limit = StopLimit(settings.controllers.stop_timeout_s)

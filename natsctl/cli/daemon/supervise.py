@@ -47,14 +47,10 @@ async def supervise(
     *,
     private: bool,
 ) -> None:
-    """Run the controllers in this many processes until a signal.
+    """Run the controllers in *count* processes until a signal.
 
-    Args:
-        effective: the settings.
-        controllers: the classes of the controllers.
-        count: the number of processes.
-        server: the private nats-server that this process runs, if there is one.
-        private: whether another process runs a private nats-server, whose URL was typed.
+    *server* is the private nats-server that this process runs. *private* is whether another process
+    runs one, whose URL was typed.
 
     Raises `typer.Exit` with the status of a process that ends all, after its error was written.
     """

@@ -18,12 +18,7 @@ from natsctl.telemetry.escaping import escaped
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """An edited object.
-
-    Attributes:
-        base: the stored object that was edited.
-        document: the edited fields.
-    """
+    """The edited fields of an object, and the stored object as it was before."""
 
     base: Stored
     document: Document

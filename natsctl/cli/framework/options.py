@@ -76,7 +76,6 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """The options of the stores of a controller.
 
     Attributes:
-        nats: the connection to NATS.
         cluster: the Kubernetes cluster; None if the settings disable it.
         owner_names: the labels that link secondaries to primaries.
     """

@@ -47,8 +47,6 @@ class LinkState(msgspec.Struct, frozen=True, rename="camel"):
     """The state of a link to an external resource.
 
     Attributes:
-        bucket: the bucket of the object.
-        key: the key of the object.
         domain: the domain of the annotations; the reconcilers of an object have different ones.
         revision: the revision of the object; 0 if the object does not exist.
         state: linked, unknown or lost.
@@ -272,10 +270,7 @@ def _state(
 ) -> Iterator[LinkState]:
     """Yield the state of a link, if there is one.
 
-    Args:
-        record: the record of the link.
-        revision: the revision of the object.
-        annotated: the link in the object's annotations; None if the object does not exist.
+    *annotated* is the link in the object's annotations; None if the object does not exist.
     """
     recorded = record.link
     state = standing(recorded, annotated)

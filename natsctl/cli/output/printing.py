@@ -72,14 +72,9 @@ def write_entries(
 ) -> None:
     """Write entries of a bucket.
 
-    Args:
-        bucket: the bucket's name.
-        messages: the entries.
-        output: the format.
-        table: writes the entries as a table; by default with the headings of `headings_of`.
-        event: the value of each entry's field `event` in JSON and YAML; empty for no such field.
-        name: the line of each entry in the format `name`.
-        columns: the columns that the kinds of the bucket declare.
+    *table* writes them as a table; by default, the table has the headings of `headings_of` and the
+    declared *columns*. *event* returns the field `event` of an entry in JSON and YAML, and *name*
+    its line in the format `name`.
     """
     match output:
         case Output.TABLE | Output.WIDE if table is not None:

@@ -24,9 +24,7 @@ class ShownValue(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         text: the value without secrets: indented JSON, or plain text; empty if it is binary.
         kind: `json`, `text` or `binary`.
-        bytes: the size of the stored value.
         omitted: the number of characters that the text lacks.
-        revision: the revision of the value.
         created: the time at which it was stored (RFC 3339).
     """
 

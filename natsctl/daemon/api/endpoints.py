@@ -63,7 +63,6 @@ class ControllerEndpoints:
         runnable: the controller. It answers `status`; a `Hosted` one answers `explain`, `tree`,
             `resync` and the verbs about recordings too, and one that makes secondaries also the
             verbs about garbage.
-        daemon: this process.
         connection: the connection through which events and times are read.
         participation: the part of this process in an elected or sharded controller.
         planner: plans keys on request; None if this process does not.

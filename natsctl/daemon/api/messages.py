@@ -42,12 +42,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     loop. The lists of invalid, failing, paused and contested keys may be cut; their counts are not.
 
     Attributes:
-        daemon: the daemon that answers.
-        invalid_count: the number of invalid primaries.
         failing_count: the number of keys whose last sync failed.
-        paused_count: the number of paused keys.
-        quarantined_count: the number of quarantined keys.
-        contested_count: the number of keys with contested objects.
         members: the daemons that share the keys; empty if the controller is not sharded.
         mode: `alone`, `leader`, `standby`, `shard 2 of 4`, `shard` while it joins, or `dry-run`;
             empty if the daemon has version 0.1.
@@ -110,7 +105,6 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     """The explanation of a key by one daemon.
 
     Attributes:
-        daemon: the daemon that answers.
         owned_more: the number of owned objects that `owned` leaves out.
         events: the recorded events about the key, oldest first.
         events_error: why the events could not be read; empty if they could.
@@ -149,15 +143,13 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request to sync keys.
 
     Attributes:
-        controller: the name of the controller.
-        daemon: the daemon that answers.
         queued: the number of keys that the daemon enqueued.
         unknown: keys of which the daemon knows no object.
         elsewhere: keys that another daemon syncs.
         invalid: the reason, by key, for some of the invalid primaries, which are not synced.
-        invalid_count: the number of invalid primaries among the requested keys.
+        invalid_count: the number of all of them among the requested keys.
         paused: the pause, by key, of some of the paused keys, which are not synced.
-        paused_count: the number of paused keys among the requested keys.
+        paused_count: the number of all of them among the requested keys.
     """
 
     controller: str
@@ -188,11 +180,9 @@ class RecordingPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the JSON text of a recording.
 
     Attributes:
-        daemon: the daemon that answers.
         started: the time of the recorded sync; RFC 3339.
         part: the number of this part, from 0.
         parts: the number of parts.
-        text: the part of the text.
     """
 
     daemon: DaemonProcess

@@ -50,7 +50,6 @@ class Peers:
     """The other daemons that run a controller.
 
     Args:
-        controller: the name of the controller.
         presence: the introduction of this daemon.
         subject: the subject on which daemons report the status of the controller.
     """

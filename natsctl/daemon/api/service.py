@@ -68,14 +68,8 @@ async def answering(
 
     The service also looks for other daemons that run the same controllers, see `Peers`.
 
-    Args:
-        connection: the connection to serve on.
-        runtimes: the controllers.
-        participations: the part of this process in each elected or sharded controller, by name.
-        histories: the history of each program, by the name of its class.
-        daemon: this process; by default `this_process()`.
-        planner: plans keys on request; without it, the daemon does not answer such requests.
-        dry_run: whether the controllers only plan.
+    *participations* and *histories* are by the name of the controller. Without a *planner*, the
+    daemon does not plan keys on request. With *dry_run*, the controllers only plan.
     """
     daemon = this_process() if daemon is None else daemon
     controllers = [

@@ -18,8 +18,6 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         action: `create`, `update` or `delete` an object, change only its `status`, or change an
             `external` resource.
-        kind: the object's kind.
-        key: the object's key.
         diff: the fields that would change; secrets are masked.
         reason: why a secondary would be deleted, if its owner does not exist.
         call: the external call: `create`, `update` or `delete`.
@@ -51,7 +49,6 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
         error: why the sync fails; empty if it succeeds.
         held_back: why the key is not synced, if it is paused or quarantined.
         after_s: seconds until the next sync that the handler requests; None if it requests none.
-        actions: the writes.
     """
 
     error: str = ""
@@ -100,7 +97,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The effects that a controller would have now.
 
     Attributes:
-        controller: the controller's name.
         summary: the counts.
         keys: the keys that change anything, fail, are held back, or ask to be synced again.
         garbage: the orphans that garbage collection would keep, with the reasons.

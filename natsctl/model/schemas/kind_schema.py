@@ -34,10 +34,8 @@ class KindSchema(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: the name of the kind, such as `Shop.shops`.
-        bucket: the bucket of its objects.
         keys: the pattern of their keys.
         version: the number of the newest version of the type; the first is 1.
-        controller: the name of the controller.
         controller_version: the `version` of the controller; empty if it has none.
         role: how the controller uses the kind.
         columns: the paths of the columns of tables, by heading.

@@ -29,11 +29,7 @@ class ReplayedSync(msgspec.Struct, frozen=True, kw_only=True):
     """The replay of a recorded sync.
 
     Attributes:
-        controller: the controller's name.
-        key: the key.
         verdict: how the replay ended.
-        recorded: the recorded outcome.
-        replayed: the outcome of the replay.
         missing: what the handler read that was not recorded.
         variables: the environment variables that it read; their values are those of this process.
         assumed: objects that were written, and are not in the recording; they counted as missing.

@@ -31,7 +31,6 @@ class ReplayTape:
     Attributes:
         assumed: the targets of writes whose states the recording does not have; the replay takes
             them as missing objects.
-        calls: the calls of stores.
     """
 
     def __init__(self, world: World) -> None:

@@ -27,7 +27,6 @@ class World:
     """The content of a recording, as a replay looks it up.
 
     Attributes:
-        recording: the recording.
         known: the first state of each object in the recording, by place and key; None if the
             object did not exist.
         later: the further states that the handler read from a cache, by slot and key.

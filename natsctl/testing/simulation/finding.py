@@ -17,14 +17,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """A property that a controller violates, with the shortest schedule that shows it.
 
     Attributes:
-        controller: the controller's name.
         seed: the seed of the run; `--seed` shows the finding again.
         property: the property that does not hold.
-        detail: the observation.
         hint: the likely cause.
         script: the steps of users, in order.
-        faults: the faults.
-        writes: the last writes.
         standby: whether a second process stands by while the first one leads.
     """
 

@@ -33,7 +33,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The controller of a simulation.
 
     Attributes:
-        name: the controller's name.
         make: makes a new instance over the stores of a process.
         primaries: the kinds whose objects are synced; documents without a bucket are of the first.
         kinds: all kinds that the controller declares, with the primaries first.
@@ -42,7 +41,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         touched: those that persons may change by hand, since each change enqueues the owner.
         cleans: whether the objects of a deleted primary are removed.
         elects: whether a standby may run beside the leader.
-        module: the module of the controller.
     """
 
     name: str

@@ -11,11 +11,9 @@ class SimulatedGroup:
     """The processes of one controller, of which one syncs at a time.
 
     Args:
-        name: the controller's name.
         make: makes a new instance of the controller.
         network: the network; if it has a lease, a second process stands by.
         stores: the stores of all processes.
-        seed: the seed of the run.
     """
 
     def __init__(

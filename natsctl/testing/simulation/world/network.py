@@ -66,8 +66,6 @@ class Network:
     """The connections of all processes of one run.
 
     Args:
-        choices: the choices of the run.
-        faults: the faults of the run.
         hurried: whether calls take no time, so that the run is as simple as possible.
         lease: decides which process leads; None if there is one process.
     """
