@@ -29,7 +29,7 @@ class Stalls(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Stall:
+class Stall(msgspec.Struct, eq=False):
     """A time in which the event loop is blocked; it ends when `over` is set.
 
     Attributes:
@@ -39,15 +39,12 @@ class Stall:
         logged: whether the begin of the stall was logged.
     """
 
-    def __init__(
-        self, controller: str, key: str, line: str, started: float, *, logged: bool = False
-    ) -> None:
-        self.controller = controller
-        self.key = key
-        self.line = line
-        self.logged = logged
-        self.over = threading.Event()
-        self.started = started
+    controller: str
+    key: str
+    line: str
+    started: float
+    logged: bool = False
+    over: threading.Event = msgspec.field(default_factory=threading.Event)
 
     @property
     def duration_s(self) -> float:

@@ -1,6 +1,7 @@
 """Finds the objects that a controller made, in stores and in external systems."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from natsctl.model.kinds import Kind
@@ -14,61 +15,49 @@ from natsctl.testing.simulation.world.stores import place_of
 JETSTREAM = "jetstream"  # the place of streams and consumers
 
 
+@dataclass(frozen=True)
 class Made:
     """The objects that the controller of a run made.
 
-    Args:
-        subject: the controller.
-        network: knows the external systems, and the kinds that the controller has opened.
-        stores: the stores of the run.
-        ignored: buckets and fields that `result` leaves out.
-        kept: buckets, and objects such as `trail/pier`, that `left` leaves out.
+    `result` leaves out the *ignored* buckets and fields. `left` leaves out the *kept* buckets, and
+    objects such as `trail/pier`.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        network: Network,
-        stores: MemoryStores,
-        ignored: Sequence[str],
-        kept: Collection[str],
-    ) -> None:
-        self._subject = subject
-        self._network = network
-        self._stores = stores
-        self._ignored = ignored
-        self._kept = kept
+    subject: Subject
+    network: Network
+    stores: MemoryStores
+    ignored: Sequence[str]
+    kept: Collection[str]
 
     def result(self) -> dict[str, object]:
         """Return the objects to compare with those of another run."""
-        result = properties.result_of(StoredObjects(self._stores), self._kinds, self._ignored)
-        for name, state in self._network.externals.items():
-            if name not in self._ignored:
+        result = properties.result_of(StoredObjects(self.stores), self._kinds, self.ignored)
+        for name, state in self.network.externals.items():
+            if name not in self.ignored:
                 result |= properties.result_of_external(name, state)
-        if JETSTREAM not in self._ignored:
-            assets = self._stores.jetstream.configurations()
+        if JETSTREAM not in self.ignored:
+            assets = self.stores.jetstream.configurations()
             result |= {f"{JETSTREAM}/{name}": config for name, config in assets.items()}
         return result
 
     def left(self) -> list[str]:
         """Return the names of all primaries, and of the objects that go with them."""
-        kept = self._kept
         named = ((place, f"{place}/{name}") for place, name in self._names())
-        return [name for place, name in named if place not in kept and name not in kept]
+        return [name for place, name in named if place not in self.kept and name not in self.kept]
 
     def _names(self) -> Iterator[tuple[str, str]]:
-        for kind in (*self._subject.primaries, *self._kinds):
-            for key in store_of(self._stores, kind).keys():  # noqa: SIM118 - a store is no dict
+        for kind in (*self.subject.primaries, *self._kinds):
+            for key in store_of(self.stores, kind).keys():  # noqa: SIM118 - a store is no dict
                 yield place_of(kind), key
-        for name, state in self._network.externals.items():
+        for name, state in self.network.externals.items():
             for resource in state.resources:
                 yield name, resource
-        for asset in self._stores.jetstream.configurations():
+        for asset in self.stores.jetstream.configurations():
             yield JETSTREAM, asset
 
     @property
     def _kinds(self) -> list[Kind[Any]]:
-        if self._subject.made is not None:
-            return list(self._subject.made)
-        places = {*map(place_of, self._subject.kinds), *OWN_BUCKETS}
-        return [kind for place, kind in sorted(self._network.opened.items()) if place not in places]
+        if self.subject.made is not None:
+            return list(self.subject.made)
+        places = {*map(place_of, self.subject.kinds), *OWN_BUCKETS}
+        return [kind for place, kind in sorted(self.network.opened.items()) if place not in places]
