@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -95,12 +94,7 @@ class Secrets:
         _registered.update()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         _registered.holders.remove(self)
         _registered.update()
 

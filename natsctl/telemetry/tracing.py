@@ -174,31 +174,26 @@ def collected_by(provider: TracerProvider) -> Iterator[None]:
 
     The default is the SDK's provider that the process has set with `set_tracer_provider`.
     """
-    with _source.replaced(provider):
+    previous, _source.known = _source.known, _tracer_of(provider)
+    try:
         yield
+    finally:
+        _source.known = previous
 
 
 class _Source:
     """The tracer of the process, as soon as the process has an SDK."""
 
     def __init__(self) -> None:
-        self._tracer: Tracer | None = None
+        self.known: Tracer | None = None
 
     def tracer(self) -> Tracer | None:
         """Return the tracer; None if nothing records spans."""
-        if self._tracer is None and SDK in sys.modules:
+        if self.known is None and SDK in sys.modules:
             provider = trace.get_tracer_provider()
             if not isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
-                self._tracer = _tracer_of(provider)  # a process never changes its provider
-        return self._tracer
-
-    @contextmanager
-    def replaced(self, provider: TracerProvider) -> Iterator[None]:
-        previous, self._tracer = self._tracer, _tracer_of(provider)
-        try:
-            yield
-        finally:
-            self._tracer = previous
+                self.known = _tracer_of(provider)  # a process never changes its provider
+        return self.known
 
 
 _source = _Source()
