@@ -1,9 +1,14 @@
 """`natsctl console`: serves a page that shows controllers and their objects."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from html import escape
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +21,6 @@ from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
 from natsctl.console.http.access import ConsoleAccess, is_loopback
-from natsctl.console.http.browser import open_in_browser
 from natsctl.console.http.server import serving
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.plan import plan
@@ -79,7 +83,7 @@ async def _serve(
                 if not is_loopback(bind):
                     write_notice(f"other machines can reach the console on {bind}, without TLS")
                 write_line(f"the console serves {url}")
-                with open_in_browser(url) if opened else nullcontext():
+                with _open_in_browser(url) if opened else nullcontext():
                     await asyncio.Event().wait()
         finally:
             await console.close()
@@ -94,3 +98,19 @@ def _planner(path: str, stores: StoreOptions) -> tuple[str, MakePlan]:
             return await plan(new, nats=nats, kube=kube, keys=keys, owner_names=stores.owner_names)
 
     return load_runnable_controller(path).name, make
+
+
+@contextmanager
+def _open_in_browser(url: str) -> Iterator[None]:
+    """Open *url* in the browser, through a file that lasts as long as the context.
+
+    Only this user can read the file. As an argument of the browser's process, the URL and its
+    token would be visible to every user of the machine.
+    """
+    with tempfile.TemporaryDirectory(prefix="natsctl-console-") as folder:
+        file = Path(folder) / "console.html"
+        file.touch(mode=0o600)
+        file.write_text(f'<meta http-equiv="refresh" content="0; url={escape(url)}">\n')
+        # a text browser ends when its user quits, so nothing waits for it
+        threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
+        yield
