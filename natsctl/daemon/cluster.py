@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def cluster_for(
-    controllers: Sequence[Controller | Runnable],
-    options: KubeOptions | None,
-    *,
-    wait: bool = False,
+    controllers: Sequence[Controller | Runnable], options: KubeOptions | None, *, wait: bool = False
 ) -> AsyncIterator["Kube | None"]:
     """Connect to the cluster that the controllers need, while the context lasts.
 

@@ -9,12 +9,7 @@ from typing import Generic, Literal, TypeVar, get_origin
 
 import msgspec
 
-from natsctl.errors import (
-    DECODE_ERRORS,
-    InvalidObjectError,
-    NewerVersionError,
-    UsageError,
-)
+from natsctl.errors import DECODE_ERRORS, InvalidObjectError, NewerVersionError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.keys import legal, matches

@@ -18,13 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from natsctl.telemetry.histogram import Distribution
 
-__all__ = [
-    "Family",
-    "Labels",
-    "MetricTable",
-    "exposition",
-    "rendered",
-]
+__all__ = ["Family", "Labels", "MetricTable", "exposition", "rendered"]
 
 T = TypeVar("T")
 

@@ -220,10 +220,7 @@ def _attributes(attributes: Attributes) -> dict[str, str | bool | int | float]:
 
 def _exception_attributes(error: Exception) -> dict[str, str]:
     """Return the attributes of an exception event, with a traceback if the error is unexpected."""
-    attributes = {
-        "exception.type": _type_name(error),
-        "exception.message": hidden(str(error)),
-    }
+    attributes = {"exception.type": _type_name(error), "exception.message": hidden(str(error))}
     if classify(error) is ErrorClass.UNEXPECTED:
         stack = "".join(traceback.format_exception(error))
         attributes["exception.stacktrace"] = hidden(stack, limit=TRACEBACK_MAX)

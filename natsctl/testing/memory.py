@@ -7,12 +7,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.errors import (
-    ConflictError,
-    InvalidKeyError,
-    NotFoundError,
-    TooLargeError,
-)
+from natsctl.errors import ConflictError, InvalidKeyError, NotFoundError, TooLargeError
 from natsctl.jetstream.bucket.codec import stream_of
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
@@ -36,11 +31,7 @@ class MemoryStore(WatchedStore[Kind[Any], "Stored | Deleted"]):
     """
 
     def __init__(
-        self,
-        kind: Kind[Any],
-        bucket: "_Bucket | None" = None,
-        *,
-        guard: WriteGuard = UNGUARDED,
+        self, kind: Kind[Any], bucket: "_Bucket | None" = None, *, guard: WriteGuard = UNGUARDED
     ) -> None:
         self._bucket = _Bucket(kind) if bucket is None else bucket
         super().__init__(kind, self._bucket, guard)

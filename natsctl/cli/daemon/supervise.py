@@ -13,12 +13,7 @@ from natsctl.cli.framework.options import typed_options
 from natsctl.daemon.embedded_server import while_it_runs
 from natsctl.daemon.observe.log_relay import LogRelay
 from natsctl.daemon.processes.child import Command
-from natsctl.daemon.processes.child_options import (
-    ChildFailed,
-    ChildOptions,
-    OnReport,
-    ReportPipe,
-)
+from natsctl.daemon.processes.child_options import ChildFailed, ChildOptions, OnReport, ReportPipe
 from natsctl.daemon.processes.combined_pages import CombinedPages
 from natsctl.daemon.processes.cores import usable_cores
 from natsctl.daemon.processes.supervisor import ProcessError, Supervisor

@@ -18,12 +18,7 @@ from natsctl.cli.documents.values import (
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument
-from natsctl.cli.objects.writing import (
-    ChangeOutputOption,
-    DryRun,
-    DryRunOption,
-    ThenPlanOption,
-)
+from natsctl.cli.objects.writing import ChangeOutputOption, DryRun, DryRunOption, ThenPlanOption
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError

@@ -17,12 +17,7 @@ from natsctl.cli.operate.find_daemon import (
     controller_name,
     find_daemons,
 )
-from natsctl.cli.operate.local import (
-    LOCAL_HINT,
-    LocalOption,
-    local_controller,
-    open_local,
-)
+from natsctl.cli.operate.local import LOCAL_HINT, LocalOption, local_controller, open_local
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
@@ -130,11 +125,7 @@ def _report_others(answers: Sequence[Queuing]) -> int:
 
 
 async def _sync_here(
-    stores: StoreOptions,
-    controller: Controller,
-    selected: Sequence[str],
-    *,
-    verbose: bool,
+    stores: StoreOptions, controller: Controller, selected: Sequence[str], *, verbose: bool
 ) -> None:
     """Sync the keys in this process, all primaries if there are none; exit with any failure."""
     if not verbose:

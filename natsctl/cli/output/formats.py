@@ -6,13 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from natsctl.cli.output.printing import (
-    Output,
-    write_entries,
-    write_json,
-    write_table,
-    write_value,
-)
+from natsctl.cli.output.printing import Output, write_entries, write_json, write_table, write_value
 from natsctl.cli.output.terminal import write_line
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.bucket import Message

@@ -25,9 +25,7 @@ class HomeScreen(OverviewScreen):
     """The first view."""
 
     main = "#controllers"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("o", "open_key", "Open key"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "open_key", "Open key")]
 
     def heading(self) -> str:
         """See `LiveScreen.heading`."""

@@ -14,12 +14,7 @@ from natsctl.core.objects.compare_and_set import read
 from natsctl.daemon.doctor.buckets import check_bucket, sound
 from natsctl.daemon.doctor.finding import CheckFinding, failed, ok, warning
 from natsctl.daemon.doctor.used_buckets import Used
-from natsctl.errors import (
-    InvalidObjectError,
-    PermissionDeniedError,
-    StoreError,
-    StoreMissingError,
-)
+from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreError, StoreMissingError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
 from natsctl.jetstream.bucket.leases import EXPIRE, LEASES, LeaseStore
 from natsctl.jetstream.bucket.store import KvStore

@@ -87,10 +87,7 @@ class Effective(msgspec.Struct, frozen=True):
 
 
 def load_settings(
-    flags: Mapping[str, str | bool | None],
-    environ: Mapping[str, str],
-    *,
-    config: str | None = None,
+    flags: Mapping[str, str | bool | None], environ: Mapping[str, str], *, config: str | None = None
 ) -> Effective:
     """Return the settings in effect.
 

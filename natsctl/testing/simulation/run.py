@@ -12,13 +12,7 @@ from natsctl.model.kinds import Kind
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation import properties
 from natsctl.testing.simulation.made import Made
-from natsctl.testing.simulation.objects import (
-    Desired,
-    StoredObjects,
-    put,
-    remove,
-    store_of,
-)
+from natsctl.testing.simulation.objects import Desired, StoredObjects, put, remove, store_of
 from natsctl.testing.simulation.programs import HostedProgram
 from natsctl.testing.simulation.properties import Property, Result, Violation
 from natsctl.testing.simulation.script import (

@@ -157,11 +157,7 @@ class Author:
         yield from self._last(choices, primaries, current)
 
     def _middle(
-        self,
-        part: str,
-        choices: Choices,
-        names: Sequence[Names],
-        current: dict[Names, int | None],
+        self, part: str, choices: Choices, names: Sequence[Names], current: dict[Names, int | None]
     ) -> Iterator[Step]:
         for number in range(choices.below(f"script/{part}/count", STEPS_MAX + 1)):
             place = f"script/{part}/{number}"

@@ -116,13 +116,7 @@ class SimulatedProcess:
     """A process that starts again after each crash, until it is stopped."""
 
     def __init__(
-        self,
-        name: str,
-        make: MakeProgram,
-        network: Network,
-        stores: MemoryStores,
-        *,
-        seed: int,
+        self, name: str, make: MakeProgram, network: Network, stores: MemoryStores, *, seed: int
     ) -> None:
         self.name = name
         self.failure = ""  # why the program ended last
@@ -202,10 +196,7 @@ class TaskFactory:
         self._count = 0
 
     def __call__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        coro: Coroutine[Any, Any, Any],
-        **options: Any,
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
     ) -> "asyncio.Task[Any]":
         """Make a task."""
         self._count += 1
