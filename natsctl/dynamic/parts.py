@@ -21,11 +21,7 @@ from natsctl.model.store import ManifestStores, Store, Stored, Stores
 class Parts:
     """Finds the objects that identifiers select.
 
-    Args:
-        resources: the kinds of the cluster.
-        nats: the buckets.
-        kube: the cluster.
-        metadata_only: watch only the metadata of objects in the cluster.
+    If *metadata_only*, only the metadata of objects in the cluster is watched.
     """
 
     def __init__(

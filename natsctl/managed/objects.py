@@ -28,13 +28,8 @@ class Managed(Generic[T]):
     `object` is the decoded stored value. `ExternalClient` documents which changes of `annotations`,
     `status` and `spec` are stored after each call.
 
-    Args:
-        kind: the kind of the object.
-        stored: the stored state.
-        names: the names of the annotations and the finalizer; equivalent names are renamed to
-            these.
-        clock: returns the present time.
-        gone: true if the object was deleted despite its finalizer; *stored* is its last state.
+    Equivalent names of annotations and the finalizer are renamed to *names*. If the object is
+    *gone*, it was deleted despite its finalizer, and *stored* is its last state.
     """
 
     def __init__(

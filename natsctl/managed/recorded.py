@@ -55,11 +55,7 @@ class ExternalAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExternalConnection(Generic[T]):
-    """The client of one reconciliation, whose calls are noted; an `ExternalClient`.
-
-    Args:
-        connecter: makes the client, and is disconnected at the end.
-    """
+    """The client of one reconciliation, whose calls are noted; an `ExternalClient`."""
 
     def __init__(self, connecter: ExternalConnectDisconnecter[T]) -> None:
         self._connecter = connecter

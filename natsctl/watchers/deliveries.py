@@ -42,12 +42,7 @@ EARLY_S = 0.001  # a timer may fire this much too early
 class Deliveries:
     """The watchers of one resource kind, in the order of their registration.
 
-    Args:
-        resource_kind: the name of the resource kind, for logs.
-        policies: the decisions after a failure.
-        history: keeps the history of the calls.
-        pausing: the pauses of the controller.
-        changes_max: the number of pending changes above which those of one object are merged.
+    If more than *changes_max* changes are pending, those of one object are merged.
     """
 
     def __init__(
@@ -55,15 +50,15 @@ class Deliveries:
         resource_kind: str,
         policies: Policies,
         *,
-        history: SyncHistory | None = None,
-        pausing: Pausing | None = None,
+        history: SyncHistory,
+        pausing: Pausing,
         changes_max: int = CHANGES_MAX,
     ) -> None:
         self.resource_kind = resource_kind
         self.registrations: tuple[Registration, ...] = ()
         self.queue = Workqueue[str]()
         self.failure: Exception | None = None  # the error that ended the deliveries
-        self._history = SyncHistory(resource_kind) if history is None else history
+        self._history = history
         self._pausing = pausing
         self._changes_max = changes_max
         self._pending: dict[str, Pending] = {}  # in the order of their `since`

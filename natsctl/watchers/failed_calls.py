@@ -46,18 +46,14 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
         return name if self.number == 1 else f"{name} {self.number}"
 
 
-class FailedCalls:
-    """The failed calls of the watchers of one resource kind.
+class FailedCalls(msgspec.Struct, frozen=True, eq=False):
+    """The failed calls of the watchers of one resource kind."""
 
-    Args:
-        resource_kind: the name of the resource kind, for logs.
-        policies: the decisions after a failure.
-    """
-
-    def __init__(self, resource_kind: str, policies: Policies) -> None:
-        self._resource_kind = resource_kind
-        self._policies = policies
-        self._logged = HandlerFailures(log, logging.WARNING)
+    resource_kind: str
+    policies: Policies
+    _logged: HandlerFailures = msgspec.field(
+        default_factory=lambda: HandlerFailures(log, logging.WARNING)
+    )
 
     def succeeded(self, change: ObjectChange, registration: Registration) -> None:
         """Note a successful call, so that the next failure is logged with its traceback."""
@@ -80,7 +76,7 @@ class FailedCalls:
         self._report(change, registration, error)
         if classify(error) is ErrorClass.PERMANENT:
             return None
-        match decide_retry(self._policies.retry, error, failures):
+        match decide_retry(self.policies.retry, error, failures):
             case Retry(None):
                 return backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S)
             case Retry(after):
@@ -92,29 +88,29 @@ class FailedCalls:
 
     def retries(self, error: Exception, failures: int) -> bool:
         """Return whether the policy retries a call that has failed so many times."""
-        return isinstance(decide_retry(self._policies.retry, error, failures), Retry)
+        return isinstance(decide_retry(self.policies.retry, error, failures), Retry)
 
     def drops(self, failed: ObjectChange, error: Exception, change: ObjectChange) -> bool:
         """Return whether *change* makes the retry of the *failed* change superfluous."""
-        if self._policies.dequeue is None:
+        if self.policies.dequeue is None:
             return True
         new_object, retry_object = change.new or change.old, failed.new or failed.old
         if new_object is None or retry_object is None:
             return False
-        return self._policies.dequeue(change.action, new_object, failed.action, retry_object, error)
+        return self.policies.dequeue(change.action, new_object, failed.action, retry_object, error)
 
     def _report(self, change: ObjectChange, registration: Registration, error: Exception) -> None:
         self._logged.failed(
             (change.key, registration),
             "a watcher failed",
             error,
-            kind=self._resource_kind,
+            kind=self.resource_kind,
             key=change.key,
             watcher=type(registration.watcher).__name__,
             action=change.action.value.lower(),
         )
-        if self._policies.error_handler is not None:
+        if self.policies.error_handler is not None:
             try:
-                self._policies.error_handler(error)
+                self.policies.error_handler(error)
             except (Exception, SystemExit):
-                log.exception("the error handler failed", kind=self._resource_kind)
+                log.exception("the error handler failed", kind=self.resource_kind)

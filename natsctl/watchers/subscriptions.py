@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.workqueue import Priority
@@ -20,50 +22,32 @@ from natsctl.watchers.sources import Source
 from natsctl.watchers.watcher import ResourceWatcher
 
 
-class ResourceKinds:
-    """The resource kinds of a controller, each with its sources and watchers.
+class ResourceKinds(msgspec.Struct, eq=False):
+    """The resource kinds of a controller, each with its sources and watchers."""
 
-    Args:
-        name: the controller's name, for errors.
-        policies: the decisions after a failure.
-        history: keeps the history of the calls.
-        pausing: the pauses of the controller.
-    """
-
-    def __init__(
-        self, name: str, policies: Policies, history: SyncHistory, pausing: Pausing | None = None
-    ) -> None:
-        self.sources: dict[str, list[Source]] = {}
-        self.deliveries: dict[str, Deliveries] = {}
-        self.opened = False  # True once every source has its informer
-        self._name = name
-        self._policies = policies
-        self._history = history
-        self._pausing = Pausing(name) if pausing is None else pausing
+    name: str  # of the controller
+    policies: Policies
+    history: SyncHistory
+    pausing: Pausing
+    sources: dict[str, list[Source]] = {}
+    deliveries: dict[str, Deliveries] = {}
+    opened: bool = False  # whether every source has its informer
 
     def add_source(self, source: Source, resource_kind: str) -> None:
-        """Deliver the changes of *source* to the watchers of *resource_kind*.
-
-        Raises `InformerAlreadyAddedError` if the resource kind has a source with the same objects,
-        and `UsageError` after the start.
-        """
+        """See `InformerController.add_informer`."""
         if self.opened:
-            raise UsageError(f"{self._name} runs: add informers before its start")
+            raise UsageError(f"{self.name} runs: add informers before its start")
         sources = self.sources.setdefault(resource_kind, [])
         if any(other.part == source.part for other in sources):
             raise InformerAlreadyAddedError(
-                f"{self._name} has an informer for exactly these objects of {source.kind.name}"
+                f"{self.name} has an informer for exactly these objects of {source.kind.name}"
             )
         sources.append(source)
 
     def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
-        """Add the watcher; once the informers run, it receives the existing objects first.
-
-        Raises `UsageError` if *watcher* is not a watcher, if *resource_kind* is empty or, once the
-        informers run, has none, and if another watcher there has the same finalizer.
-        """
+        """See `InformerController.add_watcher`."""
         if not isinstance(watcher, ResourceWatcher):
-            raise UsageError(f"{self._name}: a watcher has add, update and delete: {watcher!r}")
+            raise UsageError(f"{self.name}: a watcher has add, update and delete: {watcher!r}")
         if self.opened:
             self._check_has_informer(_name(resource_kind))
         deliveries = self.deliveries_of(resource_kind)
@@ -96,7 +80,7 @@ class ResourceKinds:
         )
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
-        """Remove the watcher once; a watcher or a resource kind that was never added is ignored."""
+        """See `InformerController.remove_watcher`; removes the watcher once."""
         deliveries = self.deliveries.get(_name(resource_kind))
         if deliveries is None:
             return
@@ -117,10 +101,10 @@ class ResourceKinds:
         """Return the deliveries of the resource kind; the first call creates them."""
         name = _name(resource_kind)
         if not name:
-            raise UsageError(f"{self._name}: a resource kind has a name")
+            raise UsageError(f"{self.name}: a resource kind has a name")
         if name not in self.deliveries:
             self.deliveries[name] = Deliveries(
-                name, self._policies, history=self._history, pausing=self._pausing
+                name, self.policies, history=self.history, pausing=self.pausing
             )
         return self.deliveries[name]
 
@@ -130,7 +114,7 @@ class ResourceKinds:
         for registration in deliveries.registrations if deliveries and self.opened else ():
             if registration.name == watcher:
                 return registration
-        raise UsageError(f"{self._name} has no watcher {watcher} of {resource_kind}")
+        raise UsageError(f"{self.name} has no watcher {watcher} of {resource_kind}")
 
     def sources_of(self, deliveries: Deliveries) -> Sequence[Source]:
         """Return the sources of the deliveries."""
@@ -160,7 +144,7 @@ class ResourceKinds:
     def check(self) -> None:
         """Raise `UsageError` if there is no source, or watchers of a resource kind have none."""
         if not self.sources:
-            raise UsageError(f"{self._name} has nothing to watch: add an informer")
+            raise UsageError(f"{self.name} has nothing to watch: add an informer")
         for name, deliveries in self.deliveries.items():
             if deliveries.registrations:
                 self._check_has_informer(name)
@@ -168,7 +152,7 @@ class ResourceKinds:
     def _check_has_informer(self, resource_kind: str) -> None:
         if resource_kind not in self.sources:
             raise UsageError(
-                f"{self._name} has watchers of {resource_kind} and no informer: "
+                f"{self.name} has watchers of {resource_kind} and no informer: "
                 f"its informers are of {', '.join(self.sources)}"
             )
 

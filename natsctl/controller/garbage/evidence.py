@@ -35,10 +35,7 @@ MEMORY: KvKind[Remembered] = kv(Remembered, bucket="natsctl", history=1, replica
 class Evidence:
     """Decides what the bucket of primaries proves; call `review` before the other methods.
 
-    Args:
-        primary: the informer of the primaries.
-        memory: the store of `MEMORY`.
-        controller: the controller's name.
+    *memory* is the store of `MEMORY`.
     """
 
     def __init__(self, primary: Informer[Any], memory: Store, controller: str) -> None:

@@ -31,10 +31,6 @@ class Reads:
     A change of an object that a sync read enqueues its key, and so does the creation of an object
     that the sync found missing. All keys that read an object or a selection share one watch.
 
-    Args:
-        backends: opens the stores of kinds.
-        enqueue: enqueues a key.
-
     Seed: stolostron kubernetes-dependency-watches v0.5.2, whose query batches are syncs here.
     """
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.controller.slots.owners import Owner, OwnerNames
@@ -13,18 +15,12 @@ from natsctl.model.manifests import Reference
 from natsctl.model.store import Change, Stored
 
 
-class Secondaries:
-    """The open secondary slots of one controller, in the order of their declaration.
+class Secondaries(msgspec.Struct, frozen=True, eq=False):
+    """The open secondary slots of one controller, in the order of their declaration."""
 
-    Args:
-        owner_kind: the primary's kind, as owner labels name it.
-        names: the labels that link secondaries to primaries.
-    """
-
-    def __init__(self, owner_kind: str, names: OwnerNames) -> None:
-        self._owner_kind = owner_kind
-        self._names = names
-        self._slots: list[Owned[Any]] = []
+    owner_kind: str  # the primary's kind, as owner labels name it
+    names: OwnerNames
+    _slots: list[Owned[Any]] = []
 
     def __iter__(self) -> Iterator[Owned[Any]]:
         return iter(self._slots)
@@ -55,7 +51,7 @@ class Secondaries:
         for secondary in self._slots:
             if secondary.kind.describes(obj):
                 metadata = secondary.kind.metadata_of(obj)
-                owner = self._names.owner(metadata)
+                owner = self.names.owner(metadata)
                 if not secondary.foreign_installation(metadata) and self._is_primary(owner):
                     return owner
         return None
@@ -108,4 +104,4 @@ class Secondaries:
         return [slot for slot in self._slots if isinstance(slot, KubeSecondary)]
 
     def _is_primary(self, owner: Owner | None) -> bool:
-        return owner is not None and owner.kind == self._owner_kind
+        return owner is not None and owner.kind == self.owner_kind

@@ -2,6 +2,8 @@
 
 import logging
 
+import msgspec
+
 from natsctl.core.cache.state import Invalid
 from natsctl.core.sync.history import SyncHistory
 from natsctl.model.garbage import UNMARKED, GarbagePlan
@@ -13,17 +15,12 @@ log = get_logger(__name__)
 REASON_INVALID = "InvalidObject"
 
 
-class SyncReports:
-    """Logs and records events about the keys of one controller, beside those of its syncs.
+class SyncReports(msgspec.Struct, eq=False):
+    """Logs and records events about the keys of one controller, beside those of its syncs."""
 
-    Args:
-        history: the history of the controller's syncs, which records the events.
-    """
-
-    def __init__(self, history: SyncHistory) -> None:
-        self._history = history
-        self._refused = ""
-        self._unmarked = 0
+    history: SyncHistory
+    _refused: str = ""  # the reason that was logged last
+    _unmarked: int = 0  # the orphans without an installation that were logged last
 
     def report(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Log a message about a key and record it as an event."""
@@ -31,18 +28,18 @@ class SyncReports:
         log.log(
             level,
             "recording an event",
-            controller=self._history.controller,
+            controller=self.history.controller,
             key=key,
             reason=reason,
             note=message,
         )
-        self._history.event(key, type, reason, message)
+        self.history.event(key, type, reason, message)
 
     def invalid(self, invalid: Invalid) -> None:
         """Record an event about an object that is skipped because it is invalid."""
         stored = invalid.stored
         message = f"revision {stored.revision} is invalid and skipped: {invalid.error}"
-        self._history.event(stored.key, EventType.WARNING, REASON_INVALID, message)
+        self.history.event(stored.key, EventType.WARNING, REASON_INVALID, message)
 
     def refused(self, plan: GarbagePlan) -> None:
         """Log why orphans are not collected, once per reason."""
@@ -54,7 +51,7 @@ class SyncReports:
             log.warning(
                 "keeping orphans that carry no installation: `natsctl gc plan` lists them, "
                 "`natsctl gc accept` assigns them to this installation",
-                controller=self._history.controller,
+                controller=self.history.controller,
                 orphans=unmarked,
             )
         self._unmarked = unmarked
@@ -62,13 +59,13 @@ class SyncReports:
     def _log_refused(self, plan: GarbagePlan) -> None:
         if not plan.orphans:
             log.warning(
-                "collecting no garbage", controller=self._history.controller, reason=plan.refused
+                "collecting no garbage", controller=self.history.controller, reason=plan.refused
             )
             return
         log.error(
             "keeping orphans: `natsctl gc plan` lists them, `natsctl gc accept` accepts the bucket "
             "as it is, `natsctl gc apply` removes them",
-            controller=self._history.controller,
+            controller=self.history.controller,
             orphans=len(plan.orphans),
             reason=plan.refused,
         )

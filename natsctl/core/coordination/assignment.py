@@ -58,9 +58,6 @@ class HeldAssignments:
 
     A key that leaves is dropped at once. A key that arrives is held only after `settle`, which the
     loop calls when its caches show what the last owner of the key wrote.
-
-    Args:
-        assignment: the settled assignment at first.
     """
 
     def __init__(self, assignment: Assignment = ALL) -> None:

@@ -67,11 +67,7 @@ def name_taken(name: str, holder: str, theirs: Workload, ours: Workload) -> str:
 class Participant(ABC):
     """Renews the record of this process, and begins and ends its terms.
 
-    Args:
-        leadership: the terms, as the loops of the controller see them.
-        own: the record of this process.
-        noun: the name of the record in logs, such as `lease`.
-        clock: see `Leadership`.
+    Logs call the record *noun*.
     """
 
     def __init__(

@@ -118,14 +118,8 @@ class Shard(Participant):
     keys after 0.85 without a renewal. A member that stops gives up its keys at once. While a leader
     is elected for the same controller, this process has no keys, and logs that.
 
-    Args:
-        name: the controller's name.
-        store: the store of the group's records.
-        record: the record of this process in the store.
-        lease: the lease of the controller's leader, which no process may hold.
-        clock: seconds that never go back.
-        vacant: see `shards`.
-        peers: see `shards`.
+    *store* has the records of the group, and *lease* is that of the controller's leader. `shards`
+    describes the other arguments.
     """
 
     def __init__(

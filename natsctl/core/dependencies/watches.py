@@ -64,12 +64,8 @@ class Cause(Enum):
 class DependencyWatch(Generic[W]):
     """The watch of one dependency, and its dependents; it runs in *group*.
 
-    Args:
-        dependency: the objects to watch.
-        open_store: returns the store of a part of a kind.
-        group: the task group of all watches.
-        enqueue: called for each dependent of a changed object.
-        on_failure: called when the watch has failed and ended.
+    It calls *enqueue* for each dependent of a changed object, and *on_failure* when it has failed
+    and ended.
     """
 
     def __init__(

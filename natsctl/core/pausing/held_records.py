@@ -44,10 +44,7 @@ def held_record(controller: str, process: str) -> str:
 class HeldRecords:
     """The records of all processes of a controller.
 
-    Args:
-        controller: the name of the controller.
-        process: the name of this process.
-        on_change: called when the record of this process has to be written.
+    Calls *on_change* when the record of this process has to be written.
     """
 
     def __init__(self, controller: str, process: str, on_change: Callable[[], None]) -> None:

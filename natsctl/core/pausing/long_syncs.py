@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.pausing.held_records import HeldRecords
 from natsctl.core.pausing.paused_keys import PausedKeys
@@ -17,25 +19,15 @@ LONG_S = 1.0
 EARLY_S = 0.001  # a timer may fire this much too early
 
 
-class LongSyncs:
-    """The keys that one sync loop has held for longer than `LONG_S` seconds.
+class LongSyncs(msgspec.Struct, eq=False):
+    """The keys that one sync loop has held for longer than `LONG_S` seconds."""
 
-    Args:
-        place: the place of the objects.
-        queue: has the held keys.
-        records: the records of held keys.
-        workers: how many keys are held at most.
-    """
-
-    def __init__(
-        self, place: str, queue: Workqueue[Any], records: HeldRecords, workers: int
-    ) -> None:
-        self._place = place
-        self._queue = queue
-        self._records = records
-        self._workers = workers
-        self._long: set[str] = set()
-        self._timer: asyncio.TimerHandle | None = None  # runs only while keys are held
+    place: str  # of the objects
+    queue: Workqueue[Any]
+    records: HeldRecords
+    workers: int
+    _long: set[str] = set()
+    _timer: asyncio.TimerHandle | None = None  # runs only while keys are held
 
     def wait(self) -> None:
         """Note that a sync begins to wait."""
@@ -46,7 +38,7 @@ class LongSyncs:
         """Note that the sync of the key, which has waited, ends."""
         if key in self._long:
             self._long.discard(key)
-            self._records.release(self._place, key)
+            self.records.release(self.place, key)
 
     def close(self) -> None:
         """Look for no more keys."""
@@ -59,11 +51,11 @@ class LongSyncs:
         for key, since in held.items():
             if key not in self._long and loop.time() - since >= LONG_S - EARLY_S:
                 self._long.add(key)
-                self._records.hold(self._place, key)
+                self.records.hold(self.place, key)
         self._timer = loop.call_later(LONG_S, self._look) if held else None
 
     def _held(self) -> Iterator[tuple[str, float]]:
-        for key, place in self._queue.places(self._workers):
+        for key, place in self.queue.places(self.workers):
             if not isinstance(place, Held):
                 return  # held keys come first
             yield str(key), place.since

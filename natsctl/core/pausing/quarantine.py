@@ -55,9 +55,7 @@ class Quarantine:
     """The deaths of the keys of one sync loop.
 
     `quarantined` has the keys that are not synced, until they change or a person requests it.
-
-    Args:
-        on_over: called with each key whose record has to be deleted.
+    *on_over* is called with each key whose record has to be deleted.
     """
 
     def __init__(self, on_over: Callable[[str], None]) -> None:

@@ -43,13 +43,7 @@ class NoRecorder:
 
 
 class _Planning(Guarded, Generic[S]):
-    """The overlays of the kinds of a system, the record of their planned writes, and the guard.
-
-    Args:
-        stores: the system.
-        record: records the planned writes of objects.
-        revisions: numbers the planned writes.
-    """
+    """The overlays of the kinds of a system, the record of their planned writes, and the guard."""
 
     def __init__(self, stores: S, record: PlanRecord, revisions: Revisions) -> None:
         self._stores = stores.guarded(DRY_RUN)

@@ -54,11 +54,8 @@ class PlanningStore:
     in the store, its planned state is dropped.
 
     Args:
-        kind: the kind.
         stored: the store below, whose writes are dry runs; None if it does not exist.
-        overlay: the planned states of the bucket.
         record: records every planned write; None for natsctl's own records.
-        guard: permits or forbids each planned write.
         reopen: returns the store below if it exists now.
     """
 

@@ -48,12 +48,8 @@ class ReadStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag=
     state: int | None = None
 
 
-class TargetStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="target"):
+class TargetStep(ReadStep, frozen=True, kw_only=True, tag_field="step", tag="target"):
     """The cached state from which a write started."""
-
-    slot: str
-    key: str
-    state: int | None = None
 
 
 class KeysStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="keys"):
@@ -157,61 +153,33 @@ class RecordedOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded sync of one key.
-
-    Attributes:
-        format: always `natsctl.io/recording`.
-        version: the version of the format.
-        natsctl: the version of natsctl that made the recording.
-        surface: the kind of the controller, see `Surface`.
-        controller: the controller's name.
-        controller_version: the version of the controller; empty if it has none.
-        place: the place of the controller's primaries.
-        key: the key.
-        operation: the reason for the sync.
-        started: the time of its start.
-        duration_s: its duration.
-        seed: the seed of the randomness in a replay.
-        planning: whether the sync only planned.
-        masked: whether secrets are masked.
-        complete: false if the sync read too much, and the steps are missing.
-        settings: the settings of the controller that matter.
-        outcome: the result.
-        slots: the kinds of the controller, by the names of their slots.
-        states: the states of objects; steps refer to them by number.
-        primary: the state of the primary as the sync began; None if it did not exist.
-        last: the last state of a deleted primary.
-        delivery: the change, if a watcher or a stream got one.
-        reconciliation: the call, if it was one of a dynamic watcher.
-        around: reads that the handler did not make, of objects near the key.
-        steps: what the handler read, called and wrote, in order.
-    """
+    """A recorded sync of one key."""
 
     format: str = FORMAT
-    version: int = VERSION
-    natsctl: str
-    surface: Surface = "controller"
+    version: int = VERSION  # of the format
+    natsctl: str  # the version that made the recording
+    surface: Surface = "controller"  # the kind of the controller
     controller: str
-    controller_version: str = ""
-    place: str
+    controller_version: str = ""  # empty if the controller has none
+    place: str  # of the controller's primaries
     key: str
-    operation: str
+    operation: str  # the reason for the sync
     started: datetime
     duration_s: float
-    seed: int
-    planning: bool = False
-    masked: bool = True
-    complete: bool = True
-    settings: dict[str, Any] = {}
+    seed: int  # the seed of the randomness in a replay
+    planning: bool = False  # whether the sync only planned
+    masked: bool = True  # whether secrets are masked
+    complete: bool = True  # false if the sync read too much, and the steps are missing
+    settings: dict[str, Any] = {}  # those that a replay needs
     outcome: RecordedOutcome
-    slots: dict[str, RecordedSlot]
-    states: tuple[RecordedState, ...] = ()
-    primary: int | None = None
-    last: int | None = None
-    delivery: RecordedDelivery | None = None
-    reconciliation: RecordedReconciliation | None = None
-    around: tuple[ReadStep, ...] = ()
-    steps: tuple[Step, ...] = ()
+    slots: dict[str, RecordedSlot]  # the kinds of the controller, by the names of their slots
+    states: tuple[RecordedState, ...] = ()  # the states of objects; steps refer to them by number
+    primary: int | None = None  # the state as the sync began; None if it did not exist
+    last: int | None = None  # the last state of a deleted primary
+    delivery: RecordedDelivery | None = None  # the change, if a watcher or a stream got one
+    reconciliation: RecordedReconciliation | None = None  # the call of a dynamic watcher
+    around: tuple[ReadStep, ...] = ()  # of objects near the key, not by the handler
+    steps: tuple[Step, ...] = ()  # what the handler read, called and wrote, in order
 
     @property
     def part(self) -> str:

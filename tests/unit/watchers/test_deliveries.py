@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.queue.retry import give_up_after
 from natsctl.core.queue.workqueue import Priority
+from natsctl.core.sync.history import SyncHistory
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers.deliveries import Deliveries
@@ -42,7 +44,11 @@ def recording() -> RecordingWatcher:
 
 def bounded(recording: RecordingWatcher, changes_max: int) -> Deliveries:
     deliveries = Deliveries(
-        "sites", Policies(None, give_up_after(0), None), changes_max=changes_max
+        "sites",
+        Policies(None, give_up_after(0), None),
+        history=SyncHistory("sites"),
+        pausing=Pausing("sites"),
+        changes_max=changes_max,
     )
     deliveries.registrations = (Registration(recording),)
     return deliveries
