@@ -127,6 +127,17 @@ async def test_the_connection_returns_after_a_restart_of_the_server(
         assert connection.losses == 1
 
 
+async def test_a_bounded_wait_for_the_connection_ends_with_an_error_that_names_the_server(
+    nats_server: NatsServer,
+) -> None:
+    options = NatsOptions(servers=(nats_server.url,), connect_timeout_s=2.0)
+    async with connect(options) as connection:
+        nats_server.kill()
+        await eventually(lambda: not connection.connected)
+        with pytest.raises(StoreError, match=f"not connected to NATS at {nats_server.url}: "):
+            await connection.wait_connected(forever=False)
+
+
 async def test_on_lost_is_called_for_every_loss(nats_server: NatsServer) -> None:
     errors: list[str] = []
     async with connect(nats_server.url) as connection:

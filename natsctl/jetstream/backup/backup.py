@@ -84,7 +84,7 @@ async def back_up(bucket: Bucket, file: BinaryIO, step: Step) -> BackupResult:
 async def _back_up(bucket: Bucket, archive: ArchiveWriter, step: Step) -> BackupResult:
     store = BucketStore(bucket)
     illegal: dict[str, None] = {}
-    async with store.watch() as events:
+    async with store.read() as events:
         async for event in events:
             match event:
                 case Applied(stored):
@@ -134,7 +134,7 @@ async def make_bucket(connection: Connection, name: str, options: Mapping[str, o
 
 async def is_empty(bucket: Bucket) -> bool:
     """Return whether the bucket has no value; delete markers do not count."""
-    async with BucketStore(bucket).watch() as events:
+    async with BucketStore(bucket).read() as events:
         async for event in events:
             match event:
                 case Applied():
@@ -164,6 +164,8 @@ async def restore(
         except StoreTimeoutError:
             raise
         except NatsctlError as error:
+            if not bucket.connection.connected:
+                raise
             done.failures[entry.key] = error
         else:
             done.counts[outcome] += 1
@@ -190,7 +192,7 @@ async def verify(bucket: Bucket, written: dict[str, tuple[int, bytes]], step: St
 async def _verify(
     bucket: Bucket, written: dict[str, tuple[int, bytes]], wrong: list[str], step: Step
 ) -> list[str]:
-    async with BucketStore(bucket).watch() as events:
+    async with BucketStore(bucket).read() as events:
         async for event in events:
             match event:
                 case Applied(stored) if stored.key in written:

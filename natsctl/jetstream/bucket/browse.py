@@ -84,6 +84,10 @@ class BucketStore(KvStore):
         """See `Store.watch`."""
         return self._dated(shown)
 
+    def read(self) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """Watch to read the bucket once: a connection that does not return is a `StoreError`."""
+        return self._dated(forever=False)
+
     def dated(self, stored: Stored) -> Message:
         """Return *stored* as a message, with the time at which a watch saw it written, if any."""
         ns = self._times.get(stored.key)
@@ -105,7 +109,7 @@ class BucketStore(KvStore):
     async def _listing(self) -> list[Message]:
         values: dict[str, Stored] = {}
         illegal: dict[str, None] = {}
-        async with self.watch() as events:
+        async with self.read() as events:
             async for event in events:
                 match event:
                     case IllegalKey(key, _, exists):
@@ -141,7 +145,7 @@ def _nothing() -> None:
 async def repeated(read: Callable[[], Awaitable[T]], restart: Callable[[], None] = _nothing) -> T:
     """Return the result of *read*; if its watch breaks, call *restart* and read again.
 
-    Raises `WatchBrokenError` if `ATTEMPTS` watches break.
+    Raises `WatchBrokenError` if `ATTEMPTS` watches break, and each other `StoreError` of *read*.
     """
     for _ in range(ATTEMPTS - 1):
         try:

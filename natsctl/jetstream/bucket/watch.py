@@ -55,15 +55,16 @@ class KvWatch:
 
     @asynccontextmanager
     async def __call__(
-        self, shown: Collection[str] | None = None
+        self, shown: Collection[str] | None = None, *, forever: bool = True
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """Establish the watch; leaving the context deletes the consumer. See `Store.watch`.
 
-        Waits for the connection. The events end with `WatchBrokenError` after a gap, a silence,
-        a lost connection or a server's refusal.
+        Waits for the connection; unless *forever*, raises `StoreError` after the time that a
+        connection may take. The events end with `WatchBrokenError` after a gap, a silence, a lost
+        connection or a server's refusal.
         """
-        await self._bucket.connection.wait_connected()
-        await self._bucket.watched_over.wait_connected()
+        await self._bucket.connection.wait_connected(forever=forever)
+        await self._bucket.watched_over.wait_connected(forever=forever)
         async with self._consumers.cleared():
             before = await hedged(self._bucket.state, every_s=AGAIN_S)
             newest = await hedged(self._newest, every_s=AGAIN_S + self._bucket.busy_s)

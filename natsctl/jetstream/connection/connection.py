@@ -218,12 +218,19 @@ class Connection:
             self._state, connected=self.connected, since_s=self._clock() - self._since
         )
 
-    async def wait_connected(self) -> None:
-        """Wait until the connection is up; raises `StoreError` after `close`."""
+    async def wait_connected(self, *, forever: bool = True) -> None:
+        """Wait until the connection is up; raises `StoreError` after `close`.
+
+        Unless *forever*, raises `StoreError` after `connect_timeout_s`.
+        """
         self._notice_loss()
         if self._reconnecting is None and not self._closed:
             self._reconnecting = asyncio.create_task(self._reconnect(), name="natsctl-watches")
-        await self._up.wait()
+        try:
+            async with asyncio.timeout(None if forever else self._options.connect_timeout_s):
+                await self._up.wait()
+        except TimeoutError:
+            raise self._not_connected() from None
         if self._closed:
             raise StoreError("the NATS connection was closed")
 
@@ -309,8 +316,12 @@ class Connection:
         if self._closed:
             raise StoreError("the NATS connection was closed")
         if self._link is None:
-            raise StoreError(f"not connected to NATS at {self._dial}: {self._state.last_error}")
+            raise self._not_connected()
         return self._link
+
+    def _not_connected(self) -> StoreError:
+        reason = self._state.last_error or "no answer in time"
+        return StoreError(f"not connected to NATS at {self._dial}: {reason}")
 
     def _notice_loss(self) -> None:
         """Notice a loss that nats-py has not reported yet."""
