@@ -5,9 +5,9 @@ return new documents and do not change their arguments.
 """
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from natsctl.model.exact_json import rounds_to
 from natsctl.model.objects import PAUSED, STORED_VERSION
 
 Document = dict[str, object]
+T = TypeVar("T")
 
 _UNDESIRED = frozenset((PAUSED, STORED_VERSION))
 VOLATILE = ("generation", "resourceVersion", "managedFields")
@@ -56,10 +57,14 @@ def metadata_of(document: Document) -> Document:
     return metadata if isinstance(metadata, dict) else {}
 
 
+def without(document: Mapping[str, T], *names: str) -> dict[str, T]:
+    """Return the document without these fields."""
+    return {name: value for name, value in document.items() if name not in names}
+
+
 def without_metadata(document: Document, names: Collection[str]) -> Document:
     """Return the document without these fields of its metadata."""
-    kept = {name: value for name, value in metadata_of(document).items() if name not in names}
-    return {**document, "metadata": kept}
+    return {**document, "metadata": without(metadata_of(document), *names)}
 
 
 def annotations_of(document: Document) -> Document:
@@ -191,7 +196,7 @@ def stamp(current: Document | None, new: Document) -> Document:
     """
     before = metadata_of(current or {})
     kept = {name: before[name] for name in BOOKKEEPING if name in before}
-    others = {k: v for k, v in metadata_of(new).items() if k not in BOOKKEEPING}
+    others = without(metadata_of(new), *BOOKKEEPING)
     generation = _generation(before)
     if current is None or not same(_desired(current), _desired(new)):
         generation += 1
@@ -316,14 +321,13 @@ def _significant(document: Document) -> Document:
         metadata.pop("finalizers", None)
     annotations = annotations_of(document)
     if not _UNDESIRED.isdisjoint(annotations):
-        kept = {name: text for name, text in annotations.items() if name not in _UNDESIRED}
-        metadata["annotations"] = kept
+        metadata["annotations"] = without(annotations, *_UNDESIRED)
     significant = {name: value for name, value in metadata.items() if value}
     return {**_desired(document), "metadata": significant}
 
 
 def _desired(document: Document) -> Document:
-    return {k: v for k, v in document.items() if k not in {"metadata", "status"}}
+    return without(document, "metadata", "status")
 
 
 def _generation(metadata: Document) -> int:

@@ -56,7 +56,7 @@ class ClusterObjects(WatchedObjects[ObjectChange]):
         self._next()
         last = self.by_key.pop(key)
         self.managers.pop(key, None)
-        metadata = {k: v for k, v in metadata_of(last).items() if k != "resourceVersion"}
+        metadata = documents.without(metadata_of(last), "resourceVersion")
         self.notify((last, {**last, "metadata": metadata}, self.revision))
         return last
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from natsctl.model import documents
 from natsctl.model.documents import Document
 
 Path = tuple[str, ...]
@@ -48,4 +49,4 @@ def _pruned(document: Document, path: Path) -> Document:
     below = document.get(name)
     if rest and isinstance(below, dict):
         return {**document, name: _pruned(below, tuple(rest))}
-    return {k: v for k, v in document.items() if k != name}
+    return documents.without(document, name)

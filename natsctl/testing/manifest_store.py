@@ -134,7 +134,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         if (before is None) != (not uid) or (before and metadata_of(before)["uid"] != uid):
             raise ConflictError(f"{key} of {self.kind.name} is a different object now, or deleted")
         self._objects.applies += 1
-        manifest = {name: value for name, value in manifest.items() if name != "status"}
+        manifest = documents.without(manifest, "status")
         wanted = dict(leaves(manifest))
         if not force:
             self._check_fields(key, before or {}, wanted, manager)
@@ -235,7 +235,7 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
     def _named(self, key: str, document: Document) -> Document:
         namespace, name = split(key)
         place = {"name": name, **({"namespace": namespace} if namespace else {})}
-        settable = {k: v for k, v in metadata_of(document).items() if k not in SERVERS_OWN}
+        settable = documents.without(metadata_of(document), *SERVERS_OWN)
         own = {"apiVersion": self.kind.api_version, "kind": self.kind.kind}
         named = {**document, **own, "metadata": {**settable, **place}}
         return {name: value for name, value in named.items() if value is not None}

@@ -11,12 +11,11 @@ _BOOKKEEPING = ("generation", "finalizers", "uid", "resourceVersion", "managedFi
 
 def desired(document: Document) -> Document:
     """Return the object without its status and natsctl's bookkeeping."""
-    metadata = documents.metadata_of(document)
-    kept = {name: field for name, field in metadata.items() if name not in _BOOKKEEPING}
+    kept = documents.without(documents.metadata_of(document), *_BOOKKEEPING)
     kept["annotations"] = {
         name: text for name, text in annotations_of(document).items() if not is_bookkeeping(name)
     }
-    rest = {name: field for name, field in document.items() if name not in {"metadata", "status"}}
+    rest = documents.without(document, "metadata", "status")
     return {**rest, "metadata": {name: field for name, field in kept.items() if field}}
 
 
@@ -46,8 +45,7 @@ def with_reserved(new: Document, current: Document | None) -> Document:
     if not reserved and not removed:
         return new
     combined = {**reserved, **new_annotations}
-    annotations = {name: text for name, text in combined.items() if name not in removed}
-    return documents.with_annotations(new, annotations)
+    return documents.with_annotations(new, documents.without(combined, *removed))
 
 
 def with_stored_version(new: Document, revision: Document) -> Document:

@@ -98,11 +98,11 @@ def without_comments(text: str) -> str:
 
 def _visible(stored: Stored) -> Document:
     message = Message(stored.key, stored.revision, stored.value, marker=None, created="")
-    fields = {k: v for k, v in described("", message).items() if k not in ENVELOPE}
+    fields = documents.without(described("", message), *ENVELOPE)
     if not is_object(fields):
         return fields
-    metadata = {k: v for k, v in documents.metadata_of(fields).items() if k not in BOOKKEEPING}
-    rest = {k: v for k, v in fields.items() if k not in {"metadata", "status"}}
+    metadata = documents.without(documents.metadata_of(fields), *BOOKKEEPING)
+    rest = documents.without(fields, "metadata", "status")
     return {"metadata": metadata, **rest} if metadata else rest
 
 

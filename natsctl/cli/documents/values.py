@@ -75,7 +75,7 @@ def parse_value(data: bytes, *, file: str = "") -> NewValue:
 
 def value_of_document(document: Document) -> NewValue:
     """Return the value that a document describes in the fields that `described` writes."""
-    fields = {name: field for name, field in document.items() if name not in ENVELOPE}
+    fields = documents.without(document, *ENVELOPE)
     if fields.keys() == {VALUE}:
         value = fields[VALUE]
         return RawValue(value.encode() if isinstance(value, str) else documents.render(value))

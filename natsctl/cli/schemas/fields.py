@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from natsctl.jetstream.bucket.entries import preview
-from natsctl.model import exact_json
+from natsctl.model import documents, exact_json
 
 Schema = Mapping[str, Any]
 """A JSON Schema, or a part of one."""
@@ -68,8 +68,8 @@ class Fields:
         if reference is None:
             return schema
         name = reference.rpartition("/")[2]
-        own = {key: value for key, value in schema.items() if key != "$ref"}
-        return {**self.resolved(self._root.get("$defs", {}).get(name, {})), **own}
+        definition = self._root.get("$defs", {}).get(name, {})
+        return {**self.resolved(definition), **documents.without(schema, "$ref")}
 
     def variants(self, schema: Schema) -> list[Schema]:
         """Return the alternatives of a union, or the schema itself."""

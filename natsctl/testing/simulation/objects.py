@@ -148,7 +148,7 @@ def _desired(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired
     key = document.get("key")
     if not isinstance(key, str):
         raise UsageError('it has no key: add a line such as "key: shop"')
-    fields = {name: value for name, value in document.items() if name not in {"bucket", "key"}}
+    fields = documents.without(document, "bucket", "key")
     desired = Desired(kind, check_key(key), fields)
     kind.decode(stored_form(desired, None))
     return desired

@@ -155,7 +155,7 @@ def _comparable(kind: Kind[Any], value: bytes) -> object:
             return repr(value)
     document = documents.parse(value)
     metadata = documents.metadata_of(document)
-    shown = {name: field for name, field in document.items() if name not in ("metadata", "status")}
+    shown = documents.without(document, "metadata", "status")
     for name in ("labels", "annotations"):
         texts = metadata.get(name)
         kept = {
@@ -173,5 +173,5 @@ def _without(document: object, path: Sequence[str]) -> object:
         return document
     name, *rest = path
     if not rest:
-        return {key: value for key, value in document.items() if key != name}
+        return documents.without(document, name)
     return {**document, name: _without(document[name], rest)} if name in document else document

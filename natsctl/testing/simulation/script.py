@@ -38,7 +38,7 @@ class Put(msgspec.Struct, frozen=True):
     pause: StepPause = StepPause.NONE
 
     def __str__(self) -> str:
-        document = {k: v for k, v in self.desired.document.items() if k != "metadata"}
+        document = documents.without(self.desired.document, "metadata")
         text = documents.render(document).decode()
         note = f"  ({self.note})" if self.note else ""
         return f"put {_name(self.desired.kind, self.desired.key)} {_cut(text)}{note}"
@@ -255,8 +255,8 @@ def replaced(document: Document, path: tuple[str, ...], value: object) -> Docume
 
 def editable(document: Document) -> Document:
     """Return the fields of an object that describe its desired state."""
-    left_out = {"metadata", "status", "apiVersion", "kind", "bucket", "key"}
-    return {name: value for name, value in document.items() if name not in left_out}
+    left_out = ("metadata", "status", "apiVersion", "kind", "bucket", "key")
+    return documents.without(document, *left_out)
 
 
 def _edited(desired: Desired, choices: Choices, place: str) -> Put | None:

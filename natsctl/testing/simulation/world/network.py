@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from natsctl.errors import ConflictError, StoreTimeoutError, WatchBrokenError
+from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted, WatchEvent
 from natsctl.telemetry.hiding import hidden
@@ -298,7 +299,6 @@ def _shown(value: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return f"{len(value)} bytes"
     if isinstance(document, dict):
-        left_out = {"metadata", "apiVersion", "kind"}
-        document = {name: field for name, field in document.items() if name not in left_out}
+        document = documents.without(document, "metadata", "apiVersion", "kind")
     text = hidden(msgspec.json.encode(document).decode())
     return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
