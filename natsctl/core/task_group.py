@@ -1,8 +1,11 @@
-"""Runs tasks that end together, and raises a single failure as itself."""
+"""Runs tasks that end together or share work, and raises a single failure as itself."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -20,3 +23,18 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
             raise
         only = errors.exceptions[0]
         raise only from only.__cause__
+
+
+async def for_each(
+    items: Collection[T], work: Callable[[T], Awaitable[None]], *, workers: int
+) -> None:
+    """Do the *work* for each item, for as many items at once as there are *workers*."""
+    remaining = iter(items)
+
+    async def take_items() -> None:
+        for item in remaining:
+            await work(item)
+
+    async with together() as group:
+        for _ in range(min(workers, len(items))):
+            group.create_task(take_items())

@@ -13,7 +13,7 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.objects.primary import Primary
-from natsctl.core.task_group import together
+from natsctl.core.task_group import for_each
 from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import ManifestStores, Stores
@@ -71,16 +71,12 @@ async def sync_once(
     """Sync each key once, several at a time, and call *report* with each result."""
     controller = runtime.controller
     await controller.start()
-    remaining = iter(keys)
 
-    async def work() -> None:
-        for key in remaining:
-            report(await _sync(runtime, key))
+    async def sync(key: str) -> None:
+        report(await _sync(runtime, key))
 
     try:
-        async with together() as group:
-            for _ in range(min(controller.workers, len(keys))):
-                group.create_task(work())
+        await for_each(keys, sync, workers=controller.workers)
     finally:
         await controller.clean()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.core.cache.state import read_state
-from natsctl.core.task_group import together
+from natsctl.core.task_group import for_each
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
 from natsctl.slices import Slices
@@ -42,15 +42,7 @@ class Claims:
                 kind=kind.name,
                 read=READ_MAX,
             )
-        remaining = iter(unclaimed[:READ_MAX])
-
-        async def read() -> None:
-            for key in remaining:
-                await self._read(key)
-
-        async with together() as readers:
-            for _ in range(READERS):
-                readers.create_task(read(), name=f"history of {kind.name}")
+        await for_each(unclaimed[:READ_MAX], self._read, workers=READERS)
 
     async def _unclaimed(self) -> list[str]:
         """Return `READ_MAX` objects without an owner, and one more if there are more."""

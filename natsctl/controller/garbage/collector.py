@@ -21,7 +21,7 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import deleted_at, read
 from natsctl.core.queue.retry import backoff
-from natsctl.core.task_group import together
+from natsctl.core.task_group import for_each
 from natsctl.errors import (
     ConflictError,
     InvalidKeyError,
@@ -289,20 +289,16 @@ class GarbageCollector:
     async def _confirm(self, owners: set[str]) -> dict[str, int | None]:
         """Return the owners that do not exist at the leader, with the revision of their marker."""
         missing: dict[str, int | None] = {}
-        remaining = iter(owners)
 
-        async def check() -> None:
-            for owner in remaining:
-                try:
-                    await self._primary.store.get(owner)
-                except NotFoundError as error:
-                    missing[owner] = error.deleted_at
-                except InvalidKeyError:
-                    pass  # no primary can have this key, so its objects are no orphans
+        async def check(owner: str) -> None:
+            try:
+                await self._primary.store.get(owner)
+            except NotFoundError as error:
+                missing[owner] = error.deleted_at
+            except InvalidKeyError:
+                pass  # no primary can have this key, so its objects are no orphans
 
-        async with together() as readers:
-            for _ in range(min(READS_MAX, len(owners))):
-                readers.create_task(check())
+        await for_each(owners, check, workers=READS_MAX)
         return missing
 
     async def _with_values(
@@ -315,20 +311,17 @@ class GarbageCollector:
         """
         suspected = [suspect for suspect in suspects if suspect.owner in missing]
         result = [suspect for suspect in suspected if is_read(suspect.stored)]
-        remaining = iter([suspect for suspect in suspected if not is_read(suspect.stored)])
 
-        async def read_next() -> None:
-            for suspect in remaining:
-                secondary, cached = suspect.secondary, suspect.stored
-                stored = await read(secondary.informer.store, cached.key)
-                if stored is None or stored.revision != cached.revision:
-                    continue
-                if secondary.kind.valid(stored.value) and not secondary.is_terminating(stored):
-                    result.append(msgspec.structs.replace(suspect, stored=stored))
+        async def read_value(suspect: _Suspect) -> None:
+            secondary, cached = suspect.secondary, suspect.stored
+            stored = await read(secondary.informer.store, cached.key)
+            if stored is None or stored.revision != cached.revision:
+                return
+            if secondary.kind.valid(stored.value) and not secondary.is_terminating(stored):
+                result.append(msgspec.structs.replace(suspect, stored=stored))
 
-        async with together() as readers:
-            for _ in range(min(READS_MAX, len(suspected) - len(result))):
-                readers.create_task(read_next())
+        unread = [suspect for suspect in suspected if not is_read(suspect.stored)]
+        await for_each(unread, read_value, workers=READS_MAX)
         return result
 
     async def _orphans(

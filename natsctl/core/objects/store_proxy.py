@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from natsctl.model.documents import Document
@@ -52,38 +53,27 @@ class StoreProxy(ABC, Generic[S]):
 
     def get(self, key: str) -> Coroutine[Any, Any, Stored]:
         """See `Store.get`."""
-        return self._call("get", key, lambda: self._store.get(key))
+        return self._call("get", key, partial(self._store.get, key))
 
     def create(self, key: str, value: bytes) -> Coroutine[Any, Any, Stored]:
         """See `Store.create`."""
-        return self._call("create", key, lambda: self._store.create(key, value), value)
+        return self._call("create", key, partial(self._store.create, key, value), value)
 
     def update(self, key: str, value: bytes, *, revision: int) -> Coroutine[Any, Any, Stored]:
         """See `Store.update`."""
-        store = self._store
-        return self._call(
-            "update",
-            key,
-            lambda: store.update(key, value, revision=revision),
-            value,
-            revision=revision,
-        )
+        send = partial(self._store.update, key, value, revision=revision)
+        return self._call("update", key, send, value, revision=revision)
 
     def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
     ) -> Coroutine[Any, Any, int]:
         """See `Store.delete`."""
-        store = self._store
-        return self._call(
-            "delete",
-            key,
-            lambda: store.delete(key, revision=revision, uid=uid, purge=purge),
-            revision=revision,
-        )
+        send = partial(self._store.delete, key, revision=revision, uid=uid, purge=purge)
+        return self._call("delete", key, send, revision=revision)
 
     def history(self, key: str) -> Coroutine[Any, Any, list[Stored | Deleted]]:
         """See `Store.history`."""
-        return self._call("history", key, lambda: self._store.history(key))
+        return self._call("history", key, partial(self._store.history, key))
 
     def watch(
         self, shown: Collection[str] | None = None
@@ -108,27 +98,17 @@ class ManifestStoreProxy(StoreProxy[M]):
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
         """See `ManifestStore.apply`."""
-        store = self._store
-        key = await store.locate(manifest)
-        return await self._call(
-            "apply",
-            key,
-            lambda: store.apply(manifest, manager=manager, uid=uid, force=force),
-            manifest,
-        )
+        key = await self._store.locate(manifest)
+        send = partial(self._store.apply, manifest, manager=manager, uid=uid, force=force)
+        return await self._call("apply", key, send, manifest)
 
     def managed(self, key: str) -> Coroutine[Any, Any, ManagedFields]:
         """See `ManifestStore.managed`."""
-        return self._call("managed", key, lambda: self._store.managed(key))
+        return self._call("managed", key, partial(self._store.managed, key))
 
     def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Coroutine[Any, Any, Stored]:
         """See `ManifestStore.patch_status`."""
-        return self._call(
-            "patch_status",
-            key,
-            lambda: self._store.patch_status(key, patch, revision=revision),
-            patch,
-            revision=revision,
-        )
+        send = partial(self._store.patch_status, key, patch, revision=revision)
+        return self._call("patch_status", key, send, patch, revision=revision)

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import TypeAlias
 
 import msgspec
@@ -28,16 +29,9 @@ class PlannedState(msgspec.Struct, frozen=True):
     since: int  # the revision of the first planned state
 
 
-class Revisions:
-    """Numbers the planned writes of all stores of a plan."""
-
-    def __init__(self) -> None:
-        self.last = FIRST_PLANNED
-
-    def next(self) -> int:
-        """Return the next revision."""
-        self.last += 1
-        return self.last
+def planned_revisions() -> Iterator[int]:
+    """Return the revisions of the planned writes in all stores of a plan."""
+    return count(FIRST_PLANNED + 1)
 
 
 class Inbox:
@@ -84,7 +78,7 @@ class Inbox:
 class Overlay:
     """The planned states of one bucket, or of one kind in a cluster, called *place*."""
 
-    def __init__(self, place: str, revisions: Revisions) -> None:
+    def __init__(self, place: str, revisions: Iterator[int]) -> None:
         self.place = place
         self.records: set[PlanRecord] = set()  # of the controllers that write here
         self.entries: dict[str, PlannedState] = {}
@@ -101,14 +95,14 @@ class Overlay:
         self, key: str, value: Callable[[int], bytes], *, base: int, fresh: bool = False
     ) -> Stored:
         """Plan the value that *value* returns for its revision; *base* is the stored revision."""
-        revision = self._revisions.next()
+        revision = next(self._revisions)
         stored = Stored(key, revision, value(revision))
         self._set(stored, base=base, fresh=fresh)
         return stored
 
     def remove(self, key: str, *, base: int, purged: bool) -> Deleted:
         """Plan the deletion of a key."""
-        deleted = Deleted(key, self._revisions.next(), purged)
+        deleted = Deleted(key, next(self._revisions), purged)
         self._set(deleted, base=base, fresh=False)
         return deleted
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from natsctl.core.planning.manifest_store import PlanningManifestStore
-from natsctl.core.planning.overlay import Overlay, Revisions
+from natsctl.core.planning.overlay import Overlay, planned_revisions
 from natsctl.core.planning.record import PlanRecord, current_plan, place_of
 from natsctl.core.planning.store import PlanningStore, still_missing
 from natsctl.errors import StoreMissingError
@@ -45,7 +45,7 @@ class NoRecorder:
 class _Planning(Guarded, Generic[S]):
     """The overlays of the kinds of a system, the record of their planned writes, and the guard."""
 
-    def __init__(self, stores: S, record: PlanRecord, revisions: Revisions) -> None:
+    def __init__(self, stores: S, record: PlanRecord, revisions: Iterator[int]) -> None:
         self._stores = stores.guarded(DRY_RUN)
         self._record = record
         self._revisions = revisions
@@ -159,7 +159,7 @@ class Planned(msgspec.Struct, frozen=True):
         record = PlanRecord(key_of, continuous=self.record.continuous)
         kube = None if self.kube is None else self.kube.recorded(record)
         if kube is None and cluster is not None:
-            kube = PlanningManifestStores(cluster, record, Revisions())
+            kube = PlanningManifestStores(cluster, record, planned_revisions())
         return Planned(record, self.nats.recorded(record), kube)
 
     @contextmanager
@@ -183,7 +183,7 @@ def planned(
 
     *key_of* returns the key of the present sync. See `PlanRecord` about *continuous* plans.
     """
-    record, revisions = PlanRecord(key_of, continuous=continuous), Revisions()
+    record, revisions = PlanRecord(key_of, continuous=continuous), planned_revisions()
     return Planned(
         record,
         PlanningStores(nats, record, revisions),

@@ -6,6 +6,7 @@ and texts that look like one. A secret that was masked in a value is masked in e
 
 import base64
 import re
+from collections.abc import Callable
 from typing import Any
 
 from natsctl.telemetry.hiding import MASK, Hider
@@ -33,7 +34,7 @@ class Masker:
 
     def masked(self, value: Any, *, place: str) -> Any:
         """Return the value without secrets."""
-        return self._hidden(self._walk(value, secret_kind=is_secret(place)))
+        return _with_texts(self._walk(value, secret_kind=is_secret(place)), self.text)
 
     def learned(self) -> None:
         """Mask the secrets that are known now, in every later text."""
@@ -62,28 +63,25 @@ class Masker:
         return self._walk(value, secret_kind=secret_kind)
 
     def _mask(self, value: Any, mask: str) -> Any:
-        match value:
-            case str():
-                if len(value) >= _SHORT:
-                    self._secrets.add(value)
-                return mask
-            case dict():
-                return {name: self._mask(inner, mask) for name, inner in value.items()}
-            case list():
-                return [self._mask(inner, mask) for inner in value]
-            case _:
-                return value
+        def masked(text: str) -> str:
+            if len(text) >= _SHORT:
+                self._secrets.add(text)
+            return mask
 
-    def _hidden(self, value: Any) -> Any:
-        match value:
-            case str():
-                return self.text(value)
-            case dict():
-                return {name: self._hidden(inner) for name, inner in value.items()}
-            case list():
-                return [self._hidden(inner) for inner in value]
-            case _:
-                return value
+        return _with_texts(value, masked)
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with each text changed, without the names of fields."""
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            return {name: _with_texts(inner, change) for name, inner in value.items()}
+        case list():
+            return [_with_texts(inner, change) for inner in value]
+        case _:
+            return value
 
 
 def is_secret(place: str) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import natsctl
-from natsctl.core.planning.overlay import Revisions
+from natsctl.core.planning.overlay import planned_revisions
 from natsctl.core.planning.planning_stores import PlanningStores
 from natsctl.core.planning.record import PlanRecord
 from natsctl.jetstream.stores import Nats
@@ -99,7 +99,7 @@ class PlanningBackend:
 
     def __init__(self) -> None:
         self._below = MemoryStores()
-        self.stores = PlanningStores(self._below, PlanRecord(lambda: ""), Revisions())
+        self.stores = PlanningStores(self._below, PlanRecord(lambda: ""), planned_revisions())
 
     def kind(self) -> Kind[Note]:
         return natsctl.kv(Note, bucket="notes")

@@ -1,8 +1,10 @@
 """Tasks that end together raise a single failure as itself."""
 
+import asyncio
+
 import pytest
 
-from natsctl.core.task_group import together
+from natsctl.core.task_group import for_each, together
 
 
 async def fail(error: Exception, cause: Exception | None = None) -> None:
@@ -25,3 +27,25 @@ async def test_several_failures_are_raised_as_a_group() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         await fail_together(ValueError("mine"), OSError("yours"))
     assert sorted(map(str, raised.value.exceptions)) == ["mine", "yours"]
+
+
+async def test_each_item_is_worked_on_once_by_a_few_workers() -> None:
+    done: list[int] = []
+    running, most = 0, 0
+
+    async def work(item: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        done.append(item)
+
+    await for_each(range(5), work, workers=2)
+    assert sorted(done) == [0, 1, 2, 3, 4]
+    assert most == 2
+
+
+async def test_the_failure_for_one_item_is_raised() -> None:
+    with pytest.raises(ValueError, match="mine"):
+        await for_each([ValueError("mine")], fail, workers=2)
