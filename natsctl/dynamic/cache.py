@@ -62,11 +62,7 @@ class ObjectCache:
             raise NoCacheEntryError(f"nothing is cached for {identifier}") from None
 
     def cache_list(
-        self,
-        gvk: GroupVersionKind,
-        namespace: str,
-        selector: Selector,
-        objects: Sequence[Document],
+        self, gvk: GroupVersionKind, namespace: str, selector: Selector, objects: Sequence[Document]
     ) -> None:
         """Cache the objects of a list."""
         self.cache_from_object_identifier(selected(gvk, namespace, selector), objects)

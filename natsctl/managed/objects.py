@@ -206,12 +206,7 @@ class Managed(Generic[T]):
         return {name: text for name, text in annotations.items() if name not in link}
 
     def _with_metadata(
-        self,
-        current: Document,
-        new: Document,
-        annotations: dict[str, str | None],
-        *,
-        hold: bool,
+        self, current: Document, new: Document, annotations: dict[str, str | None], *, hold: bool
     ) -> Document:
         """Return *new*, a copy of *current*, with these annotations; *hold* adds the finalizer."""
         present = documents.finalizers_of(current)

@@ -20,21 +20,12 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import current_tape
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.options import SECONDS, check_options
-from natsctl.errors import (
-    InvalidObjectError,
-    NatsctlError,
-    NotFoundError,
-    RetryAfter,
-    StoreError,
-)
+from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, RetryAfter, StoreError
 from natsctl.managed.calls import ExternalCalls, Reconciliation
 from natsctl.managed.creation.backoff import BACKOFF_S, CreationBackoff
 from natsctl.managed.creation.links import Links
 from natsctl.managed.creation.results import Results
-from natsctl.managed.critical import (
-    CriticalAnnotationUpdateFn,
-    CriticalAnnotationUpdater,
-)
+from natsctl.managed.critical import CriticalAnnotationUpdateFn, CriticalAnnotationUpdater
 from natsctl.managed.external import (
     ExternalConnecter,
     ExternalConnectorFn,

@@ -12,11 +12,7 @@ import msgspec
 from natsctl.core.objects.finalizers import release
 from natsctl.core.objects.primary import Primary
 from natsctl.core.sync.calls import awaitable
-from natsctl.errors import (
-    ConflictError,
-    RetryAfter,
-    StoreError,
-)
+from natsctl.errors import ConflictError, RetryAfter, StoreError
 from natsctl.managed.calls import AGAIN_S, ExternalCalls, Reconciliation
 from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition
 from natsctl.managed.creation.creation import begun, ended

@@ -167,11 +167,7 @@ class Deliveries:
             self._hasten(key, pending, Priority.RETRY, lambda error: isinstance(error, StoreError))
 
     def _hasten(
-        self,
-        key: str,
-        pending: Pending,
-        priority: Priority,
-        selects: Callable[[Exception], bool],
+        self, key: str, pending: Pending, priority: Priority, selects: Callable[[Exception], bool]
     ) -> None:
         for retry_key, retry in pending.retries.items():
             if selects(retry.error):

@@ -46,10 +46,7 @@ class Source:
         return self.part[0] == other.part[0]
 
     def opened(
-        self,
-        store: Store,
-        on_invalid: Callable[[Invalid], None],
-        on_listed: Callable[[], None],
+        self, store: Store, on_invalid: Callable[[Invalid], None], on_listed: Callable[[], None]
     ) -> None:
         """Make the informer for *store*."""
         self.informer = Informer(store, self.kind, on_invalid=on_invalid, on_listed=on_listed)

@@ -10,13 +10,7 @@ from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import Rewritten, Written, read
 from natsctl.core.objects.primary import CacheReader
 from natsctl.core.objects.read_your_writes import Barrier, current_sync
-from natsctl.errors import (
-    ConflictError,
-    ExistsError,
-    InvalidObjectError,
-    NotFoundError,
-    UsageError,
-)
+from natsctl.errors import ConflictError, ExistsError, InvalidObjectError, NotFoundError, UsageError
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Deleted, Stored
 from natsctl.telemetry.hiding import VALUE_MAX, hidden

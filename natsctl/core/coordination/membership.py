@@ -41,12 +41,7 @@ import msgspec
 
 from natsctl.core.cache.cache import Cache
 from natsctl.core.coordination.assignment import Assignment
-from natsctl.core.coordination.own_record import (
-    TAKE_OVER,
-    UNKNOWN_WORKLOAD,
-    Workload,
-    possible_ttl,
-)
+from natsctl.core.coordination.own_record import TAKE_OVER, UNKNOWN_WORKLOAD, Workload, possible_ttl
 from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.term import Clock
 

@@ -13,12 +13,7 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.assignment import ALL
 from natsctl.core.coordination.lease import LOOK, Lease, Vacant, always_vacant
-from natsctl.core.coordination.member_record import (
-    MemberRecord,
-    record_key,
-    records_of,
-    withdraw,
-)
+from natsctl.core.coordination.member_record import MemberRecord, record_key, records_of, withdraw
 from natsctl.core.coordination.membership import Group, Membership, Rebalance, SharedAssignment
 from natsctl.core.coordination.own_record import RETRY, VOID, Workload
 from natsctl.core.coordination.participant import (

@@ -44,11 +44,7 @@ class KeyedController(Hosted):
         )
         super().__init__(host)
         self._loop = SyncLoop(
-            self._sync,
-            queue=queue,
-            retry=retry,
-            pausing=host.pausing,
-            on_held_back=on_held_back,
+            self._sync, queue=queue, retry=retry, pausing=host.pausing, on_held_back=on_held_back
         )
         self._keys = KeyQueue(self._loop)
         host.pausing.report_to(PauseReports(self.name, holds=self.holds, event=self.event))

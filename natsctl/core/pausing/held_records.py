@@ -12,13 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from natsctl.core.objects.compare_and_set import read, rewrite
-from natsctl.errors import (
-    DECODE_ERRORS,
-    ConflictError,
-    NotFoundError,
-    NotLeadingError,
-    StoreError,
-)
+from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError, NotLeadingError, StoreError
 from natsctl.model.store import Store, Stored
 from natsctl.telemetry.logger import get_logger
 

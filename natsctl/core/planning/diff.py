@@ -20,11 +20,7 @@ _SECRET_FIELDS = ("data", "stringData")
 
 
 def actions_of(
-    kind: Kind[Any],
-    key: str,
-    before: bytes | None,
-    after: bytes | None,
-    reason: str | UnsetType,
+    kind: Kind[Any], key: str, before: bytes | None, after: bytes | None, reason: str | UnsetType
 ) -> Iterator[Action]:
     """Yield the actions that change the object from *before* to *after*; None does not exist."""
     if before == after:

@@ -187,10 +187,7 @@ def _deleted(planned: PlannedState | None) -> bool:
 def _recreated(current: Stored | None, document: Document) -> Document:
     """Return the object of a manifest that no server has checked."""
     before = {} if current is None else documents.parse(current.value)
-    created = {
-        "uid": str(uuid4()),
-        "creationTimestamp": time_text(datetime.now(UTC)),
-    }
+    created = {"uid": str(uuid4()), "creationTimestamp": time_text(datetime.now(UTC))}
     merged = documents.merge_patch(before, document)
     return {**merged, "metadata": {**created, **documents.metadata_of(merged)}}
 

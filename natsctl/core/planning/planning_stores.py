@@ -92,10 +92,7 @@ class PlanningStores(_Planning[Stores]):
         return self._over(kind, stored, still_missing)
 
     def _over(
-        self,
-        kind: Kind[Any],
-        stored: Store | None,
-        reopen: Callable[[], Awaitable[Store | None]],
+        self, kind: Kind[Any], stored: Store | None, reopen: Callable[[], Awaitable[Store | None]]
     ) -> PlanningStore:
         bucket = place_of(kind)
         record = None if bucket == RECORDS else self._record

@@ -5,13 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
-from natsctl.core.planning.overlay import (
-    HISTORY_MAX,
-    Inbox,
-    Overlay,
-    PlannedState,
-    State,
-)
+from natsctl.core.planning.overlay import HISTORY_MAX, Inbox, Overlay, PlannedState, State
 from natsctl.core.planning.record import PlanRecord
 from natsctl.core.task_group import together
 from natsctl.errors import (

@@ -12,8 +12,7 @@ from typing import Any
 from natsctl.telemetry.hiding import MASK, Hider
 
 _NAME = re.compile(
-    r"passw|secret|token|credential|api_?key|private_?key|access_?key|auth_?key",
-    re.IGNORECASE,
+    r"passw|secret|token|credential|api_?key|private_?key|access_?key|auth_?key", re.IGNORECASE
 )
 _NOT_SECRET = re.compile(r"secret_?(name|ref|key_?ref)s?$|token_?(name|ref)$", re.IGNORECASE)
 _DATA = {"data": base64.b64encode(MASK.encode()).decode(), "stringData": MASK}

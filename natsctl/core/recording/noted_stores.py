@@ -17,14 +17,7 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
-from natsctl.model.store import (
-    JetStream,
-    ManifestStore,
-    ManifestStores,
-    Sequenced,
-    Store,
-    Stores,
-)
+from natsctl.model.store import JetStream, ManifestStore, ManifestStores, Sequenced, Store, Stores
 from natsctl.model.write_guard import WriteGuard
 
 T = TypeVar("T")
