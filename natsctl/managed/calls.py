@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
+import msgspec
+
 from natsctl.errors import ConflictError, NotFoundError, RetryAfter, StoreError
 from natsctl.managed.conditions import MESSAGE_MAX, Condition
 from natsctl.managed.external import ExternalClient, NopClient
@@ -28,11 +30,10 @@ class Reconciliation(Generic[T]):
         self.rejected = ""  # the error in the object's policies
 
 
-class ExternalCalls(Generic[T]):
-    """Limits external calls and writes, and reports their failures to *reports*."""
+class ExternalCalls(msgspec.Struct, Generic[T], frozen=True, eq=False):
+    """Limits external calls and writes, and reports their failures."""
 
-    def __init__(self, reports: Reports) -> None:
-        self._reports = reports
+    reports: Reports
 
     @asynccontextmanager
     async def calling(
@@ -53,7 +54,7 @@ class ExternalCalls(Generic[T]):
             raise
         except Exception as error:
             message = f"cannot {verb}: {error_text(error)}"[:MESSAGE_MAX]
-            await self._reports.failed(reconciliation.managed, reason, message, *conditions)
+            await self.reports.failed(reconciliation.managed, reason, message, *conditions)
             raise
 
     @asynccontextmanager
@@ -71,7 +72,7 @@ class ExternalCalls(Generic[T]):
             raise RetryAfter(AGAIN_S, text) from error
         except StoreError as error:
             message = f"cannot store {change}: {error_text(error)}"[:MESSAGE_MAX]
-            await self._reports.failed(managed, CANNOT_UPDATE, message, *conditions)
+            await self.reports.failed(managed, CANNOT_UPDATE, message, *conditions)
             raise
 
     @asynccontextmanager

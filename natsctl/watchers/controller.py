@@ -13,8 +13,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
+import msgspec
+
+from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import Invalid
-from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.measures import Measures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
@@ -30,7 +33,6 @@ from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, c
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Store, Stores
 from natsctl.watchers.deliveries import Deliveries
-from natsctl.watchers.explain import explain, informer_of, status
 from natsctl.watchers.failed_calls import Policies
 from natsctl.watchers.merged_changes import ObjectChange
 from natsctl.watchers.retries import (
@@ -228,17 +230,48 @@ class InformerController(Hosted):
     def explain(self, key: str) -> Explanation:
         """See `Hosted.explain`; an object of several resource kinds is explained for the first.
 
-        Its last syncs are the calls to all watchers.
+        The first one is that with the object in its queue. The last syncs are the calls to all
+        watchers.
         """
-        return explain(self._host, key, self._resource_kinds.routes())
+        routes = self._resource_kinds.routes()
+        queued = (
+            deliveries
+            for deliveries, _ in routes
+            if deliveries.queue.place(key) is not None or deliveries.failed(key)
+        )
+        deliveries = next(queued, routes[0][0])
+        cache = self._informer_of(key).cache
+        explanation = explanation_of(self._host, key, cache, deliveries.queue)
+        return msgspec.structs.replace(explanation, failures=deliveries.failed(key))
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """See `Hosted.tree`; things that watchers made are *beyond* its store."""
-        return tree(key, informer_of(key, self._resource_kinds.routes()), beyond=beyond)
+        return tree(key, self._informer_of(key), beyond=beyond)
 
     def status(self) -> Status:
         """See `Hosted.status`; the syncs are the calls to watchers."""
-        return status(self._host, self._resource_kinds.routes(), has=self.holds)
+        routes = self._resource_kinds.routes()
+        ages_s = [deliveries.oldest_unanswered_s for deliveries, _ in routes]
+        return msgspec.structs.replace(
+            status_of(self._host, self.holds, len),
+            keys=sum(
+                deliveries.count(source.informer.cache.keys())
+                for deliveries, sources in routes
+                for source in sources
+            ),
+            failing={
+                key: error
+                for deliveries, _ in routes
+                for key, error in deliveries.failures().items()
+            },
+            unanswered=sum(deliveries.unanswered for deliveries, _ in routes),
+            oldest_unanswered_s=max((age_s for age_s in ages_s if age_s is not None), default=None),
+        )
+
+    def _informer_of(self, key: str) -> Informer[Any]:
+        """Return the first informer that has the object, or the first informer."""
+        informers = [source.informer for source in self._resource_kinds.every_source()]
+        return next((informer for informer in informers if key in informer.cache), informers[0])
 
     def holds(self, key: str) -> bool:
         """See `Hosted.holds`."""

@@ -68,7 +68,9 @@ class ResourceKinds(msgspec.Struct, eq=False):
         """Return the number of a new watcher among those of its class."""
         name = type(watcher).__name__
         added = (
-            registration for some in self.deliveries.values() for registration in some.registrations
+            registration
+            for deliveries in self.deliveries.values()
+            for registration in deliveries.registrations
         )
         return 1 + max(
             (

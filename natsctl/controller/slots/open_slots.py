@@ -76,8 +76,14 @@ class Opening(msgspec.Struct, frozen=True):
                 informer, self.barrier, own_writes, self.names, self.owner_kind, exists=self._exists
             )
             return OpenSlot(secondary, own_writes.see)
-        tertiary = Tertiary(self._informer(store, slot.indexes), self.barrier)
-        return OpenSlot(tertiary, lambda _: None)  # its changes enqueue no key
+        informer = Informer(
+            store,
+            store.kind,
+            indexes=slot.indexes,
+            on_listed=self.listeners.listed,
+            on_appeared=self.listeners.appeared,
+        )
+        return OpenSlot(Tertiary(informer, self.barrier), lambda _: None)  # enqueues no key
 
     @property
     def owner_kind(self) -> str:
@@ -151,38 +157,21 @@ class Opening(msgspec.Struct, frozen=True):
         if slot.predicate is not None:
             changed = filtered(changed, slot.predicate)
         own_writes = OwnWrites(changed, self.listeners.undone)
-        invalid = partial(self.listeners.invalid, store.kind)
 
         def listed() -> None:
             self.listeners.listed()
             own_writes.listed()
 
-        informer = self._informer(
-            store,
-            {**slot.indexes, **owners},
-            on_invalid=invalid,
-            on_listed=listed,
-            keeping=None
-            if self.keeps is None
-            else Keeping(self.keeps, owner_of, index=OWNER_INDEX, derived=owners, quiet=True),
-        )
-        return informer, own_writes
-
-    def _informer(
-        self,
-        store: Store,
-        indexes: Mapping[str, IndexFunc[Any]],
-        *,
-        on_invalid: Callable[[Invalid], None] | None = None,
-        on_listed: Callable[[], None] | None = None,
-        keeping: Keeping | None = None,
-    ) -> Informer[Any]:
-        return Informer(
+        keeping = None
+        if self.keeps is not None:
+            keeping = Keeping(self.keeps, owner_of, index=OWNER_INDEX, derived=owners, quiet=True)
+        informer = Informer(
             store,
             store.kind,
-            indexes=indexes,
-            on_invalid=on_invalid,
-            on_listed=self.listeners.listed if on_listed is None else on_listed,
+            indexes={**slot.indexes, **owners},
+            on_invalid=partial(self.listeners.invalid, store.kind),
+            on_listed=listed,
             on_appeared=self.listeners.appeared,
             keeping=keeping,
         )
+        return informer, own_writes
