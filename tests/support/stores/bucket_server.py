@@ -108,7 +108,7 @@ class BucketServer:
 
     # ---- the connection
 
-    async def wait_connected(self) -> None:
+    async def wait_connected(self, *, forever: bool = True) -> None:
         await self.connected.wait()
 
     @property

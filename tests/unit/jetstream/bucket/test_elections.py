@@ -106,7 +106,7 @@ class Cluster:
     async def flush(self) -> None:
         """Return immediately."""
 
-    async def wait_connected(self) -> None:
+    async def wait_connected(self, *, forever: bool = True) -> None:
         """Return immediately."""
 
     @contextmanager
