@@ -189,6 +189,10 @@ def _run(args: Sequence[str]) -> int:
         return FAILED
     except OutputError:
         raise
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer turned it into status 1
+            raise end.__context__ from None
+        raise
     except Exception as error:  # noqa: BLE001 - `report` distinguishes the errors
         return report(error)
     return status or 0

@@ -57,6 +57,22 @@ def test_a_closed_standard_output_is_not_an_error() -> None:
 
 
 @pytest.fixture
+def closed_pipe() -> Iterator[int]:
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["config"], ["example", "greetings"]])
+async def test_a_closed_pipe_gives_the_status_of_sigpipe_and_no_error(
+    natsctl: Natsctl, words: list[str], closed_pipe: int
+) -> None:
+    result = await natsctl(*words, stdout=closed_pipe)
+    assert (result.status, result.err) == (141, "")
+
+
+@pytest.fixture
 def full_disk() -> Iterator[IO[str]]:
     with Path("/dev/full").open("w") as opened:
         yield opened

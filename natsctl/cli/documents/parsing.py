@@ -1,5 +1,6 @@
-"""Parses JSON and YAML that users write, up to a maximum depth."""
+"""Parses JSON and YAML that users write, up to a maximum depth and without repeated fields."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -8,6 +9,7 @@ from typing import Any
 
 import msgspec
 import yaml
+from yaml.constructor import ConstructorError
 
 from natsctl.model import exact_json
 from natsctl.model.exact_json import number
@@ -18,6 +20,7 @@ NESTED_MAX = 100
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _construct_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
@@ -28,11 +31,25 @@ def _construct_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
     return constructed
 
 
-class _PreciseErrorLoader(yaml.SafeLoader):
+class _Strict:
+    """Makes a loader reject a mapping with a repeated field, and text that is not Unicode."""
+
+    def construct_document(self, node: yaml.Node) -> object:
+        _check_fields(node, set())
+        return super().construct_document(node)  # type: ignore[misc]  # that of the loader
+
+    def construct_scalar(self, node: Any) -> Any:
+        if _SURROGATE.search(node.value):
+            problem = "found half of a surrogate pair, which is not a character"
+            raise ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_scalar(node)  # type: ignore[misc]  # that of the loader
+
+
+class _PreciseErrorLoader(_Strict, yaml.SafeLoader):
     """Loads one document. Its errors name the line in which a fault begins."""
 
 
-class _FastLoader(_Loader):  # type: ignore[misc]  # PyYAML may be built without libyaml
+class _FastLoader(_Strict, _Loader):  # type: ignore[misc]  # PyYAML may be built without libyaml
     """Loads many documents."""
 
 
@@ -44,11 +61,15 @@ class NestedError(yaml.YAMLError):
     """A document is nested too deeply."""
 
 
+class RepeatedFieldError(yaml.YAMLError):
+    """A JSON object has a field twice."""
+
+
 def parsed_or_none(data: bytes) -> object:
     """Return the value of JSON or YAML; None if *data* is neither."""
-    with suppress(*_NO_JSON):
-        return exact_json.decode(data)
     try:
+        with suppress(*_NO_JSON):
+            return _parsed_json(data)
         return parsed_yaml(data)
     except (yaml.YAMLError, UnicodeDecodeError):
         return None
@@ -69,9 +90,12 @@ def documents(data: bytes) -> Iterable[object]:
     Raises as `parsed_yaml` does, also during the iteration.
     """
     with suppress(*_NO_JSON):
-        return [exact_json.decode(data)]
+        return [_parsed_json(data)]
     with suppress(*_NO_JSON):
-        return exact_json.decode_lines(data)
+        lines = exact_json.decode_lines(data)
+        for line in data.splitlines():
+            _check_json_fields(line)
+        return lines
     _check_nesting(data)
     all_documents: Iterator[object] = yaml.load_all(data, Loader=_FastLoader)
     return all_documents
@@ -88,6 +112,45 @@ def fault(data: bytes) -> str:
         problem = getattr(error, "problem", None) or "it is not text"
         return f"{problem} in line {mark.line + 1}" if mark else problem
     return "it is not text"
+
+
+def _parsed_json(data: bytes) -> object:
+    value = exact_json.decode(data)
+    _check_json_fields(data)
+    return value
+
+
+def _check_json_fields(data: bytes) -> None:
+    """Raise `RepeatedFieldError` if an object in valid JSON has a field twice."""
+    if data.strip():
+        json.loads(data, object_pairs_hook=_check_names, parse_int=str, parse_float=str)
+
+
+def _check_names(fields: list[tuple[str, object]]) -> None:
+    names = set[str]()
+    for name, _ in fields:
+        if name in names:
+            raise RepeatedFieldError(f"found the field {name!r} twice")
+        names.add(name)
+
+
+def _check_fields(node: yaml.Node, checked: set[int]) -> None:
+    """Raise `ConstructorError` if a mapping in the node has a field twice.
+
+    Skips the nodes in *checked*, because an alias may contain its own anchor.
+    """
+    if id(node) in checked or isinstance(node, yaml.ScalarNode):
+        return
+    checked.add(id(node))
+    names = set[tuple[str, str]]()
+    for child in node.value:
+        name, value = child if isinstance(node, yaml.MappingNode) else (None, child)
+        if isinstance(name, yaml.ScalarNode):
+            if (name.tag, name.value) in names:
+                problem = f"found the field {name.value!r} twice"
+                raise ConstructorError(None, None, problem, name.start_mark)
+            names.add((name.tag, name.value))
+        _check_fields(value, checked)
 
 
 def _check_nesting(data: bytes | str) -> None:

@@ -53,6 +53,8 @@ def test_read_documents_reads_lines_of_json(tmp_path: Path) -> None:
         ('{"bucket": "b"}\n{"bucket": ', "is neither YAML nor JSON"),
         ('{"bucket": "b", "key": "a", "spec": 1}\n5', "document 2: it is not a mapping"),
         ("a: [", "is neither YAML nor JSON"),
+        ('{"bucket": "b"}\n{"spec": 1, "spec": 2}', "found the field 'spec' twice"),
+        ("key: a\n---\nspec: {a: 1, a: 2}", "found the field 'a' twice"),
         ("", "there is no document in"),
     ],
 )

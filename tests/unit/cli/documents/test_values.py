@@ -80,6 +80,10 @@ def test_a_value_that_is_no_object_is_kept_byte_by_byte(data: bytes) -> None:
         (b"spec:\n  text: hi\n text: ho\n", "in line 3"),
         (b"---\nmetadata: {labels: {a: b}\nspec: {}\n", "in line 3"),
         (b"{'spec': \xff", "it is not text"),
+        (b'{"spec": {"text": "\\ud800"}}', "half of a surrogate pair"),
+        (b'{"spec": {"\\ud800": 1}}', "half of a surrogate pair"),
+        (b'{"spec": {},\n "spec": {"a": 1}}', "found the field 'spec' twice in line 2"),
+        (b"spec:\n  a: 1\n  b: [{c: 2}]\n  a: 3\n", "found the field 'a' twice in line 4"),
     ],
 )
 def test_a_malformed_object_is_rejected_instead_of_stored_as_text(
@@ -89,6 +93,11 @@ def test_a_malformed_object_is_rejected_instead_of_stored_as_text(
         parse_value(data)
     assert message in str(caught.value)
     assert str(caught.value).endswith("; correct it, or store it as it is with --raw")
+
+
+def test_a_merge_key_may_give_a_field_that_the_mapping_replaces() -> None:
+    data = b"base: &base {a: 1, b: 2}\nspec: {<<: *base, a: 3}\n"
+    assert parse_value(data) == DesiredObject({"base": {"a": 1, "b": 2}, "spec": {"a": 3, "b": 2}})
 
 
 def test_a_yaml_file_becomes_json() -> None:

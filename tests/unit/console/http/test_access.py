@@ -65,6 +65,7 @@ def test_a_change_from_another_origin_is_refused() -> None:
     assert access.may_change({**headers, "Origin": "http://127.0.0.1:8222"})
     assert not access.may_change({**headers, "Origin": "http://evil.example"})
     assert not access.may_change({**headers, "Origin": "null"})
+    assert not access.may_change({**headers, "Origin": "http://["})
 
 
 def test_the_policy_permits_only_files_of_the_console() -> None:
