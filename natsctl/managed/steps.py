@@ -156,7 +156,9 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
         managed.accept_name()
         self.deletions.pop(managed.key, None)
         async with self.calls.storing(managed, "the intent to create", Condition.creating()):
-            recorded = await self._recorded(managed)
+            recorded = CreationLink()
+            if self.links is not None:
+                recorded = await self.links.read(managed.key)
             if recorded.contradicts(managed.link):
                 return await self._refuse(reconciliation, recorded)
             await self._begin(managed)
@@ -195,9 +197,6 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
         if not managed.linked_only:
             await self.reports.status(managed)
         return AGAIN_S
-
-    async def _recorded(self, managed: Managed[T]) -> CreationLink:
-        return CreationLink() if self.links is None else await self.links.read(managed.key)
 
     async def _refuse(
         self, reconciliation: Reconciliation[T], recorded: CreationLink

@@ -70,7 +70,8 @@ class Evidence:
         *secondaries* is whether any exist. A controller with no remembered state and no secondaries
         is new.
         """
-        self._stored = await self._read()
+        stored = await read(self._memory, self._key)
+        self._stored = None if stored is None else MEMORY.decode(stored.value)
         self._note()
         reason = self._reason(self._stored, secondaries=secondaries)
         if self._stored is not None and not reason and self._stored.owners > self._owners:
@@ -170,10 +171,6 @@ class Evidence:
             owners=self._owners,
             owners_revision=self._revision,
         )
-
-    async def _read(self) -> Remembered | None:
-        stored = await read(self._memory, self._key)
-        return None if stored is None else MEMORY.decode(stored.value)
 
     async def _write(self, state: Remembered, *, accepted: bool) -> None:
         """Store *state*; only an accepted state replaces one that another process holds."""

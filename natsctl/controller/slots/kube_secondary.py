@@ -272,7 +272,9 @@ class KubeSecondary(Owned[T]):
             except FieldConflictError:
                 raise
             except ImmutableFieldError as error:
-                if current is None or not await self._may_recreate(current, task.owner):
+                if current is None or self._on_immutable != "recreate":
+                    raise
+                if not await self.owns(task.owner, current):
                     raise
                 current = await self._remove(task, current, error)
             except ConflictError:
@@ -317,9 +319,6 @@ class KubeSecondary(Owned[T]):
         if contest is not None:
             message = f"{self.kind.name} {task.key}: {contest.fact}"
             self._report(contest.owner, EventType.WARNING, REASON_CONTESTED, message)
-
-    async def _may_recreate(self, current: Stored, owner: Owner) -> bool:
-        return self._on_immutable == "recreate" and await self.owns(owner, current)
 
     async def _remove(
         self, task: _Task, current: Stored, error: ImmutableFieldError

@@ -52,7 +52,7 @@ class PausedKeys:
         self.name = ""  # of the sync loop, unique on this machine
         self.bucket = ""  # the bucket of the objects; empty if no record can be kept of them
         self.place = ""  # the bucket or the kind of the objects, in the names of records
-        self.quarantine = Quarantine(on_unrecorded)
+        self.quarantine = Quarantine(on_unrecorded, self.state)
         self._on_unrecorded = on_unrecorded
         self._informers: Sequence[Informer[Any]] = ()
         self._annotated: dict[str, Pause] = {}  # the last annotation, also of deleted objects
@@ -140,7 +140,7 @@ class PausedKeys:
             self._forget(key)
             return
         if key in self.quarantine.deaths:
-            self.quarantine.check_one(key, self.state(key))
+            self.quarantine.check_one(key)
         if after is None:
             if not self.bucket:  # nothing would resume a deleted object
                 self._annotated.pop(key, None)

@@ -231,7 +231,7 @@ class Pausing:
         for paused in self._keys:
             if paused.place == place:
                 deaths = None if change.after is None else deaths_in(change.after.value)
-                paused.quarantine.found(key, deaths, paused.state)
+                paused.quarantine.found(key, deaths)
 
     def long_syncs(
         self, paused: PausedKeys, queue: Workqueue[Any], workers: int
@@ -245,11 +245,11 @@ class Pausing:
         A file has the keys that processes on this machine held. A record has the keys that
         processes on other machines held for long.
         """
-        paused.quarantine.check(paused.state)
+        paused.quarantine.check()
         elsewhere = self._held.left_by_others(paused.place, paused.holds)
         for key, process in dict.fromkeys((*keys_of_dead(paused.name), *elsewhere)):
             deaths = await self._note_death(paused, key, process)
-            paused.quarantine.found(key, deaths, paused.state)
+            paused.quarantine.found(key, deaths)
             for reports in self._reports:
                 reports.died(key, deaths, quarantined=key in paused.quarantine.quarantined)
         if elsewhere and self._store is not None:

@@ -51,20 +51,19 @@ StateOf = Callable[[str], str | None]
 """Returns a digest of the desired state of a key's object; None if the state is not known."""
 
 
-class Quarantine:
+class Quarantine(msgspec.Struct, eq=False):
     """The deaths of the keys of one sync loop.
 
     `quarantined` has the keys that are not synced, until they change or a person requests it.
-    *on_over* is called with each key whose record has to be deleted.
     """
 
-    def __init__(self, on_over: Callable[[str], None]) -> None:
-        self.deaths: dict[str, Deaths] = {}
-        self.quarantined: dict[str, Deaths] = {}
-        self.over: set[str] = set()  # keys whose record has to be deleted
-        self._on_over = on_over
+    on_over: Callable[[str], None]  # called with each key whose record has to be deleted
+    state_of: StateOf
+    deaths: dict[str, Deaths] = {}
+    quarantined: dict[str, Deaths] = {}
+    over: set[str] = set()  # keys whose record has to be deleted
 
-    def found(self, key: str, deaths: Deaths | None, state: StateOf) -> None:
+    def found(self, key: str, deaths: Deaths | None) -> None:
         """Note the deaths in the key's record."""
         self.over.discard(key)
         if deaths is None:
@@ -72,26 +71,26 @@ class Quarantine:
             self.quarantined.pop(key, None)
             return
         self.deaths[key] = deaths
-        if deaths.count >= DEATHS_MAX and deaths.state == state(key):
+        if deaths.count >= DEATHS_MAX and deaths.state == self.state_of(key):
             self.quarantined[key] = deaths
 
-    def check(self, state: StateOf) -> None:
+    def check(self) -> None:
         """Compare the deaths with the objects, which are all cached now."""
         for key in list(self.deaths):
-            self.check_one(key, state(key))
+            self.check_one(key)
 
-    def check_one(self, key: str, state: str | None) -> None:
+    def check_one(self, key: str) -> None:
         """Release the key if its desired state is not the one with which processes died."""
-        deaths = self.deaths.get(key)
+        deaths, state = self.deaths.get(key), self.state_of(key)
         if deaths is not None and state is not None:
             if deaths.state != state:
                 self.release(key)
             else:
-                self.found(key, deaths, lambda _: state)
+                self.found(key, deaths)
 
     def release(self, key: str) -> None:
         """Forget the deaths: the key changed, a person requested a sync, or a sync has ended."""
         self.quarantined.pop(key, None)
         if self.deaths.pop(key, None) is not None:
             self.over.add(key)
-            self._on_over(key)
+            self.on_over(key)

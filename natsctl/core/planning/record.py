@@ -48,18 +48,16 @@ class PlannedChange(msgspec.Struct, frozen=True):
     after: Any
 
 
-class _KeyRecord:
+class _KeyRecord(msgspec.Struct, eq=False):
     """The writes of one key's syncs, and the result of its last sync."""
 
-    __slots__ = ("after_s", "error", "external", "failed_at", "final", "held_back", "writes")
-
-    def __init__(self) -> None:
-        self.writes: dict[_Place, _Write] = {}
-        self.external: dict[_Place, Action] = {}
-        self.error = self.held_back = ""
-        self.after_s: float | None = None
-        self.failed_at = 0  # the number of writes when the sync failed
-        self.final = False  # whether no further sync repeats what has failed
+    writes: dict[_Place, _Write] = {}
+    external: dict[_Place, Action] = {}
+    error: str = ""
+    held_back: str = ""
+    after_s: float | None = None
+    failed_at: int = 0  # the number of writes when the sync failed
+    final: bool = False  # whether no further sync repeats what has failed
 
     @property
     def plan(self) -> KeyPlan:

@@ -398,7 +398,7 @@ class TestConcerns:
         assert keys.paused.concerns(self.change(keys))
 
     async def test_a_change_of_a_key_with_deaths_is_a_concern(self, keys: Keys) -> None:
-        keys.paused.quarantine.found("shop", Deaths(count=1, last="", state=""), lambda _: "")
+        keys.paused.quarantine.found("shop", Deaths(count=1, last="", state=""))
         assert keys.paused.concerns(self.change(keys))
 
     async def test_a_deletion_is_none(self, keys: Keys) -> None:
@@ -409,7 +409,7 @@ class TestQuarantine:
     def quarantine(self, keys: Keys) -> None:
         state = keys.paused.state("shop") or ""
         deaths = Deaths(count=DEATHS_MAX, last="2026-01-01T00:00:00Z", state=state)
-        keys.paused.quarantine.found("shop", deaths, keys.paused.state)
+        keys.paused.quarantine.found("shop", deaths)
 
     async def test_a_quarantined_key_is_held_back(self, keys: Keys) -> None:
         keys.put("shop")

@@ -56,8 +56,13 @@ class TestQuarantine:
         return []
 
     @pytest.fixture
-    def quarantine(self, over: list[str]) -> Quarantine:
-        return Quarantine(over.append)
+    def states(self) -> dict[str, str]:
+        """The known states of objects by key, which tests change."""
+        return {"shop": "one"}
+
+    @pytest.fixture
+    def quarantine(self, over: list[str], states: dict[str, str]) -> Quarantine:
+        return Quarantine(over.append, states.get)
 
     @pytest.mark.parametrize(
         ("count", "quarantined"), [(DEATHS_MAX - 1, []), (DEATHS_MAX, ["shop"])]
@@ -65,43 +70,48 @@ class TestQuarantine:
     def test_a_key_is_quarantined_after_so_many_deaths(
         self, quarantine: Quarantine, count: int, quarantined: list[str]
     ) -> None:
-        quarantine.found("shop", deaths(count), lambda _: "one")
+        quarantine.found("shop", deaths(count))
         assert list(quarantine.quarantined) == quarantined
 
-    @pytest.mark.parametrize("state", ["two", None])
-    def test_a_key_with_another_state_is_not_quarantined(
-        self, quarantine: Quarantine, state: str | None
-    ) -> None:
-        quarantine.found("shop", deaths(DEATHS_MAX), lambda _: state)
+    @pytest.mark.parametrize("known", [{"shop": "two"}, {}])
+    def test_a_key_with_another_state_is_not_quarantined(self, known: dict[str, str]) -> None:
+        quarantine = Quarantine(list[str]().append, known.get)
+        quarantine.found("shop", deaths(DEATHS_MAX))
         assert not quarantine.quarantined
 
     def test_a_key_without_a_record_is_released(self, quarantine: Quarantine) -> None:
-        quarantine.found("shop", deaths(DEATHS_MAX), lambda _: "one")
-        quarantine.found("shop", None, lambda _: "one")
+        quarantine.found("shop", deaths(DEATHS_MAX))
+        quarantine.found("shop", None)
         assert (quarantine.quarantined, quarantine.deaths) == ({}, {})
 
     def test_a_key_whose_state_has_changed_is_released_by_a_check(
-        self, quarantine: Quarantine, over: list[str]
+        self, quarantine: Quarantine, over: list[str], states: dict[str, str]
     ) -> None:
-        quarantine.found("shop", deaths(DEATHS_MAX), lambda _: "one")
-        quarantine.check(lambda _: "two")
+        quarantine.found("shop", deaths(DEATHS_MAX))
+        states["shop"] = "two"
+        quarantine.check()
         assert (over, quarantine.over) == (["shop"], {"shop"})
         assert (quarantine.quarantined, quarantine.deaths) == ({}, {})
 
     def test_a_key_whose_state_was_not_known_is_quarantined_by_a_check(
-        self, quarantine: Quarantine
+        self, quarantine: Quarantine, states: dict[str, str]
     ) -> None:
-        quarantine.found("shop", deaths(DEATHS_MAX), lambda _: None)
-        quarantine.check(lambda _: "one")
+        states.clear()
+        quarantine.found("shop", deaths(DEATHS_MAX))
+        states["shop"] = "one"
+        quarantine.check()
         assert list(quarantine.quarantined) == ["shop"]
 
-    def test_a_check_without_a_state_changes_nothing(self, quarantine: Quarantine) -> None:
-        quarantine.found("shop", deaths(DEATHS_MAX), lambda _: "one")
-        quarantine.check(lambda _: None)
+    def test_a_check_without_a_state_changes_nothing(
+        self, quarantine: Quarantine, states: dict[str, str]
+    ) -> None:
+        quarantine.found("shop", deaths(DEATHS_MAX))
+        states.clear()
+        quarantine.check()
         assert list(quarantine.quarantined) == ["shop"]
 
     def test_a_released_key_may_be_synced(self, quarantine: Quarantine, over: list[str]) -> None:
-        quarantine.found("shop", deaths(DEATHS_MAX), lambda _: "one")
+        quarantine.found("shop", deaths(DEATHS_MAX))
         quarantine.release("shop")
         assert (over, quarantine.quarantined) == (["shop"], {})
 
@@ -112,7 +122,7 @@ class TestQuarantine:
         assert (over, quarantine.over) == ([], set())
 
     def test_a_record_that_is_found_again_is_not_over(self, quarantine: Quarantine) -> None:
-        quarantine.found("shop", deaths(1), lambda _: "one")
+        quarantine.found("shop", deaths(1))
         quarantine.release("shop")
-        quarantine.found("shop", deaths(1), lambda _: "one")
+        quarantine.found("shop", deaths(1))
         assert not quarantine.over

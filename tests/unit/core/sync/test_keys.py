@@ -229,7 +229,7 @@ class TestRequests:
     async def test_a_request_of_a_person_ends_a_quarantine(self, keys: Keys) -> None:
         deaths = Deaths(count=DEATHS_MAX, last="", state="")
         for key in ("a", "b"):
-            keys.loop.paused.quarantine.found(key, deaths, lambda _: "")
+            keys.loop.paused.quarantine.found(key, deaths)
         keys.keys.enqueue("a", Operation.MANUAL)
         keys.keys.enqueue("b", Operation.RESYNC)
         assert list(keys.loop.paused.quarantine.quarantined) == ["b"]

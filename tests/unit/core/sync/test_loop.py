@@ -331,7 +331,7 @@ class TestPauses:
         handler = Handler()
         loop = SyncLoop(handler)
         deaths = Deaths(count=DEATHS_MAX, last="", state="")
-        loop.paused.quarantine.found("a", deaths, lambda _: "")
+        loop.paused.quarantine.found("a", deaths)
         async with running(loop):
             loop.queue.add("a")
             await idle(loop)
