@@ -1,4 +1,4 @@
-"""Limits how long tasks may take for one piece of their work, with one timer for all of them."""
+"""Limits how long tasks may take for one piece of their work, or wait for an event."""
 
 import asyncio
 from asyncio import current_task
@@ -9,6 +9,15 @@ from typing import Any
 IGNORED_S = 5.0  # work that does not end in this time after its cancellation ignores it
 
 Task = asyncio.Task[Any]
+
+
+async def happens(event: asyncio.Event, *, within_s: float) -> bool:
+    """Wait until the event is set, for *within_s* seconds at most; return whether it is set."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 class TimeLimit:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ from natsctl.console.reads.listings import BucketListing
 from natsctl.core.task_group import together
 from natsctl.errors import NatsctlError, StoreError
 from natsctl.jetstream.connection.connection import ConnectionState, OnLost
+from natsctl.time_limit import happens
 
 INTERVAL_S = 0.25  # between two notices
 PING_S = 5.0  # without another notice
@@ -93,9 +94,7 @@ class ViewFeed:
 
     async def take(self) -> list[Notice]:
         """Wait for changes, for `PING_S` at most, and return them as at most two notices."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PING_S):
-                await self._wake.wait()
+        await happens(self._wake, within_s=PING_S)
         self._wake.clear()
         notices: list[Notice] = []
         if self._state is not None:
@@ -148,9 +147,7 @@ async def _follow_connection(feed: ViewFeed, connection: NatsLink) -> None:
                 last = (state.connected, state.losses)
                 error = "" if state.connected else state.last_error or ""
                 feed.state(ConnectionNotice(state.connected, state.since_s, error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STATE_S):
-                    await lost.wait()
+            await happens(lost, within_s=STATE_S)
             lost.clear()
 
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,7 @@ import msgspec
 
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.telemetry.logger import get_logger
+from natsctl.time_limit import happens
 
 log = get_logger(__name__)
 
@@ -261,9 +262,7 @@ class Outbox(Generic[E]):
     async def _rest(self, wait_s: float) -> None:
         """Wait, but not longer than until the outbox is closed."""
         if wait_s > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._closed.wait()
+            await happens(self._closed, within_s=wait_s)
 
     def _recent(self, identity: Hashable) -> E | None:
         sent = self._sent.get(identity)

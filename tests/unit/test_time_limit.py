@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from natsctl.time_limit import IGNORED_S, TimeLimit
+from natsctl.time_limit import IGNORED_S, TimeLimit, happens
 
 
 def now() -> float:
@@ -218,3 +218,15 @@ def test_a_limit_outside_a_task_is_refused() -> None:
     loop.run_forever()
     loop.close()
     assert [str(error) for error in errors] == ["a time limit works only inside a task"]
+
+
+async def test_waiting_for_an_event_ends_when_it_is_set() -> None:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(3, event.set)
+    assert await happens(event, within_s=10)
+    assert now() == 3
+
+
+async def test_waiting_for_an_event_ends_after_the_time_limit() -> None:
+    assert not await happens(asyncio.Event(), within_s=10)
+    assert now() == 10

@@ -8,7 +8,6 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 from natsctl.core.coordination.own_record import (
@@ -23,6 +22,7 @@ from natsctl.core.coordination.term import Clock, Leadership, current_leadership
 from natsctl.core.task_group import together
 from natsctl.errors import ConflictError, NotLeadingError, StoreError, UsageError
 from natsctl.telemetry.logger import get_logger
+from natsctl.time_limit import happens
 
 log = get_logger(__name__)
 
@@ -170,9 +170,7 @@ class Participant(ABC):
                 if wait_s <= 0:
                     await self._renew()
                     continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(max(wait_s, PAUSE_S)):
-                        await self._changed.wait()
+                await happens(self._changed, within_s=max(wait_s, PAUSE_S))
 
     def _due_at(self) -> float:
         """Return the time of the next write."""

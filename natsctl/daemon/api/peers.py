@@ -20,6 +20,7 @@ from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.service_client import ask_all
 from natsctl.telemetry.hiding import enumerated
 from natsctl.telemetry.logger import get_logger
+from natsctl.time_limit import happens
 
 log = get_logger(__name__)
 
@@ -90,7 +91,8 @@ class Peers:
                 except StoreError as error:
                     log.debug("no daemon answers", controller=self._controller, error=error)
                     answered = False
-                await self._pause(EVERY_S * (1 + len(self._others)) if answered else SOON_S)
+                pause_s = EVERY_S * (1 + len(self._others)) if answered else SOON_S
+                await happens(self._lost, within_s=pause_s)
 
     async def _introduce(self, connection: Connection) -> bool:
         """Send the introduction to all daemons; return whether this daemon answered too."""
@@ -100,13 +102,6 @@ class Peers:
         present = [presence for presence in decoded if presence is not None]
         self._update(*present[: PEERS_MAX + 1])
         return any(presence.daemon.id == self._presence.daemon.id for presence in present)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._lost.wait()
-        except TimeoutError:
-            pass
 
     def _update(self, *present: Presence) -> None:
         """Store the daemons that run now, and warn if a new one syncs the same keys."""

@@ -27,6 +27,7 @@ from opentelemetry.util.types import AttributeValue
 from natsctl.telemetry.hiding import TRACEBACK_MAX, Secrets, error_text, hidden
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import collected_by
+from natsctl.time_limit import happens
 
 log = get_logger(__name__)
 
@@ -177,11 +178,7 @@ async def _flushed(provider: TracerProvider) -> bool:
             loop.call_soon_threadsafe(sent.set)
 
     threading.Thread(target=flush, name="last spans", daemon=True).start()
-    try:
-        async with asyncio.timeout(FLUSH_S):
-            return await sent.wait()
-    except TimeoutError:
-        return False
+    return await happens(sent, within_s=FLUSH_S)
 
 
 def _endpoint(url: str) -> str:

@@ -18,6 +18,7 @@ from natsctl.jetstream.connection.permissions import (
 )
 from natsctl.jetstream.connection.requests import Requests
 from natsctl.jetstream.connection.servers import Server
+from natsctl.time_limit import happens
 
 PINGS = 2  # how many pings the server may leave unanswered
 CHECKS = 12  # checks for received data within `silence_s`
@@ -72,9 +73,7 @@ class ServerLink:
         check_s = min(CHECK_MAX_S, self._options.silence_s / CHECKS)
         while self.alive:
             self.client.count_traffic_as_pong()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(check_s):
-                    await self._lost.wait()
+            await happens(self._lost, within_s=check_s)
 
     async def flush(self, limit_s: float) -> None:
         """Wait until the server has received everything published, for at most *limit_s*."""
