@@ -19,7 +19,7 @@ from tests.support.controllers.simulated_promises import (
     controller,
 )
 
-SEEDS = range(200)
+SEEDS = range(100)  # the broken surfaces of this file fail within ten
 
 
 def run(group: Group, seeds: range) -> None:

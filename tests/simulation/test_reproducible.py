@@ -77,3 +77,10 @@ def test_nothing_of_a_run_stays_in_memory() -> None:
         gc.collect()
         networks = [candidate for candidate in gc.get_objects() if isinstance(candidate, Network)]
     assert len(networks) <= 1  # of the last run
+
+
+def test_objects_that_the_program_exempts_from_collections_stay_exempt() -> None:
+    gc.freeze()
+    with Bench() as bench:
+        bench.run(asyncio.sleep(1))
+    assert gc.get_freeze_count() > 0

@@ -108,13 +108,19 @@ def logged() -> Iterator[list[str]]:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Collect the cycles of Python's objects only between runs, and only new ones."""
-    enabled = gc.isenabled()
+    """Collect the cycles of Python's objects only between runs, and only new ones.
+
+    A program that has exempted its objects from collections keeps them exempt.
+    """
+    enabled, exempt = gc.isenabled(), gc.get_freeze_count() > 0
+    if exempt:
+        gc.collect()  # otherwise the cycles before would stay in memory
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not exempt:
+            gc.unfreeze()
         if enabled:
             gc.enable()
