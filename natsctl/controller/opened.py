@@ -170,7 +170,7 @@ class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     ) -> GarbageCycles:
         controller, paused = self.controller, self.pausing.advice
         collector = GarbageCollector(
-            primary.informer, tuple(secondaries), runs.evidence, controller.garbage, paused=paused
+            primary.informer, tuple(secondaries), runs.evidence, controller.garbage, paused
         )
         return GarbageCycles(collector, runs, reports, self.keys, controller.deletion_policy)
 

@@ -68,26 +68,22 @@ class _Suspect(msgspec.Struct, frozen=True):
         return self.secondary.metadata(self.stored).uid
 
 
-class GarbageCollector:
+class GarbageCollector(msgspec.Struct, eq=False):
     """Plans which orphans to remove; a sync of the owner's key, or `apply`, removes them."""
 
-    def __init__(
-        self,
-        primary: Informer[Any],
-        secondaries: Sequence[Owned[Any]],
-        evidence: Evidence,
-        limits: GarbageLimits,
-        *,
-        paused: Callable[[str], str] = lambda _: "",
-    ) -> None:
-        self.evidence = evidence
-        self._primary = primary
-        self._secondaries = secondaries
-        self._limits = limits
-        self._paused = paused  # returns why the objects of a paused owner are kept; empty if not
-        self._claims = [Claims(secondary) for secondary in secondaries]
-        self._histories_read = False
-        self._suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
+    primary: Informer[Any]
+    secondaries: Sequence[Owned[Any]]
+    evidence: Evidence
+    limits: GarbageLimits
+    paused: Callable[[str], str] = lambda _: ""
+    """Returns why the objects of a paused owner are kept; empty if they are not."""
+    _claims: list[Claims] = []
+    _histories_read: bool = False
+    _suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
+
+    def __post_init__(self) -> None:
+        """Begin without knowledge about the histories of the secondaries."""
+        self._claims = [Claims(secondary) for secondary in self.secondaries]
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
         """Return every orphan that the leader confirms; `refused` is why a GC cycle must not run.
@@ -98,7 +94,7 @@ class GarbageCollector:
         incomplete = self._incomplete()
         if incomplete:
             return GarbagePlan((), incomplete)
-        owners_before = len(self._primary.cache)
+        owners_before = len(self.primary.cache)
         suspects = await self._suspects()
         try:
             suspects += await self._overwritten()
@@ -109,13 +105,13 @@ class GarbageCollector:
         more = len(suspects) - len(first)
         try:
             await self.evidence.review(secondaries=self._owned() > 0)
-            incarnation = self._primary.cache.incarnation
+            incarnation = self.primary.cache.incarnation
             owners = await self._confirm({suspect.owner for suspect in first})
             first = await self._with_values(first, owners)
-            grace_s = 0.0 if at_once else self._limits.grace_s
+            grace_s = 0.0 if at_once else self.limits.grace_s
             confirmed = [orphan async for orphan in self._orphans(first, owners, grace_s)]
             orphans = tuple(sorted(confirmed, key=lambda orphan: (orphan.kind, orphan.key)))
-            if incarnation != self._primary.cache.incarnation:
+            if incarnation != self.primary.cache.incarnation:
                 return GarbagePlan(orphans, "the bucket of primaries was recreated just now")
             refused = await self._refusal(orphans, more, owners_before)
         except StoreMissingError as error:
@@ -167,7 +163,7 @@ class GarbageCollector:
         removed: list[Orphan] = []
         kept: list[Kept] = []
         for orphan in plan.orphans:
-            reason = self._paused(orphan.owner) or await self._remove(orphan)
+            reason = self.paused(orphan.owner) or await self._remove(orphan)
             if reason:
                 log.warning("keeping an orphan", kind=orphan.kind, key=orphan.key, reason=reason)
                 kept.append(Kept(orphan, reason))
@@ -180,7 +176,7 @@ class GarbageCollector:
 
     async def _remove(self, orphan: Orphan) -> str:
         """Remove the object; return the reason if it is kept."""
-        if await read(self._primary.store, orphan.owner) is not None:
+        if await read(self.primary.store, orphan.owner) is not None:
             return f"its owner {orphan.owner} exists"
         secondary = self._secondary_of(orphan)
         store = secondary.informer.store
@@ -200,7 +196,7 @@ class GarbageCollector:
 
     def _secondary_of(self, orphan: Orphan) -> Owned[Any]:
         """Return the slot of the orphan; several slots may have parts of one kind."""
-        for secondary in self._secondaries:
+        for secondary in self.secondaries:
             if secondary.kind.name == orphan.kind and secondary.kind.holds(orphan.key):
                 return secondary
         raise UsageError(
@@ -209,10 +205,10 @@ class GarbageCollector:
 
     def _owned(self) -> int:
         """Count the secondaries that name an owner of this controller's kind."""
-        return sum(slot.informer.cache.indexed(OWNER_INDEX) for slot in self._secondaries)
+        return sum(slot.informer.cache.indexed(OWNER_INDEX) for slot in self.secondaries)
 
     def _stores(self) -> dict[str, str]:
-        caches = (secondary.informer.cache for secondary in self._secondaries)
+        caches = (secondary.informer.cache for secondary in self.secondaries)
         return {cache.kind.name: cache.incarnation for cache in caches}
 
     def _check(self, plan: GarbagePlan) -> None:
@@ -225,7 +221,7 @@ class GarbageCollector:
                 )
 
     def _incomplete(self) -> str:
-        for informer in (self._primary, *(slot.informer for slot in self._secondaries)):
+        for informer in (self.primary, *(slot.informer for slot in self.secondaries)):
             if not informer.cache.synced.is_set():
                 return f"{informer.cache.kind.name} has not been listed completely yet"
             if isinstance(informer.failure, StoreMissingError):
@@ -235,9 +231,9 @@ class GarbageCollector:
     async def _suspects(self) -> list[_Suspect]:
         """Return the objects whose owner is not cached; finds them in slices."""
         suspects, slices = list[_Suspect](), Slices()
-        for secondary in self._secondaries:
+        for secondary in self.secondaries:
             for owner in secondary.informer.cache.index_values(OWNER_INDEX):
-                if owner not in self._primary.cache:
+                if owner not in self.primary.cache:
                     suspects += self._objects_of(owner, secondary)
                 if slices.is_over():
                     await slices.pause()
@@ -257,7 +253,7 @@ class GarbageCollector:
             for claims in self._claims:
                 await claims.read_histories()
             self._histories_read = True
-        cache = self._primary.cache
+        cache = self.primary.cache
         suspects: list[_Suspect] = []
         for claims in self._claims:
             for owner in claims.owners:
@@ -270,7 +266,7 @@ class GarbageCollector:
 
     async def _is_deleted(self, owner: str) -> bool:
         with suppress(InvalidKeyError):  # no primary can have this key
-            return await deleted_at(self._primary.store, owner) is not None
+            return await deleted_at(self.primary.store, owner) is not None
         return False
 
     def claimed(self, owner: str) -> list[tuple[Owned[Any], Stored]]:
@@ -292,7 +288,7 @@ class GarbageCollector:
 
         async def check(owner: str) -> None:
             try:
-                await self._primary.store.get(owner)
+                await self.primary.store.get(owner)
             except NotFoundError as error:
                 missing[owner] = error.deleted_at
             except InvalidKeyError:
@@ -345,7 +341,7 @@ class GarbageCollector:
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
                 uid=suspect.uid,
-                held=self._paused(suspect.owner) or _held(suspect, former),
+                held=self.paused(suspect.owner) or _held(suspect, former),
                 former=former,
             )
 
@@ -368,7 +364,7 @@ class GarbageCollector:
             refused = self.evidence.vanished(len(unproven))
             if refused:
                 await self.evidence.hold(refused)
-        elif not unproven and not more and len(self._primary.cache) >= owners_before:
+        elif not unproven and not more and len(self.primary.cache) >= owners_before:
             await self.evidence.settle(orphans=bool(orphans))
             refused = self.evidence.held
         due = sum(orphan.due and not orphan.held for orphan in orphans)
@@ -376,10 +372,10 @@ class GarbageCollector:
 
     def _too_many(self, count: int) -> str:
         owned = self._owned()
-        if count > self._limits.count_max:
-            return f"{count} objects would go, more than {self._limits.count_max} at once"
-        if count > self._limits.share_from and count > self._limits.share_max * owned:
-            return f"{count} of {owned} objects would go, more than {self._limits.share_max:.0%}"
+        if count > self.limits.count_max:
+            return f"{count} objects would go, more than {self.limits.count_max} at once"
+        if count > self.limits.share_from and count > self.limits.share_max * owned:
+            return f"{count} of {owned} objects would go, more than {self.limits.share_max:.0%}"
         return ""
 
 

@@ -68,10 +68,7 @@ class KubeSecondary(Owned[T]):
         manifests: the informer's store.
         manager: the field manager of this controller's applies.
         mark: the annotation of this installation's objects.
-        exists: returns whether a primary exists, as cached.
-        on_immutable: whether an object is recreated if a changed field of it is immutable.
         sync_later: enqueues a key after so many seconds.
-        report: logs a fact about a key and sends it as an event.
     """
 
     def __init__(

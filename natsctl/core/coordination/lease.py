@@ -157,11 +157,10 @@ class Lease(OwnRecord[Claim]):
         return self.wait_s <= 0
 
     async def renew(self, held: HeldLease) -> HeldLease:
-        """Write the lease again, and return it as it is stored then.
+        """Write the lease again, and return it as it is stored then; raises as `_renew` does.
 
-        Raises `ConflictError` if another process holds it, and another `StoreError` if that is
-        unknown. If the lease was deleted or overwritten with a value that is no claim, it is
-        written again, because no process takes it before it is void.
+        If the lease was deleted or overwritten with a value that is no claim, it is written again,
+        because no process takes it before it is void.
         """
         await self._renew(held, _next(held))
         return self.last or held

@@ -61,13 +61,10 @@ class MemberRecord(OwnRecord[Membership]):
     async def write(
         self, members: tuple[str, ...], *, complete: bool = False, left: bool = False
     ) -> None:
-        """Write the record again with these members.
+        """Write the record again with these members, as `_renew` does.
 
-        *left* marks a member that works no more. A record that is *complete* stays so.
-
-        If an earlier write is stored whose acknowledgement was lost, nothing is written, and `last`
-        is that write. Raises `ConflictError` if the key has no record of this process any more, and
-        another `StoreError` if the outcome is unknown.
+        *left* marks a member that works no more. A record that is *complete* stays so. Raises
+        `ConflictError` if the key has no record of this process any more.
         """
         if self.last is None:
             raise ConflictError(f"{self.key} has no record of this process")
