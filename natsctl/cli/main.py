@@ -215,8 +215,12 @@ def _with_help(args: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """Run the command line of this process and exit."""
+    """Run the command line of this process and exit.
+
+    The output is UTF-8 in every locale, because programs read it.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the parent process closed it
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the exit
+        getattr(sys, name).reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -56,6 +56,15 @@ def test_a_closed_standard_output_is_not_an_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_output_is_utf8_in_a_locale_without_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = program("config", "--kube-context", "Käse", stdout=str(tmp_path / "out"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Käse" in (tmp_path / "out").read_text("utf-8")
+
+
 @pytest.fixture
 def closed_pipe() -> Iterator[int]:
     reader, writer = os.pipe()

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import ModuleType
 from typing import Any, Self, TypeVar
 
@@ -81,11 +81,21 @@ class Bench:
         """Run the coroutine from virtual time 0, and return its result."""
         self._loop.restart()
         self._tasks.restart()
-        result = self._runner.run(work)
+        try:
+            result = self._runner.run(work)
+        finally:
+            self._end_tasks()
         self._runs += 1
         if self._runs % RUNS_PER_COLLECTION == 0:
             gc.collect()
         return result
+
+    def _end_tasks(self) -> None:
+        """End the tasks that ignore their cancellation, for which the runner would wait."""
+        for task in asyncio.all_tasks(self._loop):
+            coroutine: Any = task.get_coro()
+            with suppress(Exception):
+                coroutine.close()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Controllers with one bug each, and the same controllers without it."""
 
+import asyncio
 import signal
 import uuid
 from contextlib import suppress
@@ -157,6 +158,15 @@ class SwallowsErrors(MakesParts):
             await self.parts.apply(key, part(shop))
         except StoreError:
             return
+
+
+class IgnoresCancellation(MakesParts):
+    """Waits for ever, and goes on if the sync is cancelled."""
+
+    async def make(self, key: str, shop: Shop) -> None:  # noqa: ARG002 - the base's signature
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
 
 
 class ReportsErrors(MakesParts):

@@ -62,6 +62,14 @@ def test_the_seed_of_a_finding_shows_it_again(
     assert json.loads(capsys.readouterr().out) == {**found, "runs": 1}
 
 
+def test_a_handler_that_ignores_its_cancellation_is_found(
+    shops: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate("IgnoresCancellation", "-f", shops, "--runs", "5", "-o", "json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], found["property"]) == (1, "settles")
+
+
 def test_several_processes_find_the_same(shops: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate("SwallowsErrors", "-f", shops, "-o", "json") == 1
     alone = json.loads(capsys.readouterr().out)
