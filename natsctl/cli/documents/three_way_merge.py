@@ -1,22 +1,12 @@
 """Merges two concurrent changes of one document."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from natsctl.model import exact_json
 from natsctl.model.documents import same
-
-
-class Missing(msgspec.Struct, frozen=True):
-    """The value of a field that does not exist."""
-
-    def __str__(self) -> str:
-        return "removed"
-
-
-MISSING: Final = Missing()
 
 
 class Clash(msgspec.Struct, frozen=True):
@@ -24,15 +14,15 @@ class Clash(msgspec.Struct, frozen=True):
 
     Attributes:
         path: the path of the field, such as `spec.text`.
-        theirs: the value of the other side; `MISSING` if the other side removed the field.
+        theirs: the value of the other side; `UNSET` if the other side removed the field.
     """
 
     path: str
     theirs: object
 
     def __str__(self) -> str:
-        removed = self.theirs is MISSING
-        value = self.theirs if removed else exact_json.encode(self.theirs).decode()
+        removed = self.theirs is UNSET
+        value = "removed" if removed else exact_json.encode(self.theirs).decode()
         return f"{self.path} is {value}"
 
 
@@ -61,9 +51,9 @@ def _fields(
     clashes: list[Clash],
 ) -> Iterator[tuple[str, object]]:
     for name in dict.fromkeys((*ours, *theirs)):
-        before, our, their = (side.get(name, MISSING) for side in (base, ours, theirs))
+        before, our, their = (side.get(name, UNSET) for side in (base, ours, theirs))
         value = _value(before, our, their, (*path, name), clashes)
-        if value is not MISSING:
+        if value is not UNSET:
             yield name, value
 
 

@@ -2,8 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
-from natsctl.cli.documents.three_way_merge import MISSING, Clash, merged
+from natsctl.cli.documents.three_way_merge import Clash, merged
 from natsctl.model.documents import render
 
 VALUES = st.recursive(
@@ -41,7 +42,7 @@ def test_true_and_one_are_different_values() -> None:
 def test_a_field_that_they_removed_and_we_changed_is_a_clash() -> None:
     result = merged({"a": {"b": 1}}, {"a": {"b": 2}}, {"a": {}})
     assert result.document == {"a": {"b": 2}}
-    assert result.clashes == (Clash("a.b", MISSING),)
+    assert result.clashes == (Clash("a.b", UNSET),)
     assert str(result.clashes[0]) == "a.b is removed"
 
 
