@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from natsctl.telemetry.hiding import abbreviated
 from natsctl.testing.simulation.hints import hint_of
 from natsctl.testing.simulation.properties import Property
 from natsctl.testing.simulation.run import Ran
@@ -35,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     standby: bool = False
 
     def __str__(self) -> str:
-        return "\n".join(_cut(line) for line in self._lines())
+        return "\n".join(abbreviated(line, 2 * WIDTH) for line in self._lines())
 
     def _lines(self) -> list[str]:
         origin = f"property `{self.property}`, seed {self.seed}"
@@ -103,7 +104,3 @@ _MEANINGS = {
     Property.ALWAYS.value: "a write violates always=",
     Property.FINALLY.value: "the final state violates finally_=",
 }
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH * 2 else f"{line[: WIDTH * 2]}…"

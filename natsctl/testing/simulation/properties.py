@@ -8,6 +8,7 @@ import msgspec
 
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
+from natsctl.telemetry.hiding import abbreviated
 from natsctl.testing.simulation.objects import StoredObjects
 from natsctl.testing.simulation.world.resources import ExternalState
 from natsctl.testing.simulation.world.stores import place_of
@@ -15,6 +16,7 @@ from natsctl.testing.simulation.world.stores import place_of
 Result: TypeAlias = Mapping[str, object]
 """The objects that a controller made, by bucket and key, without fields of servers."""
 
+SHOWN_MAX = 60  # characters of a value in a difference
 _OWN_DOMAIN = "natsctl.io/"
 
 
@@ -143,8 +145,7 @@ def _difference(actual: object, expected: object, path: str = "") -> str:
 
 
 def _text(value: object) -> str:
-    text = documents.render(value).decode()
-    return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - characters that fit a line
+    return abbreviated(documents.render(value).decode(), SHOWN_MAX)
 
 
 def _comparable(kind: Kind[Any], value: bytes) -> object:

@@ -8,6 +8,7 @@ import msgspec
 
 from natsctl.model import documents
 from natsctl.model.documents import Document
+from natsctl.telemetry.hiding import abbreviated
 from natsctl.testing.fields import leaves
 from natsctl.testing.simulation.objects import Desired, stored_form
 from natsctl.testing.simulation.world.choices import Choices
@@ -17,6 +18,7 @@ STEPS_MAX = 5  # between the first objects and the last ones
 DELETED_SHARE = 0.15  # of the primaries, at the end
 EDITED = 1_000_000  # the number of a version that is not in the file
 WAITS_S = (0.02, 1.0, 40.0)
+SHOWN_MAX = 80  # characters of an object in the list of steps
 
 
 class StepPause(Enum):
@@ -39,9 +41,9 @@ class Put(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         document = documents.without(self.desired.document, "metadata")
-        text = documents.render(document).decode()
+        text = abbreviated(documents.render(document).decode(), SHOWN_MAX)
         note = f"  ({self.note})" if self.note else ""
-        return f"put {_name(self.desired.kind, self.desired.key)} {_cut(text)}{note}"
+        return f"put {_name(self.desired.kind, self.desired.key)} {text}{note}"
 
 
 class Remove(msgspec.Struct, frozen=True):
@@ -271,7 +273,3 @@ def _edited(desired: Desired, choices: Choices, place: str) -> Put | None:
 
 def _name(kind: Any, key: str) -> str:
     return f"{place_of(kind)}/{key}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004 - characters that fit a line

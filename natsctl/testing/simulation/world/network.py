@@ -17,7 +17,7 @@ from natsctl.errors import ConflictError, StoreTimeoutError, WatchBrokenError
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted, WatchEvent
-from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.hiding import abbreviated, hidden
 from natsctl.testing.simulation.world.choices import Choices, Drawn
 from natsctl.testing.simulation.world.faults import (
     EVENT_FAULTS,
@@ -300,5 +300,4 @@ def _shown(value: bytes) -> str:
         return f"{len(value)} bytes"
     if isinstance(document, dict):
         document = documents.without(document, "metadata", "apiVersion", "kind")
-    text = hidden(msgspec.json.encode(document).decode())
-    return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
+    return abbreviated(hidden(msgspec.json.encode(document).decode()), VALUE_SHOWN_MAX)
