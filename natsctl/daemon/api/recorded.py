@@ -44,8 +44,8 @@ def recording_part(
     recording = runtime.recording(key, masked=masked)
     if recording is None:
         raise NotFoundError(
-            f"{runtime.name} has no recording of {key}: no sync of it has failed in this process, or "
-            "newer recordings have replaced it; natsctl record KEY records every sync of a key"
+            f"{runtime.name} has no recording of {key}: no sync of it has failed in this process, "
+            "or newer recordings have replaced it; natsctl record KEY records every sync of a key"
         )
     text = recording.to_json().decode()
     size = limit // SHARE

@@ -163,7 +163,7 @@ class SwallowsErrors(MakesParts):
 class IgnoresCancellation(MakesParts):
     """Waits for ever, and goes on if the sync is cancelled."""
 
-    async def make(self, key: str, shop: Shop) -> None:  # noqa: ARG002 - the base's signature
+    async def make(self, key: str, shop: Shop) -> None:
         while True:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(3600)
