@@ -68,6 +68,21 @@ async def test_a_handler_sees_its_own_writes_if_the_watches_are_blocked() -> Non
     assert controller.seen[:4] == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
+async def test_a_handler_sees_its_own_writes_if_their_answers_are_lost() -> None:
+    controller, stores = Counting(), SlowStores()
+    async with running(controller, stores=stores) as harness:
+        await app_client(harness).app("shop")
+        await harness.run_until_idle()
+        with stores.store(PARTS).held_up(), stores.store(APPS).held_up():
+            for kind in (PARTS, APPS):
+                stores.store(kind).answers_lost = 1
+                harness.runtime.enqueue_key("shop", Operation.MANUAL)
+                await asyncio.sleep(60)
+        await harness.run_until_idle()
+
+    assert controller.seen[:5] == [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3)]
+
+
 async def test_a_barrier_timeout_reads_newer_writes_of_others_from_the_store() -> None:
     controller, stores = Counting(), SlowStores()
     async with running(controller, stores=stores) as harness:

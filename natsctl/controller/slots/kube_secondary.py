@@ -122,7 +122,7 @@ class KubeSecondary(Owned[T]):
             return 0
         sealed = self._sealed(manifest, owner)
         key = self._kube_kind.key_of(sealed)
-        with self._own_writes.writing(key):
+        with self._writing(key):
             seen = self._barrier.newest(self.informer, key)
             if seen is not None and not is_read(seen):
                 seen = await read(self._store, key)
@@ -148,7 +148,7 @@ class KubeSecondary(Owned[T]):
             return 0
         sealed = self._sealed(manifest, owner)
         key = self._kube_kind.key_of(sealed)
-        with self._own_writes.writing(key):
+        with self._writing(key):
             try:
                 return await self._send(_Task(sealed, key, owner, force=False), None)
             except ConflictError:
@@ -206,7 +206,7 @@ class KubeSecondary(Owned[T]):
                 "annotations": self._mark.annotations,
             },
         }
-        with self._own_writes.writing(stored.key):
+        with self._writing(stored.key):
             marked = await self._manifests.apply(document, manager=MARKER, uid=metadata.uid)
             self._landed(Rewritten(marked, stored.revision))
 

@@ -50,8 +50,8 @@ class _RunningWrites:
 class OwnWrites:
     """Forwards the changes of one store, each with the key whose sync made it, or None.
 
-    If no change ever shows a write, the write was undone while the watch was broken. Then *undone*
-    is called with the key whose sync wrote.
+    If no change ever shows a write, the write was undone while the watch was broken, by a deletion
+    or by a write of another sync. Then *undone* is called with the key whose sync wrote.
     """
 
     def __init__(
@@ -108,4 +108,8 @@ class OwnWrites:
         unseen = {step: writer for step, writer in landed.items() if step.order > seen.order}
         if unseen:
             self._landed[change.key] = unseen
-        return landed.get(seen)
+        shown = landed.get(seen)
+        for writer in {writer for step, writer in landed.items() if step.order < seen.order}:
+            if writer != shown:
+                self._undone(writer)
+        return shown

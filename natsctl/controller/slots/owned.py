@@ -1,6 +1,7 @@
 """Reads secondaries, decides which primary owns each of them, and deletes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from natsctl.controller.slots.own_writes import OwnWrites
@@ -77,7 +78,7 @@ class Owned(CacheReader[T]):
 
     async def delete_stored(self, stored: Stored) -> None:
         """Delete exactly this revision of the object; raises `ConflictError` if it changed."""
-        with self._own_writes.writing(stored.key):
+        with self._writing(stored.key):
             uid = self.metadata(stored).uid
             revision = await self._store.delete(stored.key, revision=stored.revision, uid=uid)
             sync = current_sync.get()
@@ -86,6 +87,12 @@ class Owned(CacheReader[T]):
                 self._own_writes.landed(stored.key, writer=sync.key, base=base, result=None)
                 sync.deleted += 1
         self._barrier.wrote(self.informer, stored.key, Written(revision, None))
+
+    @contextmanager
+    def _writing(self, key: str) -> Iterator[None]:
+        """Prepare for a change that arrives before the answer of this write, and for no answer."""
+        with self._own_writes.writing(key), self._barrier.writing(self.informer, key):
+            yield
 
     def owned(self, key: str | None = None) -> dict[str, T]:
         """Return the objects that the primary *key* owns; by default, the key of the sync.

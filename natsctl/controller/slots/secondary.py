@@ -25,7 +25,7 @@ class Secondary(Owned[T]):
         read because a newer version of its type has stored it.
         """
         owner = self._owner()
-        with self._own_writes.writing(key):
+        with self._writing(key):
             seen = self._barrier.newest(self.informer, key)
             if seen is not None and not is_read(seen):
                 seen = await read(self._store, key)
@@ -45,7 +45,7 @@ class Secondary(Owned[T]):
         otherwise.
         """
         owner = self._owner()
-        with self._own_writes.writing(key):
+        with self._writing(key):
             try:
                 stored = await self._store.create(key, self._owned_value(None, obj, owner))
             except ConflictError:

@@ -140,7 +140,8 @@ class Primary(CacheReader[T]):
 
     async def create(self, key: str, obj: T) -> int:
         """Create the object and return its revision; raises `ConflictError` if it exists."""
-        stored = await self._store.create(key, self.kind.encode(None, obj))
+        with self._barrier.writing(self.informer, key):
+            stored = await self._store.create(key, self.kind.encode(None, obj))
         return self._wrote(stored)
 
     async def update(self, key: str, obj: T, *, revision: int) -> int:
@@ -152,14 +153,18 @@ class Primary(CacheReader[T]):
         if current.revision != revision:
             raise ConflictError(f"{key} is at revision {current.revision}, not at {revision}")
         value = self.kind.encode(current.value, obj)
-        return self._wrote(await self._store.update(key, value, revision=revision))
+        with self._barrier.writing(self.informer, key):
+            stored = await self._store.update(key, value, revision=revision)
+        return self._wrote(stored)
 
     async def delete(self, key: str) -> None:
         """Delete the object, or mark it deleted if it has finalizers.
 
         Raises `NotFoundError` if it does not exist.
         """
-        self._barrier.wrote(self.informer, key, await delete(self._store, key))
+        with self._barrier.writing(self.informer, key):
+            deleted = await delete(self._store, key)
+        self._barrier.wrote(self.informer, key, deleted)
 
     async def update_status(self, key: str, status: msgspec.Struct | Document) -> int:
         """Merge *status* into the object's status and return the revision.
@@ -190,7 +195,8 @@ class Primary(CacheReader[T]):
 
     async def remove_finalizer(self, key: str, name: str) -> None:
         """Remove the finalizer; a deleted object is removed with its last one."""
-        written = await release(self._store, key, name)
+        with self._barrier.writing(self.informer, key):
+            written = await release(self._store, key, name)
         if written is not None:
             self._barrier.wrote(self.informer, key, written)
 
@@ -223,7 +229,9 @@ class Primary(CacheReader[T]):
         seen = self._barrier.read(self.informer, key)
         if seen is not None and not is_read(seen):
             seen = await read(self._store, key)
-        return self._wrote((await rewrite(self._store, key, change, seen=seen)).stored)
+        with self._barrier.writing(self.informer, key):
+            rewritten = await rewrite(self._store, key, change, seen=seen)
+        return self._wrote(rewritten.stored)
 
     def _wrote(self, stored: Stored) -> int:
         self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))

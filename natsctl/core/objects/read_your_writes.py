@@ -1,7 +1,8 @@
 """Makes syncs read their own writes.
 
 Reads within a sync include the writes of that sync. The next sync of the same key begins when the
-caches include those writes. If a cache does not include them in time, the store is read instead.
+caches include those writes. If a cache does not include them in time, or if the result of a write
+is unknown, the store is read instead.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written
 from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget, Tape
-from natsctl.errors import NotFoundError, StoreMissingError
+from natsctl.errors import NotFoundError, StoreMissingError, StoreTimeoutError
 from natsctl.model.manifests import Reference
 from natsctl.model.store import Stored
 
@@ -62,6 +63,10 @@ class Sync(msgspec.Struct, eq=False):
 class _Unseen(msgspec.Struct, frozen=True, eq=False):
     written: Written
     incarnation: str  # of the cache at the time of the write
+    is_newest: bool = True  # whether no later write may have taken effect
+
+
+_NO_WRITE = Written(0, None)  # every cache includes it
 
 
 current_sync: ContextVar[Sync | None] = ContextVar("current_sync", default=None)
@@ -94,6 +99,24 @@ class Barrier:
         if sync is not None:
             self._prune(informer)
             self._remember(sync.key, informer, key, written)
+
+    def writing(self, informer: AnyInformer, key: str) -> "_Write":
+        """Return a context for a write of the current sync.
+
+        If the write has no answer, or is cancelled, it may have taken effect. The next sync of the
+        key then begins with the object as the store has it.
+        """
+        return _Write(self, informer, key)
+
+    def lost_answer(self, informer: AnyInformer, key: str) -> None:
+        """Note that a write of the current sync may have taken effect."""
+        sync = current_sync.get()
+        if sync is not None:
+            writes = self._written.setdefault(sync.key, {})
+            before = writes.get((informer, key))
+            written = _NO_WRITE if before is None else before.written
+            incarnation = informer.cache.incarnation
+            writes[informer, key] = _Unseen(written, incarnation, is_newest=False)
 
     def read(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object's last valid state, or the newer write of this sync's key."""
@@ -171,8 +194,11 @@ class Barrier:
     async def _passed(
         self, informer: AnyInformer, key: str, unseen: "_Unseen", deadline: float
     ) -> bool:
-        """Wait for the cache; return False after the deadline, or if the store was replaced."""
-        if unseen.incarnation != informer.cache.incarnation:
+        """Wait for the cache; return False after the deadline, or if the store must be read.
+
+        It must be read if it was replaced, or if a later write may have taken effect.
+        """
+        if unseen.incarnation != informer.cache.incarnation or not unseen.is_newest:
             return False
         try:
             async with asyncio.timeout_at(deadline):
@@ -213,6 +239,24 @@ class Barrier:
         if unseen is None or _has_passed(informer.cache, key, unseen.written):
             return None
         return unseen.written
+
+
+class _Write:
+    """A write of a sync, whose result may become unknown."""
+
+    __slots__ = ("_barrier", "_informer", "_key")
+
+    def __init__(self, barrier: Barrier, informer: AnyInformer, key: str) -> None:
+        self._barrier = barrier
+        self._informer = informer
+        self._key = key
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, StoreTimeoutError | asyncio.CancelledError):
+            self._barrier.lost_answer(self._informer, self._key)
 
 
 def _has_passed(cache: Cache[Any], key: str, written: Written) -> bool:

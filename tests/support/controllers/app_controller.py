@@ -13,6 +13,7 @@ from natsctl import (
     Kind,
     NotFoundError,
     Object,
+    StoreTimeoutError,
     WatchBrokenError,
     kv,
     primary,
@@ -138,10 +139,11 @@ async def document(store: MemoryStore, key: str) -> dict[str, Any]:
 
 
 class SlowStore(MemoryStore):
-    """A memory store whose responses can be slow and whose watches can lag or break."""
+    """A memory store whose answers can be slow or lost, and whose watches can lag or break."""
 
     def __init__(self, kind: Kind[Any]) -> None:
         super().__init__(kind)
+        self.answers_lost = 0  # how many of the next updates take effect without an answer
         self.lag_s = 0.0
         self.answers_after_s = 0.0
         self.breaks_after: int | None = (
@@ -157,6 +159,13 @@ class SlowStore(MemoryStore):
         finally:
             if self.answers_after_s:
                 await asyncio.sleep(self.answers_after_s)
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
+        stored = await super().update(key, value, revision=revision)
+        if self.answers_lost:
+            self.answers_lost -= 1
+            raise StoreTimeoutError("the answer was lost")
+        return stored
 
     def cut(self) -> None:
         """Break every watch and drop its pending events."""

@@ -187,6 +187,31 @@ class TestPendingWrites:
         assert recorder.changes == []
 
 
+class TestOverwrittenWrites:
+    """Another write has replaced an own write whose change was never shown."""
+
+    def test_the_writer_is_synced_again(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.own.landed("x", writer="b", base=0, result=3)
+        recorder.see(None, 3)
+        assert recorder.undone == ["a"]
+        assert recorder.ours == ["b"]
+
+    def test_the_writer_of_the_newest_state_is_not_synced_again(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        write(recorder, 0, 3)
+        recorder.see(None, 3)
+        assert recorder.undone == []
+
+    def test_a_writer_whose_write_is_not_shown_yet_is_not_synced_again(
+        self, recorder: Recorder
+    ) -> None:
+        recorder.own.landed("x", writer="b", base=1, result=2)
+        write(recorder, 2, 3)
+        recorder.see(1, 2)
+        assert recorder.undone == []
+
+
 class TestUndoneWrites:
     """An own write that a complete listing does not show was undone during a gap."""
 

@@ -8,7 +8,13 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written
 from natsctl.core.objects.read_your_writes import Barrier, Sync, current_tape
 from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget
-from natsctl.errors import StoreMissingError
+from natsctl.errors import (
+    ConflictError,
+    NotFoundError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+)
 from natsctl.model.store import Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore
 from tests.support.stores.sample_objects import THINGS, Thing, applied, broken, stored, value
@@ -263,6 +269,77 @@ class TestWait:
         show(informer, Deleted("x", 2))
         await waiting
         assert (now(), barrier.timeouts) == (1, 0)
+
+
+class TestLostAnswers:
+    """A write whose answer is lost may have taken effect."""
+
+    @pytest.mark.parametrize("error", [StoreTimeoutError("late"), asyncio.CancelledError()])
+    async def test_the_next_sync_begins_with_the_stored_object(
+        self,
+        barrier: Barrier,
+        informer: Informer[Thing],
+        store: MemoryStore,
+        error: BaseException,
+    ) -> None:
+        mine = await store.create("x", value("mine"))
+        with Sync("a"), pytest.raises(type(error)), barrier.writing(informer, "x"):
+            raise error
+        assert "a" in barrier.unseen
+        await barrier.wait("a")
+        with Sync("a"):
+            assert barrier.read(informer, "x") == mine
+        with Sync("b"):
+            assert barrier.read(informer, "x") is None  # the cache is behind
+
+    async def test_a_write_that_did_not_take_effect_leaves_the_stored_object(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        before = await store.create("x", value("before"))
+        show(informer, applied("x", before.revision, "before"))
+        with Sync("a"), pytest.raises(StoreTimeoutError), barrier.writing(informer, "x"):
+            raise StoreTimeoutError("late")
+        await barrier.wait("a")
+        with Sync("a"):
+            assert barrier.read(informer, "x") == before
+
+    async def test_the_same_sync_still_reads_its_earlier_write(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        mine = stored("x", 1, "mine")
+        with Sync("a"):
+            wrote(barrier, informer, mine)
+            with pytest.raises(StoreTimeoutError), barrier.writing(informer, "x"):
+                raise StoreTimeoutError("late")
+            assert barrier.read(informer, "x") == mine
+
+    async def test_a_later_answer_makes_the_result_known(
+        self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            with pytest.raises(StoreTimeoutError), barrier.writing(informer, "x"):
+                raise StoreTimeoutError("late")
+            mine = stored("x", 5, "mine")
+            wrote(barrier, informer, mine)
+        show(informer, applied("x", 5, "mine"))
+        await barrier.wait("a")  # the store does not have the object
+        assert store.keys() == []
+        assert "a" not in barrier.unseen
+
+    @pytest.mark.parametrize("error", [ConflictError("changed"), NotFoundError("gone")])
+    async def test_a_refused_write_needs_no_read(
+        self, barrier: Barrier, informer: Informer[Thing], error: StoreError
+    ) -> None:
+        with Sync("a"), pytest.raises(type(error)), barrier.writing(informer, "x"):
+            raise error
+        assert "a" not in barrier.unseen
+
+    async def test_a_write_outside_of_a_sync_needs_no_read(
+        self, barrier: Barrier, informer: Informer[Thing]
+    ) -> None:
+        with pytest.raises(StoreTimeoutError), barrier.writing(informer, "x"):
+            raise StoreTimeoutError("late")
+        assert not barrier.unseen
 
 
 class TestDeadline:
