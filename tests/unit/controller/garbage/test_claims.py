@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import natsctl
+from natsctl.controller.garbage import claims
 from natsctl.controller.garbage.claims import READERS, Claims
 from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import OWNER_INDEX
@@ -15,6 +16,7 @@ from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.model.kinds import Kind
+from natsctl.model.store import Deleted
 from natsctl.testing.memory import MemoryStore
 from tests.support.stores.sample_objects import Thing, caught_up, informed, value
 
@@ -124,3 +126,86 @@ async def test_a_kind_without_a_history_is_not_read() -> None:
         await parts.put("part")
         parts.store.fail(natsctl.StoreError("no request is expected"))
         assert await parts.read() == {}
+
+
+async def test_a_kind_of_a_cluster_has_no_history_to_read() -> None:
+    parts = Parts(natsctl.kube("v1", "ConfigMap"))
+    async with informed(parts.informer):
+        parts.store.fail(natsctl.StoreError("no request is expected"))
+        await parts.claims.read_histories()
+    assert parts.claims.owners == []
+
+
+async def test_an_object_that_is_deleted_before_its_history_is_read_is_not_claimed(
+    parts: Parts,
+) -> None:
+    await parts.put("part", "shop")
+    await parts.put("part")
+    await asyncio.sleep(1)
+    reading = asyncio.create_task(parts.claims.read_histories())
+    await asyncio.sleep(0)
+    newest = parts.informer.cache.newest("part")
+    assert newest is not None
+    list(parts.informer.cache.apply(Deleted("part", newest.revision + 1)))
+    await reading
+    assert parts.claims.owners == []
+
+
+async def test_other_tasks_run_between_objects_whose_annotations_name_the_owner(
+    parts: Parts,
+) -> None:
+    text = value(annotations=NAMES.annotations(Owner(OWNER_KIND, "shop")))
+    for number in range(10 * READERS):
+        await parts.store.create(f"part{number}", text)
+    await caught_up(parts.informer, parts.store)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    clock = asyncio.get_running_loop().time
+    other = asyncio.create_task(take_turns())
+    began = clock()
+    await parts.claims.read_histories()
+    other.cancel()
+    assert len(parts.claimed("shop")) == 10 * READERS
+    assert turns >= 10
+    assert clock() == began
+
+
+class TestLimit:
+    @pytest.fixture(autouse=True)
+    def _two(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(claims, "READ_MAX", 2)
+
+    @staticmethod
+    async def overwritten(parts: Parts, count: int) -> None:
+        for number in range(count):
+            await parts.put(f"part{number}", "shop")
+            await parts.put(f"part{number}")
+
+    async def test_no_more_histories_are_read_than_the_limit(
+        self, parts: Parts, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await self.overwritten(parts, 4)
+        assert await parts.read() == {"shop": ["part0", "part1"]}
+        assert "too many objects without an owner" in caplog.text
+
+    async def test_a_history_of_each_object_at_the_limit_is_read_without_a_warning(
+        self, parts: Parts, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await self.overwritten(parts, 2)
+        assert await parts.read() == {"shop": ["part0", "part1"]}
+        assert caplog.text == ""
+
+    async def test_objects_with_labels_do_not_count(
+        self, parts: Parts, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for number in range(4):
+            await parts.put(f"a{number}", "shop")
+        await self.overwritten(parts, 1)
+        assert await parts.read() == {"shop": ["part0"]}
+        assert caplog.text == ""
