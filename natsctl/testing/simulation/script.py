@@ -15,7 +15,11 @@ from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.stores import place_of
 
 STEPS_MAX = 5  # between the first objects and the last ones
+THERE_SHARE = 0.7  # of the other objects, at the start
 DELETED_SHARE = 0.15  # of the primaries, at the end
+EDITS, REMOVALS, HAND_REMOVALS, HAND_EDITS, RESYNCS = 0.45, 0.65, 0.78, 0.9, 0.95
+"""Shares of the steps in between, each added to the ones before it; the rest are waits."""
+
 EDITED = 1_000_000  # the number of a version that is not in the file
 WAITS_S = (0.02, 1.0, 40.0)
 SHOWN_MAX = 80  # characters of an object in the list of steps
@@ -148,7 +152,8 @@ class Author:
         primaries = [name for name in names if self._is_primary(name)]
         current: dict[Names, int | None] = dict.fromkeys(names)
         for name in choices.shuffled("script/first", names):
-            if self._is_primary(name) or choices.share(f"script/first/{name}/there") < 0.7:  # noqa: PLR2004 - most
+            share = choices.share(f"script/first/{name}/there")
+            if self._is_primary(name) or share < THERE_SHARE:
                 current[name] = 0
                 yield Put(self.versions[name][0], self._note(name, 0))
         if read_only:
@@ -164,17 +169,17 @@ class Author:
         for number in range(choices.below(f"script/{part}/count", STEPS_MAX + 1)):
             place = f"script/{part}/{number}"
             drawn = choices.draw(place)
-            action, name = drawn.share(), names[int(drawn.share() * len(names))]
-            if action < 0.45:  # noqa: PLR2004 - shares of the actions
+            share, name = drawn.share(), names[int(drawn.share() * len(names))]
+            if share < EDITS:
                 yield self._edit(place, choices, name, current)
-            elif action < 0.65 and current[name] is not None:  # noqa: PLR2004 - likewise
+            elif share < REMOVALS and current[name] is not None:
                 current[name] = None
                 yield Remove(self.versions[name][0].kind, name[1])
-            elif action < 0.78 and self._hands:  # noqa: PLR2004 - likewise
+            elif share < HAND_REMOVALS and self._hands:
                 yield RemoveSecondary(int(drawn.share() * 1000))
-            elif action < 0.9 and self._hands:  # noqa: PLR2004 - likewise
+            elif share < HAND_EDITS and self._hands:
                 yield EditSecondary(int(drawn.share() * 1000))
-            elif action < 0.95:  # noqa: PLR2004 - likewise
+            elif share < RESYNCS:
                 yield Resync()
             else:
                 yield Wait(choices.pick(f"{place}/wait", WAITS_S))

@@ -9,6 +9,7 @@ from natsctl.testing.simulation.world.choices import Choices
 
 FAULTS_MAX = 8  # of one run
 CRASHES_MAX = 3
+ALLOWED_SHARE = 0.5  # of the types of faults, in one run
 RATES = (0.0, 0.02, 0.06, 0.15, 0.35)  # the probability of a fault at a call, one for each run
 SECONDS = (0.05, 0.5, 3.0, 20.0)  # how long a fault lasts
 JUMPS_S = (30.0, 600.0, 7200.0)
@@ -132,7 +133,7 @@ def drawn_faults(choices: Choices, *, standby: bool = False) -> Faults:
     one type. Without a *standby*, no leader changes.
     """
     rate = choices.pick("faults/rate", RATES)
-    allowed = {kind for kind in FaultType if choices.share(f"faults/{kind.value}") < 0.5}  # noqa: PLR2004 - half of the types
+    allowed = {kind for kind in FaultType if choices.share(f"faults/{kind.value}") < ALLOWED_SHARE}
     allowed = (allowed | {FaultType.LEADER}) if standby else allowed - LEADERS
     allowed_of: dict[int, tuple[FaultType, ...]] = {}  # by the identity of constant tuples
 

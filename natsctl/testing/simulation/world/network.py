@@ -32,6 +32,7 @@ from natsctl.testing.simulation.world.resources import ExternalState
 T = TypeVar("T")
 
 LATENCIES_S = (0.0, 0.0, 0.0, 0.001, 0.004, 0.03)
+HURRIED_SHARE = 0.2  # of the runs
 TIMEOUT_S = 5.0  # until a call without an answer fails
 WRITES_KEPT = 12
 OWN_BUCKETS = ("natsctl", "natsctl_leases")  # which have natsctl's own records
@@ -88,7 +89,7 @@ class Network:
         self.writes_count = 0
         self.on_write: Callable[[Write], None] = lambda _: None
         self._choices = choices
-        self._hurried = hurried or choices.share("network/hurried") < 0.2  # noqa: PLR2004 - a fifth of the runs
+        self._hurried = hurried or choices.share("network/hurried") < HURRIED_SHARE
         self._numbers: dict[tuple[str, str], int] = defaultdict(int)
         self.externals: dict[str, ExternalState] = {}  # by the name of the external system
         self.opened: dict[str, Kind[Any]] = {}  # the kinds that processes have opened, by place
