@@ -139,12 +139,10 @@ def conflict(statuses: Sequence[ControllerStatus]) -> str:
         for status in statuses
         if status.mode not in {Mode.UNKNOWN, Mode.DRY_RUN}
     ]
-    alone = modes.count(Mode.ALONE)
-    if alone < 2 and len(set(modes)) < 2:  # noqa: PLR2004 - one daemon, or all in one mode
+    alone, different = modes.count(Mode.ALONE), len(set(modes)) > 1
+    if alone <= 1 and not different:
         return ""
-    reason = (
-        f"{alone} daemons run alone" if len(set(modes)) == 1 else "daemons run in different modes"
-    )
+    reason = "daemons run in different modes" if different else f"{alone} daemons run alone"
     return f"every key is synced more than once because {reason}: {ADVICE}"
 
 
