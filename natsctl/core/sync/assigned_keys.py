@@ -73,7 +73,7 @@ class AssignedKeys(Generic[K]):
         """Begin a run of the loop; if the keys are shared, none is held until `lead`."""
         self._leadership, self._listener = leadership, listener
         if leadership is not None and listener is not None:
-            await self._hold_nothing()
+            await self._hold_nothing(listener)
             self._kept = KeptKeys(leadership.before_terms)
 
     async def synced(self) -> None:
@@ -95,7 +95,7 @@ class AssignedKeys(Generic[K]):
             with leadership.moving(self._move):
                 await self._work_assigned(work, listener)
         finally:
-            await self._hold_nothing()
+            await self._hold_nothing(listener)
             self._kept.ended(leadership.expected)
 
     def keeps(self, key: Hashable) -> bool:
@@ -161,8 +161,9 @@ class AssignedKeys(Generic[K]):
             while self.holdings.settled:
                 await self._moved.wait()
                 self._moved.clear()
-                await self._forget_lost()
-            await self._forget_lost()  # the assignment may have changed while keys were enqueued
+                await self._forget_lost(listener)
+            # The assignment may have changed while keys were enqueued.
+            await self._forget_lost(listener)
 
     async def _release_values(self, assignment: Assignment) -> None:
         """Forget the values of keys that this process does not need any more."""
@@ -186,14 +187,14 @@ class AssignedKeys(Generic[K]):
         await read_values(informer, lambda _: True)
         await listener.gained(self.holdings.has)
 
-    async def _hold_nothing(self) -> None:
+    async def _hold_nothing(self, listener: AssignmentListener) -> None:
         for informer in self._partial:
             informer.cache.settle_kept(settled=False)
         self.holdings.reset(NONE)
         self._queue.feed_no_more()
-        await self._forget_lost()
+        await self._forget_lost(listener)
 
-    async def _forget_lost(self) -> None:
+    async def _forget_lost(self, listener: AssignmentListener) -> None:
         """Forget the keys that this process does not hold any more.
 
         Other keys may be lost while this runs, so each key is compared with the present holdings.
@@ -201,8 +202,7 @@ class AssignedKeys(Generic[K]):
         await self._queue.keep(self._holds)
         await self._counters.keep(self._holds)
         await self.paused.keep(self._holds)
-        if self._listener is not None:
-            await self._listener.lost(self._holds)
+        await listener.lost(self._holds)
 
     def _holds(self, key: Hashable) -> bool:
         return self.holdings.has(key)

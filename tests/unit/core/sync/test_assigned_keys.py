@@ -8,9 +8,11 @@ import pytest
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.keeping import Keeping
+from natsctl.core.cache.read_values import read_values, release_values
 from natsctl.core.cache.state import is_read
 from natsctl.core.coordination.assignment import ALL, NONE, Assignment, OnlyKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.sync import assigned_keys
 from natsctl.core.sync.assigned_keys import KeyFilter
 from natsctl.core.sync.keys import KeyQueue
 from natsctl.core.sync.loop import SyncLoop
@@ -92,7 +94,7 @@ class Member:
 
     async def run(self) -> None:
         current_leadership.set(self.leadership)
-        watching = [asyncio.create_task(one.run()) for one in (self.informer, self.parts)]
+        watching = [asyncio.create_task(informer.run()) for informer in (self.informer, self.parts)]
         try:
             await self.loop.run(self.ready, self, workers=2)
         finally:
@@ -518,3 +520,115 @@ async def test_a_leader_syncs_nothing_before_its_cache_has_the_newest_writes() -
         await eventually(lambda: len(seen) == 2)
     assert seen == [newest.revision] * 2
     task.cancel()
+
+
+async def test_a_process_that_shares_no_keys_holds_every_key() -> None:
+    """A controller has a listener, even if its process runs alone."""
+    store = LateStore(THINGS)
+    for key in KEYS:
+        await store.create(key, value())
+    member = Member(store)
+    async with informed(member.informer), informed(member.parts):
+        task = asyncio.create_task(member.loop.run(member.ready, member))
+        for key in KEYS:
+            member.loop.queue.add(key)
+        await idle(member)
+        assert sorted(member.began) == [*KEYS]
+        assert not member.loop.assigned.shared
+        task.cancel()
+
+
+async def test_a_loop_without_a_listener_holds_every_key_of_a_shared_term() -> None:
+    store = LateStore(THINGS)
+    for key in KEYS:
+        await store.create(key, value())
+    member = Member(store)
+    member.leadership.expected = OnlyKeys(["a"])
+    current_leadership.set(member.leadership)
+    async with informed(member.informer), informed(member.parts):
+        task = asyncio.create_task(member.loop.run(member.ready))
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        assert set(member.began) == set(KEYS)
+        assert not member.loop.assigned.shared
+        assert member.loop.assigned.keeps("b")
+        task.cancel()
+
+
+class TestSearches:
+    """A search for missing or spare values visits every key of a cache, so it is seldom."""
+
+    @pytest.fixture(autouse=True)
+    def searches(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Return the names of the searches that run."""
+        names: list[str] = []
+
+        async def read(informer: Informer[Thing], keeps: KeyFilter) -> None:
+            names.append("missing")
+            await read_values(informer, keeps)
+
+        async def release(informer: Informer[Thing]) -> None:
+            names.append("spare")
+            await release_values(informer)
+
+        monkeypatch.setattr(assigned_keys, "read_values", read)
+        monkeypatch.setattr(assigned_keys, "release_values", release)
+        return names
+
+    async def test_a_first_term_with_the_expected_keys_searches_for_nothing(
+        self, searches: list[str]
+    ) -> None:
+        store = LateStore(THINGS)
+        for key in KEYS:
+            await store.create(key, value())
+        member = Member(store)
+        expected = OnlyKeys(["a", "b"])
+        member.leadership.expected = expected
+        async with _running(member):
+            member.begin(expected)
+            await idle(member)
+            assert (member.values(), searches) == ({"a", "b"}, [])
+
+    async def test_keys_that_leave_cause_a_search_for_spare_values_only(
+        self, member: Member, searches: list[str]
+    ) -> None:
+        member.begin(OnlyKeys(["a", "b"]))
+        await idle(member)
+        searches.clear()
+        member.leadership.move(OnlyKeys(["b"]))
+        await idle(member)
+        assert (member.values(), searches) == ({"b"}, ["spare"])
+
+    async def test_keys_that_arrive_cause_a_search_for_missing_values_only(
+        self, member: Member, searches: list[str]
+    ) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        searches.clear()
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        await idle(member)
+        assert (member.values(), searches) == ({"a", "b"}, ["missing"])
+
+    async def test_a_search_for_spare_values_is_not_repeated(
+        self, member: Member, searches: list[str]
+    ) -> None:
+        member.begin(OnlyKeys(["a", "b"]))
+        await idle(member)
+        member.leadership.move(OnlyKeys(["b"]))
+        await idle(member)
+        searches.clear()
+        member.leadership.move(OnlyKeys(["b", "c"]))
+        await idle(member)
+        assert (member.values(), searches) == ({"b", "c"}, ["missing"])
+
+    async def test_keys_that_arrive_in_two_moves_are_all_read(
+        self, member: Member, searches: list[str]
+    ) -> None:
+        member.begin(OnlyKeys(["a"]))
+        await idle(member)
+        member.leadership.move(OnlyKeys(["a", "b"]))
+        await asyncio.sleep(LATE_S / 2)
+        member.leadership.move(OnlyKeys(KEYS))
+        await idle(member)
+        assert member.values() == set(KEYS)
+        assert sorted(set(member.began)) == [*KEYS]
