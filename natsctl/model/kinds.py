@@ -204,7 +204,20 @@ class Kind(Generic[T]):
             new = documents.overlay_value(before, obj)
         else:
             new = documents.stamp(before, self._overlay(before or {}, obj))
-        return current if current is not None and new == before else documents.render(new)
+        return current if current is not None and new == before else self.render(new, current)
+
+    def render(self, new: object, current: bytes | None) -> bytes:
+        """Return the value of a document that replaces *current*.
+
+        Raises `UsageError` if the object would become invalid: no controller would see it.
+        """
+        value = documents.render(new)
+        try:
+            self.decode(value)
+        except InvalidObjectError as error:
+            if current is None or self.valid(current):
+                raise UsageError(f"{self.name} cannot hold this object: {error}") from error
+        return value
 
     def _before(self, current: bytes) -> Document | None:
         """Return the document that a write changes; None if it replaces an invalid value."""

@@ -404,6 +404,14 @@ class TestCommand:
         assert result.status == 2
         assert f"cannot listen on 127.0.0.1:{nats_server.port}" in result.err
 
+    async def test_an_unknown_host_is_an_error_that_names_the_reason(
+        self, natsctl: Natsctl
+    ) -> None:
+        result = await natsctl("console", "--bind", "no.such.host.invalid")
+        assert result.status == 2
+        assert "cannot listen on no.such.host.invalid:" in result.err
+        assert "unknown error" not in result.err
+
     async def test_an_address_that_others_reach_is_a_warning(self, natsctl: Natsctl) -> None:
         async with natsctl.running("console", "--port", "0", "--bind", "0.0.0.0") as console:
             await console.logged("the console serves http://127.0.0.1:")

@@ -1,7 +1,6 @@
 """Serves the console over HTTP: its page, its answers, and the checks of every request."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from natsctl.console.answers import STATUS, Problem, encoded, problem_of
 from natsctl.console.api import Console
 from natsctl.console.http.access import POLICY, ConsoleAccess
 from natsctl.console.live import Changed, ConnectionNotice, Heartbeat, Notice
+from natsctl.daemon.http.server import reason_of
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.telemetry.logger import get_logger
@@ -83,9 +83,8 @@ async def _start(runner: web.AppRunner, host: str, ports: Sequence[int]) -> None
     for port in ports:
         try:
             return await web.TCPSite(runner, host or None, port).start()
-        except OSError as error:
-            reason = os.strerror(error.errno).lower() if error.errno else str(error)
-            failure = UsageError(f"cannot listen on {Address(host, port)}: {reason}")
+        except (OSError, UnicodeError) as error:
+            failure = UsageError(f"cannot listen on {Address(host, port)}: {reason_of(error)}")
     raise failure
 
 

@@ -65,7 +65,7 @@ class Secondary(Owned[T]):
         stamped = documents.stamp(before, owned)
         if current is not None and stamped == before:
             return current.value
-        return documents.render(stamped)
+        return self.kind.render(stamped, None if current is None else current.value)
 
     def _valid(self, current: Stored | None) -> Stored | None:
         """Return the object, None if it is invalid; raises `NewerVersionError`."""

@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
 from natsctl.errors import DECODE_ERRORS, InvalidKeyError, UsageError
+from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import head
@@ -68,7 +69,7 @@ def one(kind: Kind[T], key: str) -> Dependency[T]:
     if isinstance(kind, KubeKind):
         return Dependency(kind.only(key), Selector(), key)
     if isinstance(kind, KvKind):
-        if not kind.holds(key):
+        if not kind.holds(check_key(key)):
             raise InvalidKeyError(f"key {key!r} is none of {kind.name}: {kind.keys}")
         return Dependency(kind.part(key), Selector(), key)
     raise UsageError(f"{kind.name} is kept neither in NATS nor in Kubernetes")

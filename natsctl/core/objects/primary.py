@@ -179,11 +179,12 @@ class Primary(CacheReader[T]):
         read_generation = sync.generation if sync is not None and sync.key == key else 0
 
         def change(current: Stored | None) -> bytes:
-            document = self.kind.document(_existing(key, current).value)
+            before = _existing(key, current).value
+            document = self.kind.document(before)
             generation = read_generation or documents.metadata_of(document).get("generation")
             observed = {} if generation is None else {"observedGeneration": generation}
             changed = documents.with_status(document, {**observed, **patch})
-            return current.value if changed == document else documents.render(changed)  # type: ignore[union-attr]  # it exists
+            return before if changed == document else self.kind.render(changed, before)
 
         return await self._rewrite(key, change)
 

@@ -245,11 +245,11 @@ async def _listen(address: Address, server: web.Server) -> asyncio.Server:
     try:
         return await loop.create_server(server, address.host or None, address.port)
     except (OSError, UnicodeError) as error:
-        reason = _reason(error)
+        reason = reason_of(error)
         raise UsageError(f"cannot listen on {address}: {reason}; choose another address") from error
 
 
-def _reason(error: OSError | UnicodeError) -> str:
+def reason_of(error: OSError | UnicodeError) -> str:
     """Return the reason without the words that asyncio and Python put around it."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         return os.strerror(error.errno).lower()

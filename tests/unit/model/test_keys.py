@@ -1,8 +1,11 @@
 """Matching of keys by subject patterns."""
 
+from typing import Any
+
 import pytest
 
-from natsctl.model.keys import matches
+from natsctl.errors import InvalidKeyError
+from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, kv
 
 
@@ -38,3 +41,9 @@ def test_a_kind_holds_the_keys_that_match_its_pattern() -> None:
     part = kv(dict, bucket="apps", keys="east.>")
     assert (part.holds("east.shop"), part.holds("west.shop")) == (True, False)
     assert Kind(dict, "Anything").holds("any-key")
+
+
+@pytest.mark.parametrize("key", [5, None, b"a"])
+def test_a_key_of_another_type_is_an_error_that_names_it(key: Any) -> None:
+    with pytest.raises(InvalidKeyError, match=f"key {key!r}: a key is a str, not "):
+        check_key(key)
