@@ -1,0 +1,149 @@
+"""A managed controller reconciles the objects of its kind, and reports about it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from natsctl import UsageError
+from natsctl.managed import ManagedController
+from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.disk_reconciler import DISKS, Cloud, Disk, ManagedDisks, Play
+
+
+class Disks(ManagedDisks):
+    """Disks that three workers reconcile."""
+
+    workers = 3
+
+    def __init__(self, cloud: Cloud, **targets: Any) -> None:
+        super().__init__(**targets)
+        self.cloud = cloud
+
+
+@asynccontextmanager
+async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
+    """Run the controller within the context."""
+    task = asyncio.create_task(controller.run())
+    try:
+        await controller.synced.wait()
+        yield
+    finally:
+        controller.stop()
+        await task
+
+
+@pytest.fixture
+def stores() -> MemoryStores:
+    return MemoryStores()
+
+
+@pytest.fixture
+def cloud() -> Cloud:
+    return Cloud()
+
+
+@pytest.fixture
+def controller(cloud: Cloud, stores: MemoryStores) -> Disks:
+    return Disks(cloud, nats=stores)
+
+
+@pytest.fixture
+def play(cloud: Cloud, stores: MemoryStores) -> Play:
+    return Play(store=stores.store(DISKS), cloud=cloud)
+
+
+class TestClass:
+    def test_a_name_of_the_class_is_kept_and_not_inherited(self) -> None:
+        class Named(ManagedDisks):
+            name = "volumes"
+
+        class Special(Named):
+            pass
+
+        assert (Named.name, Special.name) == ("volumes", "special")
+
+    def test_an_invalid_option_is_reported_when_the_controller_is_created(self) -> None:
+        class Wrong(ManagedDisks):
+            workers = 0
+
+        with pytest.raises(UsageError, match="workers"):
+            Wrong()
+
+    async def test_a_controller_without_a_reconciler_does_not_start(
+        self, stores: MemoryStores
+    ) -> None:
+        class Empty(ManagedController[Disk]):
+            kind = DISKS
+
+        with pytest.raises(NotImplementedError):
+            await Empty(nats=stores).run()
+
+    def test_its_objects_are_the_only_kind_and_get_finalizers(self, controller: Disks) -> None:
+        assert (controller.kinds, controller.held_kinds) == ((DISKS,), (DISKS,))
+
+
+async def test_as_many_objects_are_reconciled_at_once_as_there_are_workers(
+    controller: Disks, play: Play, cloud: Cloud
+) -> None:
+    cloud.takes_s["observe"] = 10.0
+    async with ran(controller):
+        for key in "abcde":
+            await play.put(key)
+        await asyncio.sleep(5)
+        assert cloud.calls == ["observe"] * 3
+
+
+async def test_a_failed_reconciliation_is_logged(
+    controller: Disks, play: Play, cloud: Cloud, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud.failures["observe"] = ValueError("no such cloud")
+    async with ran(controller):
+        await play.put()
+        await asyncio.sleep(1)
+    assert "reconciliation failed" in caplog.text
+    assert "no such cloud" in caplog.text
+
+
+class TestMeasures:
+    async def test_there_are_no_counts_before_the_store_is_open(self, controller: Disks) -> None:
+        measures = controller.measures()
+        assert (measures.controller, measures.syncs, measures.caches) == ("disks", None, ())
+        assert [queue.workers for queue in measures.queues] == [3]
+
+    async def test_reconciliations_are_counted(self, controller: Disks, play: Play) -> None:
+        async with ran(controller):
+            await play.put()
+            await asyncio.sleep(1)
+            measures = controller.measures()
+        assert measures.synced
+        assert measures.syncs is not None
+        assert len(measures.caches) == 1
+
+
+class TestSyncOutsideOfTheLoop:
+    async def test_an_object_is_reconciled(
+        self, controller: Disks, play: Play, cloud: Cloud
+    ) -> None:
+        await play.put()
+        async with controller.opened():
+            await asyncio.sleep(1)
+            after_s = await controller.sync("a")
+        assert cloud.created == ["a"]
+        assert after_s is not None
+
+    async def test_the_failure_is_raised(self, controller: Disks, play: Play, cloud: Cloud) -> None:
+        cloud.failures["observe"] = ValueError("no such cloud")
+        await play.put()
+        async with controller.opened():
+            await asyncio.sleep(1)
+            with pytest.raises(ValueError, match="no such cloud"):
+                await controller.sync("a")
+
+    async def test_no_object_is_reconciled_before_the_store_is_open(
+        self, controller: Disks
+    ) -> None:
+        with pytest.raises(UsageError, match="disks has not opened its store yet: run it first"):
+            await controller.sync("a")
