@@ -12,6 +12,7 @@ from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 
 AUTO = "auto"
+PROCESSES_MAX = 1024
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
@@ -58,7 +59,7 @@ def _urls(value: str | tuple[str, ...]) -> tuple[str, ...]:
 def _count_or_auto(value: int | str) -> int | str:
     if value == AUTO:
         return AUTO
-    return msgspec.convert(value, _Count, strict=False)
+    return msgspec.convert(value, _ProcessCount, strict=False)
 
 
 def _log_level(value: str) -> str:
@@ -85,6 +86,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 _Texts = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 _Domain = Annotated[str, Meta(pattern=rf"\A{_DOMAIN}\Z", max_length=253)]
 _Count = Annotated[int, Meta(gt=0)]
+_ProcessCount = Annotated[int, Meta(gt=0, le=PROCESSES_MAX)]
 
 TEXT = Shape("a text of at least one character", "TEXT", _Text)
 NAME = Shape("a text of at least one character", "NAME", _Text)
@@ -96,7 +98,9 @@ COLLECTOR = Shape(
     "http://HOST:PORT or https://HOST:PORT, with or without a path", "URL", _Text, _collector
 )
 COUNT = Shape("a whole number above 0", "N", _Count)
-COUNT_OR_AUTO = Shape(f"a whole number above 0, or {AUTO}", f"N|{AUTO}", int | str, _count_or_auto)
+COUNT_OR_AUTO = Shape(
+    f"a whole number from 1 to {PROCESSES_MAX}, or {AUTO}", f"N|{AUTO}", int | str, _count_or_auto
+)
 SECONDS = Shape("a number of seconds above 0", "SECONDS", Annotated[float, Meta(gt=0, le=1e9)])
 SECONDS_OR_ZERO = Shape(
     "a number of seconds, or 0", "SECONDS", Annotated[float, Meta(ge=0, le=1e9)]
