@@ -23,9 +23,11 @@ options = json.loads(sys.argv[1])
 def report(**fields):
     os.write(options["reports"], json.dumps(fields).encode() + b"\\n")
 """
-SERVES = f"{REPORTS}\nreport(type='Failed', status=2, texts=[options['socket']]); sys.exit(2)"
+SERVES = f"{REPORTS}\nreport(type='ChildFailed', status=2, texts=[options['socket']]); sys.exit(2)"
 WORKS = f"{REPORTS}\nreport(type='Loaded'); report(type='Running'); time.sleep(3600)"
-FAILS = f"{REPORTS}\nreport(type='Failed', status=2, texts=['natsctl: error: no']); sys.exit(2)"
+FAILS = (
+    f"{REPORTS}\nreport(type='ChildFailed', status=2, texts=['natsctl: error: no']); sys.exit(2)"
+)
 ENDS_WHILE_IT_LOADS = f"{REPORTS}\nsys.exit(1)"
 STOPS_WITH_AN_ERROR = f"""{REPORTS}
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
