@@ -118,11 +118,14 @@ class SyncLoop(Generic[K]):
                 await leadership.lead(partial(self.assigned.lead, work), self.queue.closed)
 
     async def _run_workers(self) -> None:
-        await self._pausing.listed.wait()
-        self.paused.check_records()
-        await self._pausing.note_deaths(self.paused)
+        with self.counters.answering():
+            await self._pausing.listed.wait()
+            self.paused.check_records()
+            await self._pausing.note_deaths(self.paused)
+            await self._call_workers()
+
+    async def _call_workers(self) -> None:
         with (
-            self.counters.answering(),
             held_file(self.paused.name, self._workers, self._pausing.process) as held,
             self._pausing.long_syncs(self.paused, self.queue, self._workers) as self._long_syncs,
         ):

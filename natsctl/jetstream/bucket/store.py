@@ -1,10 +1,12 @@
 """Stores objects in JetStream KV buckets, with compare-and-set writes and reads at the leader."""
 
-from collections.abc import AsyncIterator, Collection
-from contextlib import AbstractAsyncContextManager, suppress
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
+from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from natsctl.errors import (
@@ -24,6 +26,8 @@ from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
+
+PAUSES_S = (0.01, 0.03, 0.1, 0.3)  # before a write that no server received is sent again
 
 
 class KvStore:
@@ -151,7 +155,9 @@ class KvStore:
             raise self._too_large(key, value, "server takes: raise its max_payload")
         self._guard.check(self.kind)
         try:
-            reply = await connection.request(subject, value, headers=headers)
+            reply = await self._answered(
+                partial(connection.request, subject, value, headers=headers)
+            )
             return connection.acknowledged(reply)
         except TooLargeError as error:
             raise self._too_large(key, value, "bucket takes: raise max_value_bytes") from error
@@ -159,13 +165,25 @@ class KvStore:
             raise ConflictError(
                 f"{key} of {self._bucket.name} changed since it was read"
             ) from error
-        except StoreError as error:
-            if isinstance(error.__cause__, NoRespondersError):
-                # raises if the bucket does not exist, and times out during a leader election
-                with suppress(StoreTimeoutError):
+
+    async def _answered(self, send: Callable[[], Awaitable[Msg]]) -> Msg:
+        """Return the answer to a write, which is sent again if no server has received it.
+
+        No server receives it while the bucket has no leader, and shortly after its creation.
+        """
+        for pause_s in PAUSES_S:
+            try:
+                return await send()
+            except StoreError as error:
+                if not isinstance(error.__cause__, NoRespondersError):
+                    raise
+                try:  # raises if the bucket does not exist, and times out during an election
                     await hedged(self._bucket.state, every_s=AGAIN_S)
+                except StoreTimeoutError:
+                    raise error from error.__cause__
                 self._bucket.check_writable()
-            raise
+            await asyncio.sleep(pause_s)
+        return await send()
 
     def _too_large(self, key: str, value: bytes, limit: str) -> TooLargeError:
         return TooLargeError(

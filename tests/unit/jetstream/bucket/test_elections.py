@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from natsctl.errors import (
 from natsctl.jetstream.bucket.bucket import ELECTION_S, Bucket
 from natsctl.jetstream.bucket.consumer import HEDGE_S
 from natsctl.jetstream.bucket.hedge import AGAIN_S
-from natsctl.jetstream.bucket.store import KvStore
+from natsctl.jetstream.bucket.store import PAUSES_S, KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
 
 ELECTING_S = 9.0
@@ -45,6 +46,7 @@ class Cluster:
         self.client = self.watches = self
         self.dropped: list[str] = []  # prefixes of requests that get no response, one each
         self.slow_reads_s = 0.0  # duration of a read
+        self.accepts_s = math.inf  # the time from which messages are stored
         self.slow_s = 0.0  # duration of a request to create a consumer
         self.subscriptions = 0
         self._has_bucket = has_bucket
@@ -94,8 +96,14 @@ class Cluster:
         return False
 
     async def request(self, subject: str, *_: object, **__: object) -> None:
-        """Fail as a request to a stream without a leader fails."""
+        """Fail as a request to a stream without a leader fails, unless `accepts_s` have passed."""
+        if asyncio.get_running_loop().time() >= self.accepts_s:
+            self.requests.append(subject)
+            return
         raise StoreError(f"nobody answers {subject}: no leader") from NoRespondersError()
+
+    def acknowledged(self, _reply: object) -> int:
+        return 1
 
     async def publish(self, subject: str) -> None:
         if not self.leaderless:
@@ -290,10 +298,27 @@ async def test_a_write_without_a_leader_fails_with_a_known_outcome(electing_s: f
     assert not isinstance(raised.value, StoreTimeoutError)
 
 
-async def test_a_write_without_a_leader_fails_when_a_leader_is_elected() -> None:
+async def test_a_write_that_nobody_receives_fails_soon_after_an_election() -> None:
     clock = asyncio.get_running_loop().time
     store = KvStore(bucket(Cluster(electing_s=1.2)), natsctl.kv(bytes, bucket="b"))
     started = clock()
     with pytest.raises(StoreError):
         await store.update("a", b"", revision=1)
-    assert clock() - started <= 1.2 + AGAIN_S
+    assert clock() - started <= 1.2 + AGAIN_S + sum(PAUSES_S)
+
+
+async def test_a_write_is_sent_again_after_the_creation_of_its_bucket() -> None:
+    """The server knows of the new bucket before it passes messages on."""
+    cluster = Cluster()
+    cluster.accepts_s = asyncio.get_running_loop().time() + 0.1
+    stored = await KvStore(bucket(cluster), natsctl.kv(dict, bucket="b")).create("a", b"{}")
+    assert stored.revision == 1
+    assert [subject for subject in cluster.requests if "$KV" in subject] == ["$KV.b.a"]
+
+
+async def test_a_write_fails_if_the_bucket_receives_no_message() -> None:
+    cluster = Cluster()
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(StoreError, match="no leader"):
+        await KvStore(bucket(cluster), natsctl.kv(dict, bucket="b")).create("a", b"{}")
+    assert asyncio.get_running_loop().time() - started < 1
