@@ -153,11 +153,8 @@ class KvStore:
         if len(value) + header_size(headers) > connection.client.max_payload:
             # the server would close the connection
             raise self._too_large(key, value, "server takes: raise its max_payload")
-        self._guard.check(self.kind)
         try:
-            reply = await self._answered(
-                partial(connection.request, subject, value, headers=headers)
-            )
+            reply = await self._sent(partial(connection.request, subject, value, headers=headers))
             return connection.acknowledged(reply)
         except TooLargeError as error:
             raise self._too_large(key, value, "bucket takes: raise max_value_bytes") from error
@@ -166,12 +163,14 @@ class KvStore:
                 f"{key} of {self._bucket.name} changed since it was read"
             ) from error
 
-    async def _answered(self, send: Callable[[], Awaitable[Msg]]) -> Msg:
-        """Return the answer to a write, which is sent again if no server has received it.
+    async def _sent(self, send: Callable[[], Awaitable[Msg]]) -> Msg:
+        """Send a write, again if no server has received it, and return the answer.
 
-        No server receives it while the bucket has no leader, and shortly after its creation.
+        No server receives it while the bucket has no leader, and shortly after its creation. The
+        guard may forbid the write before it is sent again, because a term may have ended.
         """
         for pause_s in PAUSES_S:
+            self._guard.check(self.kind)
             try:
                 return await send()
             except StoreError as error:
@@ -183,6 +182,7 @@ class KvStore:
                     raise error from error.__cause__
                 self._bucket.check_writable()
             await asyncio.sleep(pause_s)
+        self._guard.check(self.kind)
         return await send()
 
     def _too_large(self, key: str, value: bytes, limit: str) -> TooLargeError:

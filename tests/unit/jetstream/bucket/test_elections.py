@@ -13,6 +13,7 @@ from nats.errors import NoRespondersError
 import natsctl
 from natsctl.errors import (
     NotFoundError,
+    NotLeadingError,
     StoreError,
     StoreMissingError,
     StoreTimeoutError,
@@ -23,6 +24,8 @@ from natsctl.jetstream.bucket.consumer import HEDGE_S
 from natsctl.jetstream.bucket.hedge import AGAIN_S
 from natsctl.jetstream.bucket.store import PAUSES_S, KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
+from natsctl.model.kinds import Kind
+from natsctl.model.write_guard import WriteGuard
 
 ELECTING_S = 9.0
 
@@ -322,3 +325,23 @@ async def test_a_write_fails_if_the_bucket_receives_no_message() -> None:
     with pytest.raises(StoreError, match="no leader"):
         await KvStore(bucket(cluster), natsctl.kv(dict, bucket="b")).create("a", b"{}")
     assert asyncio.get_running_loop().time() - started < 1
+
+
+class Term(WriteGuard):
+    """Permits writes until the event loop's clock is at `ends_s`."""
+
+    def __init__(self, ends_s: float) -> None:
+        self.ends_s = ends_s
+
+    def check(self, kind: Kind[Any] | None) -> None:
+        if asyncio.get_running_loop().time() >= self.ends_s:
+            raise NotLeadingError("the term is over")
+
+
+async def test_a_write_is_not_sent_again_after_the_end_of_the_term() -> None:
+    cluster, now = Cluster(electing_s=1.2), asyncio.get_running_loop().time()
+    cluster.accepts_s = now + 1.2
+    store = KvStore(bucket(cluster), natsctl.kv(dict, bucket="b"), guard=Term(now + 0.5))
+    with pytest.raises(NotLeadingError):
+        await store.create("a", b"{}")
+    assert [subject for subject in cluster.requests if "$KV" in subject] == []
