@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -37,6 +36,7 @@ from tests.support.controllers.disk_reconciler import (
     ManagedDisks,
     Play,
     clock,
+    ran,
 )
 
 CLUSTER_DISKS = kube("example.org/v1", "Disk", namespace="shop")
@@ -94,18 +94,6 @@ class ClusterDisks(ManagedController[Manifest]):
 
     async def connect(self, _managed: Managed[Manifest]) -> CloudClient:
         return CloudClient(self.cloud)
-
-
-@asynccontextmanager
-async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
-    """Run the controller within the context."""
-    task = asyncio.create_task(controller.run())
-    try:
-        await controller.synced.wait()
-        yield
-    finally:
-        controller.stop()
-        await task
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -285,3 +286,15 @@ class Play:
 HELD = [FINALIZER_NAME]
 SYNCED = ("True", "ReconcileSuccess")
 FAILED = ("False", "ReconcileError")
+
+
+@asynccontextmanager
+async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
+    """Run the controller within the context."""
+    task = asyncio.create_task(controller.run())
+    try:
+        await controller.synced.wait()
+        yield
+    finally:
+        controller.stop()
+        await task

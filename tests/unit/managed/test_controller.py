@@ -1,8 +1,6 @@
 """A managed controller reconciles the objects of its kind, and reports about it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,7 +8,14 @@ import pytest
 from natsctl import UsageError
 from natsctl.managed import ManagedController
 from natsctl.testing.memory import MemoryStores
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, Disk, ManagedDisks, Play
+from tests.support.controllers.disk_reconciler import (
+    DISKS,
+    Cloud,
+    Disk,
+    ManagedDisks,
+    Play,
+    ran,
+)
 
 
 class Disks(ManagedDisks):
@@ -21,18 +26,6 @@ class Disks(ManagedDisks):
     def __init__(self, cloud: Cloud, **targets: Any) -> None:
         super().__init__(**targets)
         self.cloud = cloud
-
-
-@asynccontextmanager
-async def ran(controller: ManagedController[Any]) -> AsyncIterator[None]:
-    """Run the controller within the context."""
-    task = asyncio.create_task(controller.run())
-    try:
-        await controller.synced.wait()
-        yield
-    finally:
-        controller.stop()
-        await task
 
 
 @pytest.fixture
