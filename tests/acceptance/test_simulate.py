@@ -40,6 +40,8 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.executable, [sys.executable, "-m", "natsctl", *sys.argv[1:]])
 """
 
+NOTHING_FOUND = r"interrupted: nothing was found in (1 run|\d+ runs) of marking\n"
+
 
 @pytest.fixture
 async def simulating(tmp_path: Path) -> AsyncIterator[Process]:
@@ -89,8 +91,7 @@ async def test_ctrl_c_prints_how_many_runs_found_nothing(
     (tmp_path / "go").touch()
     await eventually((tmp_path / "syncs").exists, within_s=LIMIT_S)
     os.killpg(simulating.pid, signal.SIGINT)
-    out = await output_of(simulating)
-    assert re.fullmatch(r"interrupted: nothing was found in \d+ runs of marking\n", out)
+    assert re.fullmatch(NOTHING_FOUND, await output_of(simulating))
 
 
 async def test_ctrl_c_while_the_processes_start_shows_no_traceback(
@@ -99,4 +100,5 @@ async def test_ctrl_c_while_the_processes_start_shows_no_traceback(
     await eventually((tmp_path / "imports").exists, within_s=LIMIT_S)
     os.killpg(simulating.pid, signal.SIGINT)
     (tmp_path / "go").touch()
-    assert await output_of(simulating) == "interrupted: nothing was found in 0 runs of marking\n"
+    # a process may end a run before it handles the interrupt
+    assert re.fullmatch(NOTHING_FOUND, await output_of(simulating))

@@ -128,4 +128,5 @@ def _write(report: Report, runs: int) -> None:
         write_line(f"found in run {report.runs} of {runs}")
         return
     begin = "interrupted: " if report.interrupted else ""
-    write_line(f"{begin}nothing was found in {report.runs} runs of {report.controller}")
+    count = "1 run" if report.runs == 1 else f"{report.runs} runs"
+    write_line(f"{begin}nothing was found in {count} of {report.controller}")
