@@ -9,7 +9,7 @@ from natsctl.controller.slots.reads import Reads
 from natsctl.controller.sync.sync_run import DeletionPolicy
 from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.sync.calls import blocking
-from natsctl.core.sync.options import COUNT, POLICY, RATE, SECONDS, TEXT, Option, check_class
+from natsctl.core.sync.options import POLICY, RATE, SECONDS, TEXT, WORKERS, Option, check_class
 from natsctl.model.garbage import GarbageLimits
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OPTIONS = {
     "name": TEXT,
     "version": TEXT,
-    "workers": COUNT,
+    "workers": WORKERS,
     "resync_s": SECONDS,
     "sync_timeout_s": SECONDS,
     "retry": POLICY,

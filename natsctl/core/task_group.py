@@ -7,6 +7,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+WORKERS_MAX = 10_000  # of a controller; each takes memory, and a place in the file of held keys
+
 
 @asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:

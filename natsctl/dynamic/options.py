@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from natsctl.core.queue.retry import ExponentialLimiter, TokenBucket
-from natsctl.core.sync.options import COUNT, SECONDS, SECONDS_OR_ZERO, check_options
+from natsctl.core.sync.options import SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.dynamic.resources import ObjectCacheOptions
 
@@ -29,7 +29,7 @@ class Reconciler(Protocol):
 
 
 _OPTIONS = {
-    "workers": COUNT,
+    "workers": WORKERS,
     "reconcile_timeout_s": SECONDS,
     "list_timeout_s": SECONDS,
     "stop_timeout_s": SECONDS_OR_ZERO,

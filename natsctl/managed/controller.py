@@ -22,7 +22,7 @@ from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.keys import Operation, PrimaryListener, skips_invalid
-from natsctl.core.sync.options import COUNT, POLICY, RATE, SECONDS_OR_ZERO, TEXT, check_class
+from natsctl.core.sync.options import POLICY, RATE, SECONDS_OR_ZERO, TEXT, WORKERS, check_class
 from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 _OPTIONS = {
     "name": TEXT,
-    "workers": COUNT,
+    "workers": WORKERS,
     "retry": POLICY,
     "rate_limit": RATE,
     "stop_timeout_s": SECONDS_OR_ZERO,

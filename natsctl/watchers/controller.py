@@ -29,7 +29,7 @@ from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import Delivery, current_recordings
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.host import Host
-from natsctl.core.sync.options import COUNT, POLICY, SECONDS, SECONDS_OR_ZERO, check_options
+from natsctl.core.sync.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Store, Stores
 from natsctl.watchers.deliveries import Deliveries
@@ -46,7 +46,7 @@ from natsctl.watchers.watcher import ResourceWatcher
 
 _OPTIONS = {
     "retry_policy": POLICY,
-    "workers": COUNT,
+    "workers": WORKERS,
     "timeout_s": SECONDS,
     "stop_timeout_s": SECONDS_OR_ZERO,
 }

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
+from natsctl.core.task_group import WORKERS_MAX
+
 _HELP = "Controller class as package.module:Name, searched in the current folder first"
 
 
@@ -27,5 +29,10 @@ KindsOption = Annotated[
 PortOption = Annotated[int | None, port_option("Port of the private nats-server", default=4222)]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of keys that are synced concurrently", metavar="NUMBER"),
+    typer.Option(
+        min=1,
+        max=WORKERS_MAX,
+        help="Number of keys that are synced concurrently",
+        metavar="NUMBER",
+    ),
 ]

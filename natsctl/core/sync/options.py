@@ -10,6 +10,7 @@ import msgspec
 
 from natsctl.core.queue.retry import RateLimit
 from natsctl.core.sync.calls import shown
+from natsctl.core.task_group import WORKERS_MAX
 from natsctl.errors import UsageError
 
 SIMILARITY_MIN = 0.8  # between a class attribute and the option that it misspells
@@ -30,9 +31,11 @@ def _is_seconds(value: object, *, least: float) -> bool:
     return _is_number(value) and least <= value < math.inf  # type: ignore[operator]  # a number
 
 
-COUNT = Option(
-    "a whole number, 1 or more",
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+WORKERS = Option(
+    f"a whole number from 1 to {WORKERS_MAX}",
+    lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= WORKERS_MAX
+    ),
 )
 SECONDS = Option(
     "a number of seconds above 0",

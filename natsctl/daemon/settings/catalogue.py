@@ -22,6 +22,7 @@ from natsctl.daemon.settings.values import (
     SWITCH,
     TEXT,
     URLS,
+    WORKERS,
 )
 from natsctl.jetstream.connection.options import DEFAULT_SERVER
 
@@ -178,7 +179,7 @@ SETTINGS = (
     new_setting("kube.answer_max_bytes", COUNT, 256 * 1024 * 1024, "Maximum size of a response"),
     new_setting(
         "controllers.workers",
-        COUNT,
+        WORKERS,
         4,
         "Number of keys that each controller syncs concurrently",
         "--workers",

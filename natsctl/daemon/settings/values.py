@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from natsctl.core.task_group import WORKERS_MAX
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 
@@ -86,6 +87,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 _Texts = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 _Domain = Annotated[str, Meta(pattern=rf"\A{_DOMAIN}\Z", max_length=253)]
 _Count = Annotated[int, Meta(gt=0)]
+_WorkerCount = Annotated[int, Meta(gt=0, le=WORKERS_MAX)]
 _ProcessCount = Annotated[int, Meta(gt=0, le=PROCESSES_MAX)]
 
 TEXT = Shape("a text of at least one character", "TEXT", _Text)
@@ -98,6 +100,7 @@ COLLECTOR = Shape(
     "http://HOST:PORT or https://HOST:PORT, with or without a path", "URL", _Text, _collector
 )
 COUNT = Shape("a whole number above 0", "N", _Count)
+WORKERS = Shape(f"a whole number from 1 to {WORKERS_MAX}", "N", _WorkerCount)
 COUNT_OR_AUTO = Shape(
     f"a whole number from 1 to {PROCESSES_MAX}, or {AUTO}", f"N|{AUTO}", int | str, _count_or_auto
 )

@@ -157,6 +157,7 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["put", "b", "k", "x", "--revision", "0"], "--revision '0' must be 1 or more (see"),
         (["put", "b", "k", "x", "--revision", "x"], "--revision 'x' must be a whole number"),
         (["run", "-c", "a:B", "--port", "70000"], "--port '70000' must be 65535 or less"),
+        (["resync", "--local", "--workers", "100000000"], "must be 10000 or less (see natsctl"),
         (["delete", "b", "k", "--wait-timeout", "x"], "--wait-timeout 'x' must be a number"),
         (["get", "b", "k", "--outptu", "x"], "no option --outptu; did you mean --output? (see"),
         (["get", "b", "k", "--frobnicate"], "there is no option --frobnicate (see natsctl get"),

@@ -71,9 +71,17 @@ def test_a_valid_controller_is_created(module: str, tmp_path: Path, name: str) -
 @pytest.mark.parametrize(
     ("base", "line", "message"),
     [
-        ("Apps", "workers = 0", "Mine: workers is 0, and must be a whole number, 1 or more"),
-        ("Apps", "workers = '4'", "Mine: workers is '4', and must be a whole number, 1 or more"),
-        ("Apps", "workers = True", "Mine: workers is True, and must be a whole number, 1 or more"),
+        ("Apps", "workers = 0", "Mine: workers is 0, and must be a whole number from 1 to 10000"),
+        (
+            "Apps",
+            "workers = '4'",
+            "Mine: workers is '4', and must be a whole number from 1 to 10000",
+        ),
+        (
+            "Apps",
+            "workers = True",
+            "Mine: workers is True, and must be a whole number from 1 to 10000",
+        ),
         ("Apps", "resync_s = 0", "Mine: resync_s is 0, and must be a number of seconds above 0"),
         ("Apps", "sync_timeout_s = float('nan')", "sync_timeout_s is nan, and must be a number of"),
         (
@@ -92,7 +100,7 @@ def test_a_valid_controller_is_created(module: str, tmp_path: Path, name: str) -
             "sync_timout_s = 5",
             "sync_timout_s = 5 is not an option; did you mean sync_timeout_s",
         ),
-        ("Disks", "workers = 0", "Mine: workers is 0, and must be a whole number, 1 or more"),
+        ("Disks", "workers = 0", "Mine: workers is 0, and must be a whole number from 1 to 10000"),
         (
             "Disks",
             "stop_timeout = 5",

@@ -6,12 +6,12 @@ import pytest
 
 from natsctl.core.queue.retry import RateLimit
 from natsctl.core.sync.options import (
-    COUNT,
     POLICY,
     RATE,
     SECONDS,
     SECONDS_OR_ZERO,
     TEXT,
+    WORKERS,
     Option,
     check_class,
     check_options,
@@ -26,7 +26,7 @@ async def waiting(_error: Exception, _failures: int) -> None:
 @pytest.mark.parametrize(
     ("option", "accepted", "refused"),
     [
-        (COUNT, (1, 7), (0, -1, 1.0, True, "1", None)),
+        (WORKERS, (1, 7, 10_000), (0, -1, 10_001, 1.0, True, "1", None)),
         (SECONDS, (0.001, 1, 1e9), (0, 0.0, -1, True, math.inf, math.nan, "1", None)),
         (SECONDS_OR_ZERO, (0, 0.0, 2.5), (-0.1, False, math.inf, math.nan, "0", None)),
         (TEXT, ("", "a"), (b"a", 1, None)),
@@ -43,9 +43,9 @@ def test_an_option_accepts_values_of_its_type_and_range(
 
 
 def test_an_option_without_a_value_is_not_checked() -> None:
-    check_options("Apps", {"workers": COUNT, "resync_s": SECONDS}, {"resync_s": 5})
+    check_options("Apps", {"workers": WORKERS, "resync_s": SECONDS}, {"resync_s": 5})
     with pytest.raises(UsageError, match="Apps: workers is 0, and must be a whole number"):
-        check_options("Apps", {"workers": COUNT}, {"workers": 0})
+        check_options("Apps", {"workers": WORKERS}, {"workers": 0})
 
 
 class Base:
@@ -58,7 +58,7 @@ class Base:
         """Run the controller."""
 
 
-OPTIONS = {"workers": COUNT, "resync_s": SECONDS, "label": TEXT}
+OPTIONS = {"workers": WORKERS, "resync_s": SECONDS, "label": TEXT}
 
 
 def check(cls: type[Base]) -> None:

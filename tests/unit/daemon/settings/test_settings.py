@@ -102,10 +102,18 @@ def test_the_error_of_a_wrong_value_has_its_setting_source_and_an_example(name: 
             ),
         ),
         (
+            {"workers": "100000000"},
+            {},
+            (
+                "controllers.workers in --workers: '100000000' must be a whole number from 1 to "
+                "10000; write --workers 4"
+            ),
+        ),
+        (
             {"workers": "many"},
             {},
             (
-                "controllers.workers in --workers: 'many' must be a whole number above 0; "
+                "controllers.workers in --workers: 'many' must be a whole number from 1 to 10000; "
                 "write --workers 4"
             ),
         ),
@@ -113,8 +121,8 @@ def test_the_error_of_a_wrong_value_has_its_setting_source_and_an_example(name: 
             {},
             {"NATSCTL_WORKERS": "0"},
             (
-                "controllers.workers in NATSCTL_WORKERS: '0' must be a whole number above 0; "
-                "write NATSCTL_WORKERS=4"
+                "controllers.workers in NATSCTL_WORKERS: '0' must be a whole number from 1 to "
+                "10000; write NATSCTL_WORKERS=4"
             ),
         ),
         (
