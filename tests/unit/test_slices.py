@@ -115,8 +115,8 @@ def test_a_task_that_waited_begins_a_new_slice() -> None:
     async def main(loop: CountedLoop) -> None:
         slices = Slices()
         loop.work(0)
-        other = asyncio.create_task(in_slices(range(100), loop.work))
-        await other
+        working = asyncio.create_task(in_slices(range(100), loop.work))
+        await working
         assert not slices.is_over()
 
     run(main)

@@ -24,9 +24,9 @@ def many() -> SplitDict[int]:
 
 
 def test_a_few_keys_have_the_order_of_their_insertion() -> None:
-    few = filled(FEW)
-    assert not few.is_split
-    assert list(few) == FEW
+    small = filled(FEW)
+    assert not small.is_split
+    assert list(small) == FEW
 
 
 def test_many_keys_are_split_into_small_parts(many: SplitDict[int]) -> None:

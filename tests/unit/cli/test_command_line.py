@@ -81,8 +81,8 @@ def test_help_gives_the_same_page_before_and_after_a_command(
 ) -> None:
     assert run([*words, "--help"]) == 0
     shown = capsys.readouterr().out
-    for other in ([*words, "-h"], ["help", *words]):
-        assert run(other) == 0
+    for variant in ([*words, "-h"], ["help", *words]):
+        assert run(variant) == 0
         assert capsys.readouterr().out == shown
 
 

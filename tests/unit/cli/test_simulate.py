@@ -28,19 +28,19 @@ def test_a_finding_has_the_documented_fields(
     shops: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate("RestlessStatus", "-f", shops, "-o", "json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert list(found) == FIELDS
-    assert (found["controller"], found["property"]) == ("restlessstatus", "quiet")
-    assert found["script"]
-    assert found["writes"]
+    finding = json.loads(capsys.readouterr().out)
+    assert list(finding) == FIELDS
+    assert (finding["controller"], finding["property"]) == ("restlessstatus", "quiet")
+    assert finding["script"]
+    assert finding["writes"]
 
 
 def test_without_a_finding_the_property_is_null(
     shops: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate("FixedNames", "-f", shops, "--runs", "5", "-o", "json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["runs"], found["property"]) == (5, None)
+    finding = json.loads(capsys.readouterr().out)
+    assert (finding["runs"], finding["property"]) == (5, None)
 
 
 def test_a_class_with_watchers_is_simulated_without_its_kept_bucket(
@@ -56,18 +56,20 @@ def test_the_seed_of_a_finding_shows_it_again(
     shops: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate("SwallowsErrors", "-f", shops, "-o", "json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["runs"] > 1
-    assert simulate("SwallowsErrors", "-f", shops, "-o", "json", "--seed", str(found["seed"])) == 1
-    assert json.loads(capsys.readouterr().out) == {**found, "runs": 1}
+    finding = json.loads(capsys.readouterr().out)
+    assert finding["runs"] > 1
+    assert (
+        simulate("SwallowsErrors", "-f", shops, "-o", "json", "--seed", str(finding["seed"])) == 1
+    )
+    assert json.loads(capsys.readouterr().out) == {**finding, "runs": 1}
 
 
 def test_a_handler_that_ignores_its_cancellation_is_found(
     shops: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate("IgnoresCancellation", "-f", shops, "--runs", "5", "-o", "json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["runs"], found["property"]) == (1, "settles")
+    finding = json.loads(capsys.readouterr().out)
+    assert (finding["runs"], finding["property"]) == (1, "settles")
 
 
 def test_several_processes_find_the_same(shops: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,19 +31,19 @@ async def test_several_failures_are_raised_as_a_group() -> None:
 
 async def test_each_item_is_worked_on_once_by_a_few_workers() -> None:
     done: list[int] = []
-    running, most = 0, 0
+    running, running_max = 0, 0
 
     async def work(item: int) -> None:
-        nonlocal running, most
+        nonlocal running, running_max
         running += 1
-        most = max(most, running)
+        running_max = max(running_max, running)
         await asyncio.sleep(0)
         running -= 1
         done.append(item)
 
     await for_each(range(5), work, workers=2)
     assert sorted(done) == [0, 1, 2, 3, 4]
-    assert most == 2
+    assert running_max == 2
 
 
 async def test_the_failure_for_one_item_is_raised() -> None:

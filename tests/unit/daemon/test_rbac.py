@@ -47,8 +47,8 @@ async def roles_of(*controllers: type[Controller]) -> list[Role]:
 
 
 async def test_secondaries_need_all_verbs_and_events_and_tertiaries_need_read_verbs() -> None:
-    made, read = kube("v1", "ConfigMap"), kube("v1", "Node")
-    assert await roles_of(controller(made=[made], read=[read])) == [
+    written_kind, read_kind = kube("v1", "ConfigMap"), kube("v1", "Node")
+    assert await roles_of(controller(made=[written_kind], read=[read_kind])) == [
         Role(
             None,
             (
@@ -89,8 +89,8 @@ async def test_a_role_does_not_repeat_a_verb_of_the_cluster_role() -> None:
         Role(None, (Rule(("",), ("services",), READ),)),
         Role("a", (Rule(("",), ("services",), ("create", "patch", "delete")), EVENTS)),
     ]
-    everything = controller(made=[kube("v1", "Service")])
-    assert [role.namespace for role in await roles_of(everything, everything)] == [None]
+    cluster_wide = controller(made=[kube("v1", "Service")])
+    assert [role.namespace for role in await roles_of(cluster_wide, cluster_wide)] == [None]
 
 
 async def test_resources_with_the_same_verbs_share_a_rule_in_order() -> None:
@@ -107,8 +107,8 @@ async def test_resources_with_the_same_verbs_share_a_rule_in_order() -> None:
 
 async def test_a_slot_with_a_name_needs_a_rule_for_that_name() -> None:
     named = kube("v1", "ConfigMap", namespace="a", name="settings")
-    other = kube("v1", "Secret", namespace="a", name="password")
-    assert await roles_of(controller(read=[named, other])) == [
+    password = kube("v1", "Secret", namespace="a", name="password")
+    assert await roles_of(controller(read=[named, password])) == [
         Role(
             "a",
             (
@@ -117,8 +117,8 @@ async def test_a_slot_with_a_name_needs_a_rule_for_that_name() -> None:
             ),
         )
     ]
-    some = controller(made=[named], read=[kube("v1", "ConfigMap", namespace="a")])
-    assert (await roles_of(some))[0].rules[:2] == (
+    namespaced = controller(made=[named], read=[kube("v1", "ConfigMap", namespace="a")])
+    assert (await roles_of(namespaced))[0].rules[:2] == (
         Rule(("",), ("configmaps",), READ),
         Rule(("",), ("configmaps",), ("create", "patch", "delete"), ("settings",)),
     )

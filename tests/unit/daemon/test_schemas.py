@@ -47,7 +47,7 @@ async def published(stores: MemoryStores, kind: str) -> KindSchema:
 
 class TestSchemas:
     def test_kinds_in_nats_with_a_type_have_a_schema(self) -> None:
-        assert [(one.kind, one.role) for one in (SHOP, SIGN)] == [
+        assert [(schema.kind, schema.role) for schema in (SHOP, SIGN)] == [
             ("Shop.shops", "primary"),
             ("Sign.signs", "secondary"),
         ]
@@ -55,7 +55,7 @@ class TestSchemas:
 
     def test_a_kind_of_several_controllers_has_the_schema_of_its_primary(self) -> None:
         schemas = schemas_of([Shops(), Readers()])
-        assert {one.kind: one.controller for one in schemas} == {
+        assert {schema.kind: schema.controller for schema in schemas} == {
             "Shop.shops": "shops",
             "Sign.signs": "readers",
         }

@@ -7,7 +7,7 @@ from tests.support.controllers.disk_reconciler import ManagedDisks
 
 
 def roles(used: list[UsedKind]) -> list[tuple[str, str, bool]]:
-    return [(one.slot, one.role, one.written) for one in used]
+    return [(used_kind.slot, used_kind.role, used_kind.written) for used_kind in used]
 
 
 def test_the_slots_of_a_controller_have_their_roles() -> None:

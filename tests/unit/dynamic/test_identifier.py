@@ -82,8 +82,8 @@ def test_an_identifier_that_selects_nothing_is_refused(identifier: ObjectIdentif
 
 
 def test_equal_identifiers_have_equal_hashes_and_are_ordered() -> None:
-    again = ObjectIdentifier(
+    equal_identifier = ObjectIdentifier(
         group="apps", version="v1", kind="Deployment", namespace="shop", name="web"
     )
-    assert {DEPLOYMENT, again} == {DEPLOYMENT}
+    assert {DEPLOYMENT, equal_identifier} == {DEPLOYMENT}
     assert min([DEPLOYMENT, SELECTED]) == SELECTED

@@ -28,10 +28,13 @@ def test_a_condition_is_added_to_existing_ones() -> None:
 
 
 def test_the_transition_time_changes_with_the_status() -> None:
-    first = with_conditions({}, [Condition.creating()], NOW)
-    same = with_conditions({"conditions": first}, [Condition.deleting()], LATER)
-    other = with_conditions({"conditions": same}, [Condition.available()], LATER)
-    times = [condition({"conditions": after}, "Ready") for after in (first, same, other)]
+    initial = with_conditions({}, [Condition.creating()], NOW)
+    same_status = with_conditions({"conditions": initial}, [Condition.deleting()], LATER)
+    changed_status = with_conditions({"conditions": same_status}, [Condition.available()], LATER)
+    times = [
+        condition({"conditions": after}, "Ready")
+        for after in (initial, same_status, changed_status)
+    ]
     assert [after and after.last_transition_time for after in times] == [
         "2030-01-01T12:00:00Z",
         "2030-01-01T12:00:00Z",

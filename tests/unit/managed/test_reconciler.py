@@ -250,8 +250,8 @@ class TestGracePeriod:
         play.cloud.appears_after_s = 20
         await play.put()
         await play.reconcile()
-        another = Play(store=play.store, records=play.records, cloud=play.cloud)
-        await another.settle()
+        second_process = Play(store=play.store, records=play.records, cloud=play.cloud)
+        await second_process.settle()
         assert play.cloud.created == ["a"]
 
     async def test_an_object_deleted_within_the_grace_period_waits_for_its_resource(
@@ -382,9 +382,9 @@ class TestFailedCreations:
             await play.reconcile()
         assert "external-create-failed" in await play.annotations()
         assert play.reasons == []
-        with pytest.raises(RetryAfter) as again:
+        with pytest.raises(RetryAfter) as raised:
             await play.reconcile()
-        assert again.value.delay_s == pytest.approx(7)
+        assert raised.value.delay_s == pytest.approx(7)
 
 
 class ReadTimeout(Exception):  # noqa: N818 - the name that libraries use

@@ -188,32 +188,32 @@ class TestStamp:
         assert self.first({"spec": {}})["metadata"] != self.first({"spec": {}})["metadata"]
 
     def test_a_changed_spec_increments_the_generation(self) -> None:
-        one = self.first({"spec": {"text": "1"}})
-        two = documents.stamp(one, {**one, "spec": {"text": "2"}})
-        assert documents.metadata_of(two)["generation"] == 2
-        assert documents.metadata_of(two)["uid"] == documents.metadata_of(one)["uid"]
+        created = self.first({"spec": {"text": "1"}})
+        updated = documents.stamp(created, {**created, "spec": {"text": "2"}})
+        assert documents.metadata_of(updated)["generation"] == 2
+        assert documents.metadata_of(updated)["uid"] == documents.metadata_of(created)["uid"]
 
     def test_the_same_spec_changes_nothing(self) -> None:
-        one = self.first({"spec": {"text": "1"}, "metadata": {"labels": {"a": "b"}}})
-        assert documents.stamp(one, one) == one
+        created = self.first({"spec": {"text": "1"}, "metadata": {"labels": {"a": "b"}}})
+        assert documents.stamp(created, created) == created
 
     def test_a_changed_label_keeps_the_generation(self) -> None:
-        one = self.first({"spec": {}})
-        two = documents.stamp(one, documents.with_labels(one, {"a": "b"}, {}))
-        assert documents.metadata_of(two)["generation"] == 1
-        assert documents.metadata_of(two)["labels"] == {"a": "b"}
+        created = self.first({"spec": {}})
+        updated = documents.stamp(created, documents.with_labels(created, {"a": "b"}, {}))
+        assert documents.metadata_of(updated)["generation"] == 1
+        assert documents.metadata_of(updated)["labels"] == {"a": "b"}
 
     def test_a_change_of_an_unknown_field_beside_the_spec_increments_the_generation(self) -> None:
-        one = self.first({"spec": {}, "data": 1})
-        two = documents.stamp(one, {**one, "data": 2})
-        assert documents.metadata_of(two)["generation"] == 2
+        created = self.first({"spec": {}, "data": 1})
+        updated = documents.stamp(created, {**created, "data": 2})
+        assert documents.metadata_of(updated)["generation"] == 2
 
     def test_a_missing_generation_restarts_at_one(self) -> None:
         stamped = documents.stamp({"spec": {"text": "1"}}, {"spec": {"text": "2"}})
         assert documents.metadata_of(stamped)["generation"] == 1
 
     def test_bookkeeping_fields_given_by_the_writer_are_ignored(self) -> None:
-        one = self.first({"spec": {}})
+        created = self.first({"spec": {}})
         forged: Document = {
             "spec": {},
             "metadata": {
@@ -223,26 +223,26 @@ class TestStamp:
                 "deletionTimestamp": "2026-01-01T00:00:00Z",
             },
         }
-        assert documents.stamp(one, forged) == one
+        assert documents.stamp(created, forged) == created
         assert set(documents.metadata_of(self.first(forged))) == {"uid", "generation"}
 
     def test_finalizers_and_the_deletion_timestamp_stay(self) -> None:
         held = documents.with_finalizers(self.first({"spec": {}}), ("a", "b"))
         marked = documents.marked_deleted(held)
-        again = documents.metadata_of(documents.stamp(marked, {"spec": {"text": "new"}}))
-        assert again["finalizers"] == ["a", "b"]
-        assert again["deletionTimestamp"] == documents.metadata_of(marked)["deletionTimestamp"]
+        metadata = documents.metadata_of(documents.stamp(marked, {"spec": {"text": "new"}}))
+        assert metadata["finalizers"] == ["a", "b"]
+        assert metadata["deletionTimestamp"] == documents.metadata_of(marked)["deletionTimestamp"]
 
     def test_the_status_is_kept_and_not_written(self) -> None:
-        one = documents.with_status(self.first({"spec": {}}), {"ready": True})
-        two = documents.stamp(one, {"spec": {"text": "new"}, "status": {"ready": False}})
-        assert two["status"] == {"ready": True}
+        current = documents.with_status(self.first({"spec": {}}), {"ready": True})
+        stamped = documents.stamp(current, {"spec": {"text": "new"}, "status": {"ready": False}})
+        assert stamped["status"] == {"ready": True}
         assert "status" not in self.first({"spec": {}, "status": {"ready": True}})
 
     @pytest.mark.parametrize("empty", [0, "", [], {}, None, False])
     def test_empty_unknown_metadata_stays(self, empty: object) -> None:
-        one = self.first({"spec": {}, "metadata": {"unknown": empty}})
-        assert documents.metadata_of(one)["unknown"] == empty
+        created = self.first({"spec": {}, "metadata": {"unknown": empty}})
+        assert documents.metadata_of(created)["unknown"] == empty
 
     def test_empty_bookkeeping_fields_cause_no_write(self) -> None:
         by_hand: Document = {
@@ -356,16 +356,16 @@ class TestDesiredState:
         ("before", "after"), [(1, True), (False, 0.0), ([{"a": 1}], [{"a": True}])]
     )
     def test_booleans_and_numbers_differ(self, before: object, after: object) -> None:
-        one, two = (documents.render({"spec": {"x": x}}) for x in (before, after))
-        assert documents.desire_differs(one, two)
-        stamped = documents.stamp(documents.parse(one), documents.parse(two))
+        first, second = (documents.render({"spec": {"x": x}}) for x in (before, after))
+        assert documents.desire_differs(first, second)
+        stamped = documents.stamp(documents.parse(first), documents.parse(second))
         assert documents.metadata_of(stamped)["generation"] == 1
 
     @pytest.mark.parametrize("fields", [{}, {"data": 1}], ids=["spec", "beside spec"])
     def test_a_spec_of_null_and_no_spec_differ(self, fields: Document) -> None:
-        one, two = documents.render({**fields, "spec": None}), documents.render(fields)
-        assert documents.desire_differs(one, two)
-        assert not documents.desire_differs(two, two)
+        null_spec, no_spec = documents.render({**fields, "spec": None}), documents.render(fields)
+        assert documents.desire_differs(null_spec, no_spec)
+        assert not documents.desire_differs(no_spec, no_spec)
 
     def test_another_notation_of_a_number_is_no_difference(self) -> None:
         assert not documents.desire_differs(b'{"spec": {"x": 1}}', b'{"spec": {"x": 1.0}}')
@@ -375,9 +375,13 @@ class TestDesiredState:
         assert not documents.desire_differs(deep, deep)
 
     def test_a_finalizer_of_an_object_marked_deleted_is_a_difference(self) -> None:
-        one = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a", "b"])
-        two = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a"])
-        assert documents.desire_differs(documents.render(one), documents.render(two))
+        two_finalizers = with_metadata(
+            deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a", "b"]
+        )
+        one_finalizer = with_metadata(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["a"])
+        assert documents.desire_differs(
+            documents.render(two_finalizers), documents.render(one_finalizer)
+        )
 
 
 class TestPlain:

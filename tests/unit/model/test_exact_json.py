@@ -30,7 +30,7 @@ def test_a_number_is_written_as_it_was_read(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "equal"),
+    ("encoded", "other_encoded", "equal"),
     [
         (b"12345678901234567890.5", b"12345678901234567890.6", False),
         (b"12345678901234567890.5", b"12345678901234567000.0", False),
@@ -42,13 +42,13 @@ def test_a_number_is_written_as_it_was_read(text: bytes) -> None:
         (b"1e99999999999999999999", b"1", False),
     ],
 )
-def test_numbers_are_compared_exactly(one: bytes, other: bytes, equal: bool) -> None:  # noqa: FBT001 - a test parameter
-    first, second = exact_json.decode(one), exact_json.decode(other)
-    assert (first == second) is equal
-    assert (second == first) is equal
-    assert same([first], [second]) is equal
+def test_numbers_are_compared_exactly(encoded: bytes, other_encoded: bytes, equal: bool) -> None:  # noqa: FBT001 - a test parameter
+    number, other_number = exact_json.decode(encoded), exact_json.decode(other_encoded)
+    assert (number == other_number) is equal
+    assert (other_number == number) is equal
+    assert same([number], [other_number]) is equal
     if equal:
-        assert hash(first) == hash(second)
+        assert hash(number) == hash(other_number)
 
 
 def test_an_exact_number_survives_a_copy() -> None:

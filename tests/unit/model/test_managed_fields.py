@@ -137,26 +137,26 @@ def test_a_label_taken_by_another_manager_is_lost() -> None:
 def test_unread_fields_of_a_partly_read_object_are_judged_by_their_managers() -> None:
     wanted = {"apiVersion": "v1", "metadata": {"name": "a"}, "data": {"a": "1", "b": "1"}}
     live = {"apiVersion": "v1", "metadata": {"name": "a"}}
-    both: Document = {"f:data": {"f:a": {}, "f:b": {}}}
-    assert lost(wanted, live, both, metadata_only=True) == []
-    one: Document = {"f:data": {"f:b": {}}}
-    other: Document = {"f:data": {"f:a": {}}}
-    taken = lost(wanted, live, one, other, metadata_only=True)
-    assert taken == [(".data.a", (THEIRS,))]
+    both_fields: Document = {"f:data": {"f:a": {}, "f:b": {}}}
+    assert lost(wanted, live, both_fields, metadata_only=True) == []
+    ours: Document = {"f:data": {"f:b": {}}}
+    theirs: Document = {"f:data": {"f:a": {}}}
+    lost_fields = lost(wanted, live, ours, theirs, metadata_only=True)
+    assert lost_fields == [(".data.a", (THEIRS,))]
 
 
 def test_a_union_contains_the_fields_of_all_entries() -> None:
-    one: Document = {"f:spec": {"f:a": {}, "f:b": {".": {}}}}
-    other: Document = {"f:spec": {"f:b": {"f:c": {}}}, "f:data": {}}
-    assert union([one, other]) == {
+    first_entry: Document = {"f:spec": {"f:a": {}, "f:b": {".": {}}}}
+    second_entry: Document = {"f:spec": {"f:b": {"f:c": {}}}, "f:data": {}}
+    assert union([first_entry, second_entry]) == {
         "f:spec": {"f:a": {}, "f:b": {".": {}, "f:c": {}}},
         "f:data": {},
     }
 
 
 @pytest.mark.parametrize(
-    ("other", "same"),
+    ("manager", "related"),
     [("natsctl/old", True), ("natsctl", False), ("natsctl-x/a", False), ("kubectl", False)],
 )
-def test_managers_of_a_family_share_the_part_before_the_slash(other: str, same: bool) -> None:  # noqa: FBT001 - a test parameter
-    assert same_family(OURS, other) is same
+def test_managers_of_a_family_share_the_part_before_the_slash(manager: str, related: bool) -> None:  # noqa: FBT001 - a test parameter
+    assert same_family(OURS, manager) is related

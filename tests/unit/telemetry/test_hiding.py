@@ -78,10 +78,10 @@ def test_the_text_of_an_error_is_its_type_and_message_without_secrets() -> None:
     assert error_text(ValueError("at nats://ann:hush@hub")) == "ValueError: at nats://***@hub"
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
-def test_hiding_takes_time_in_proportion_to_the_length_of_the_text(piece: str) -> None:
+@pytest.mark.parametrize("repeated", HOSTILE)
+def test_hiding_takes_time_in_proportion_to_the_length_of_the_text(repeated: str) -> None:
     hide = Hider(["correct horse"])
-    text = piece * (400_000 // len(piece) + 1)
+    text = repeated * (400_000 // len(repeated) + 1)
 
     def spent_s(size: int, rounds_count: int) -> float:
         """Return the least processor time of a few rounds."""

@@ -77,16 +77,16 @@ class TestCounting:
     async def test_an_event_is_made_once_when_it_is_sent(
         self, outbox: Outbox[Event], sender: Sender
     ) -> None:
-        made: list[Event] = []
+        events: list[Event] = []
 
         def make() -> Event:
-            made.append(("no", 1))
-            return made[-1]
+            events.append(("no", 1))
+            return events[-1]
 
         outbox.add("shop", ("shop", "no"), first=make, again=lambda sent: sent)
-        assert made == []
+        assert events == []
         await asyncio.sleep(1)
-        assert made == sender.sent == [("no", 1)]
+        assert events == sender.sent == [("no", 1)]
 
     async def test_a_repeat_of_a_sent_event_increments_its_count(
         self, outbox: Outbox[Event], sender: Sender
@@ -452,22 +452,24 @@ class TestPauses:
 
     async def test_outboxes_that_share_a_pace_share_its_rate(self, sender: Sender) -> None:
         pace = SendingPace(1.0)
-        one, other = (Outbox(sender, repeat_s=REPEAT_S, pace=pace) for _ in range(2))
-        async with sending(one), sending(other):
+        first_outbox, second_outbox = (
+            Outbox(sender, repeat_s=REPEAT_S, pace=pace) for _ in range(2)
+        )
+        async with sending(first_outbox), sending(second_outbox):
             for number in range(10):
-                add(one, str(number))
-                add(other, str(number))
+                add(first_outbox, str(number))
+                add(second_outbox, str(number))
             await asyncio.sleep(3.5)
             assert len(sender.sent) == 4
 
     async def test_an_outbox_that_closes_takes_no_turns_from_others(self, sender: Sender) -> None:
         pace = SendingPace(1.0)
-        one, other = (Outbox(sender, repeat_s=REPEAT_S, pace=pace) for _ in range(2))
-        async with sending(other):
-            async with sending(one):
+        closing, staying = (Outbox(sender, repeat_s=REPEAT_S, pace=pace) for _ in range(2))
+        async with sending(staying):
+            async with sending(closing):
                 for number in range(10):
-                    add(one, str(number))
-            add(other, "hi")
+                    add(closing, str(number))
+            add(staying, "hi")
             await asyncio.sleep(1.5)
             assert sender.sent[-1] == ("hi", 1)
 

@@ -90,18 +90,18 @@ async def recorded(
 ) -> Recording:
     """Return the recording of a sync of the key `pier`."""
     stores = MemoryStores()
-    others = stores.store(type(controller).others.kind)  # type: ignore[attr-defined]
+    pages = stores.store(type(controller).others.kind)  # type: ignore[attr-defined]
     for name in ("first", "second"):
-        await others.create(name, msgspec.json.encode({"spec": {"slogan": name}}))
+        await pages.create(name, msgspec.json.encode({"spec": {"slogan": name}}))
     recordings = Recordings(everything=everything)
     with recording(recordings):
         async with running(controller, stores=stores) as harness:
             shops = vars(controller)["shops"]
             await shops.put("pier", Shop(spec=ShopSpec(slogan, "hunter2-of-pier")))
             await harness.run_until(lambda: recordings.of("shops", "pier"))
-            found = harness.runtime.recording("pier", masked=masked)
-    assert found is not None
-    return decode_recording(found.encoded())
+            pier_recording = harness.runtime.recording("pier", masked=masked)
+    assert pier_recording is not None
+    return decode_recording(pier_recording.encoded())
 
 
 def looking(look: Callable[[Shops, str], object]) -> type[Shops]:
@@ -111,10 +111,10 @@ def looking(look: Callable[[Shops, str], object]) -> type[Shops]:
         name = "shops"
 
         async def look(self, key: str) -> Sequence[object]:
-            found = look(self, key)
-            if hasattr(found, "__await__"):
-                found = await found
-            return (found,)
+            read_result = look(self, key)
+            if hasattr(read_result, "__await__"):
+                read_result = await read_result
+            return (read_result,)
 
     return Looking
 
@@ -127,8 +127,8 @@ def fixed(controller: type[Shops]) -> type[Shops]:
     return Fixed
 
 
-def replayed(found: Recording, controller: type[Shops]) -> ReplayedSync:
-    return replay_recording(found, controller)
+def replayed(pier_recording: Recording, controller: type[Shops]) -> ReplayedSync:
+    return replay_recording(pier_recording, controller)
 
 
 class Fails(Shops):
@@ -137,10 +137,10 @@ class Fails(Shops):
 
 @pytest.fixture
 def failed(tmp_path: Path) -> Recording:
-    return made(Fails)
+    return record_sync(Fails)
 
 
-def made(controller: type[Shops], **options: Any) -> Recording:
+def record_sync(controller: type[Shops], **options: Any) -> Recording:
     import asyncio  # noqa: PLC0415 - the tests themselves run no loop
 
     from natsctl.testing import VirtualTimeLoop  # noqa: PLC0415
@@ -190,10 +190,10 @@ def test_a_recorded_read_returns_the_recorded_result(
     look: Callable[[Shops, str], object],
 ) -> None:
     controller = looking(look)
-    found = made(controller)
+    pier_recording = record_sync(controller)
     expected = controller.seen
     controller.seen = ()
-    assert replayed(found, controller).verdict is Verdict.AS_RECORDED
+    assert replayed(pier_recording, controller).verdict is Verdict.AS_RECORDED
     assert controller.seen == expected
 
 
@@ -269,12 +269,12 @@ def test_a_planned_sync_is_replayed_as_a_plan() -> None:
     controller = looking(lambda *_: planning())
     token = current_plan.set(PlanRecord(current_key, continuous=True))
     try:
-        found = made(controller)
+        pier_recording = record_sync(controller)
     finally:
         current_plan.reset(token)
     assert controller.seen == (True,)
-    replayed(found, controller)
-    assert (found.planning, controller.seen) == (True, (True,))
+    replayed(pier_recording, controller)
+    assert (pier_recording.planning, controller.seen) == (True, (True,))
 
 
 def test_the_clock_and_the_randomness_are_those_of_the_recording(failed: Recording) -> None:
@@ -300,9 +300,9 @@ def test_a_recorded_error_of_a_store_is_raised_again() -> None:
                 return (str(error),)
             return (key,)
 
-    found = made(Reads)
+    pier_recording = record_sync(Reads)
     expected = Reads.seen
-    replayed(found, Reads)
+    replayed(pier_recording, Reads)
     assert Reads.seen == expected
 
 
@@ -313,12 +313,12 @@ def test_a_permanent_failure_is_recorded_too() -> None:
         async def look(self, key: str) -> Sequence[object]:
             raise PermanentError(f"{key} can never work")
 
-    assert replayed(made(Permanent), Permanent).verdict is Verdict.AS_RECORDED
+    assert replayed(record_sync(Permanent), Permanent).verdict is Verdict.AS_RECORDED
 
 
 def test_a_successful_sync_of_a_recorded_key_writes_the_same_again() -> None:
     controller = fixed(Fails)
-    result = replayed(made(controller, everything=True), controller)
+    result = replayed(record_sync(controller, everything=True), controller)
     assert result.verdict is Verdict.SUCCEEDED
     assert result.writes == ("create kv/pages pier",)
 
@@ -346,7 +346,7 @@ def test_a_masked_recording_has_no_password(failed: Recording) -> None:
 
 
 def test_an_unmasked_recording_has_the_values_as_they_are() -> None:
-    assert b"hunter2-of-pier" in made(Fails, masked=False).encoded()
+    assert b"hunter2-of-pier" in record_sync(Fails, masked=False).encoded()
 
 
 def test_a_password_is_masked_in_an_error_too() -> None:
@@ -358,7 +358,7 @@ def test_a_password_is_masked_in_an_error_too() -> None:
             assert shop is not None
             raise ValueError(f"wrong password {shop.spec.password}")
 
-    assert str(made(Leaks).outcome) == "ValueError: wrong password ***"
+    assert str(record_sync(Leaks).outcome) == "ValueError: wrong password ***"
 
 
 def test_replay_raises_unless_the_sync_succeeds(failed: Recording, tmp_path: Path) -> None:
@@ -371,8 +371,8 @@ def test_replay_raises_unless_the_sync_succeeds(failed: Recording, tmp_path: Pat
 
 @pytest.mark.parametrize("file", ["version1.json", "version2-controller.json"])
 def test_a_stored_recording_of_each_version_is_replayed(file: str) -> None:
-    found = decode_recording((STORED / file).read_bytes())
-    assert replayed(found, Fails).verdict is Verdict.AS_RECORDED
+    pier_recording = decode_recording((STORED / file).read_bytes())
+    assert replayed(pier_recording, Fails).verdict is Verdict.AS_RECORDED
     assert replay(STORED / file, fixed(Fails)).writes == ("create kv/pages pier",)
 
 

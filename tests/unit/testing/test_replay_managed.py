@@ -147,7 +147,7 @@ def go(document: dict[str, Any]) -> None:
     document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
 
-def made(
+def record_sync(
     controller: type[Disks],
     happens: Callable[[Cloud], object] = lambda _: None,
     edit: Callable[[dict[str, Any]], object] = grow,
@@ -184,8 +184,8 @@ async def ended(
     """Stop the controller, and return a sync as it is read from a file."""
     running.stop()
     await task
-    found = recording_of(kept, running.informers, DISKS, surface="managed", masked=True)
-    return decode_recording(found.encoded())
+    recording = recording_of(kept, running.informers, DISKS, surface="managed", masked=True)
+    return decode_recording(recording.encoded())
 
 
 def first(controller: type[Disks]) -> Recording:
@@ -204,14 +204,16 @@ def first(controller: type[Disks]) -> Recording:
         return runner.run(record())
 
 
-def replayed(found: Recording, controller: type[object]) -> ReplayedSync:
+def replayed(recording: Recording, controller: type[object]) -> ReplayedSync:
     CLOUD.calls.clear()
-    return replay_recording(found, controller)
+    return replay_recording(recording, controller)
 
 
 def test_a_recorded_observation_answers_the_client() -> None:
-    found = made(Disks, lambda cloud: cloud.failures.update(update=RuntimeError("no quota")))
-    result = replayed(found, Disks)
+    recording = record_sync(
+        Disks, lambda cloud: cloud.failures.update(update=RuntimeError("no quota"))
+    )
+    result = replayed(recording, Disks)
     assert result.verdict is Verdict.AS_RECORDED
     assert str(result.replayed) == "RuntimeError: no quota"
     assert "update external a" in result.writes
@@ -219,18 +221,18 @@ def test_a_recorded_observation_answers_the_client() -> None:
 
 
 def test_a_successful_reconciliation_succeeds_again_without_differences() -> None:
-    result = replayed(made(Disks), Disks)
+    result = replayed(record_sync(Disks), Disks)
     assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
 
 
 def test_a_failed_observation_fails_as_recorded() -> None:
-    found = made(Disks, lambda cloud: cloud.failures.update(observe=OSError("no route")))
-    assert str(replayed(found, Disks).replayed) == "OSError: no route"
+    recording = record_sync(Disks, lambda cloud: cloud.failures.update(observe=OSError("no route")))
+    assert str(replayed(recording, Disks).replayed) == "OSError: no route"
 
 
 def test_a_failed_connection_fails_as_recorded() -> None:
-    found = made(Disks, lambda cloud: cloud.failures.update(connect=OSError("no login")))
-    assert str(replayed(found, Disks).replayed) == "OSError: no login"
+    recording = record_sync(Disks, lambda cloud: cloud.failures.update(connect=OSError("no login")))
+    assert str(replayed(recording, Disks).replayed) == "OSError: no login"
 
 
 def test_a_creation_is_answered_as_recorded() -> None:
@@ -248,7 +250,7 @@ def test_a_failed_creation_fails_as_recorded() -> None:
 
 
 def test_a_deletion_is_answered_as_recorded() -> None:
-    result = replayed(made(Disks, edit=go), Disks)
+    result = replayed(record_sync(Disks, edit=go), Disks)
     assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
     assert "delete external a" in result.writes
 
@@ -268,27 +270,29 @@ def test_a_corrected_client_succeeds_and_an_unrecorded_write_counts_as_successfu
 
 def test_an_observation_that_was_not_recorded_is_listed() -> None:
     CLOUD.failures["connect"] = OSError("no login")
-    found = first(Disks)
-    steps = tuple(step for step in found.steps if getattr(step, "name", "") != "external connect")
-    result = replayed(msgspec.structs.replace(found, steps=steps), Disks)
+    recording = first(Disks)
+    steps = tuple(
+        step for step in recording.steps if getattr(step, "name", "") != "external connect"
+    )
+    result = replayed(msgspec.structs.replace(recording, steps=steps), Disks)
     assert result.missing == ("the result of external connect",)
 
 
 def test_a_stored_recording_of_version_2_is_replayed() -> None:
-    found = decode_recording(STORED.read_bytes())
-    assert found.version == 2
-    assert replayed(found, ThreadDisks).verdict is Verdict.AS_RECORDED
-    assert replayed(found, CorrectedDisks).verdict is Verdict.SUCCEEDED
+    recording = decode_recording(STORED.read_bytes())
+    assert recording.version == 2
+    assert replayed(recording, ThreadDisks).verdict is Verdict.AS_RECORDED
+    assert replayed(recording, CorrectedDisks).verdict is Verdict.SUCCEEDED
 
 
 def test_secrets_of_external_calls_are_masked() -> None:
     def leak(cloud: Cloud) -> None:
         cloud.leaks = "hunter2-of-a"
 
-    found = made(Disks, leak)
-    assert b"hunter2" not in found.encoded()
+    recording = record_sync(Disks, leak)
+    assert b"hunter2" not in recording.encoded()
     assert any(
-        isinstance(step, OutsideStep) and b"***" in bytes(step.result) for step in found.steps
+        isinstance(step, OutsideStep) and b"***" in bytes(step.result) for step in recording.steps
     )
 
 

@@ -48,7 +48,7 @@ def put(key: str, text: str, **fields: str) -> Happens:
     return lambda sites: sites.create(key, site(text, **fields))
 
 
-def made(
+def record_event(
     program: type[Program],
     key: str,
     *changes: Happens,
@@ -76,11 +76,11 @@ def made(
             return newest is not None and newest.failed
 
         await eventually(kept)
-        found = history.recording(key, masked=masked)
+        recorded = history.recording(key, masked=masked)
         operator.stop()
         await task
-        assert found is not None
-        return decode_recording(found.encoded())
+        assert recorded is not None
+        return decode_recording(recorded.encoded())
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(record())
@@ -95,7 +95,7 @@ PROGRAMS = [(Streamed, "a"), (Watched, "home")]
 
 @pytest.mark.parametrize(("program", "key"), PROGRAMS)
 def test_a_failed_event_fails_as_recorded(program: type[Program], key: str) -> None:
-    result = replay_recording(made(program, key, put("a", "bad")), program)
+    result = replay_recording(record_event(program, key, put("a", "bad")), program)
     assert (result.verdict, result.missing) == (Verdict.AS_RECORDED, ())
     assert str(result.replayed) == "ValueError: cannot show 'bad'"
 
@@ -104,7 +104,7 @@ def test_a_failed_event_fails_as_recorded(program: type[Program], key: str) -> N
 def test_a_corrected_program_gets_the_same_event_and_succeeds(
     program: type[Program], key: str
 ) -> None:
-    result = replay_recording(made(program, key, put("a", "bad")), corrected(program))
+    result = replay_recording(record_event(program, key, put("a", "bad")), corrected(program))
     assert (result.verdict, result.writes) == (Verdict.SUCCEEDED, (f"create kv/signs {key}",))
 
 
@@ -116,9 +116,9 @@ def test_a_deletion_is_delivered_with_the_last_state() -> None:
             if event.kind == "delete":
                 await super().handle(event)
 
-    found = made(Refusing, "a", put("a", "hi"), lambda sites: sites.delete("a"))
-    assert found.operation == "delete"
-    result = replay_recording(found, corrected(Refusing))
+    recorded = record_event(Refusing, "a", put("a", "hi"), lambda sites: sites.delete("a"))
+    assert recorded.operation == "delete"
+    result = replay_recording(recorded, corrected(Refusing))
     assert result.writes == ("delete kv/signs a",)
 
 
@@ -128,9 +128,9 @@ def test_the_end_of_the_list_is_delivered_with_the_objects_that_the_program_read
             await put("a", "bad")(await self.nats.open(SITES))  # type: ignore[arg-type]
             await super().run()
 
-    found = made(Late, "natsctl.io/sync")
-    assert replay_recording(found, Streamed).verdict is Verdict.AS_RECORDED
-    assert replay_recording(found, corrected(Streamed)).verdict is Verdict.SUCCEEDED
+    recorded = record_event(Late, "natsctl.io/sync")
+    assert replay_recording(recorded, Streamed).verdict is Verdict.AS_RECORDED
+    assert replay_recording(recorded, corrected(Streamed)).verdict is Verdict.SUCCEEDED
 
 
 def test_a_read_of_an_object_that_the_recorded_event_did_not_read_is_missing() -> None:
@@ -138,7 +138,7 @@ def test_a_read_of_an_object_that_the_recorded_event_did_not_read_is_missing() -
         async def handle(self, event: Any) -> None:
             (await self.resource.store()).get_by_key("other")
 
-    result = replay_recording(made(Streamed, "a", put("a", "bad")), Curious)
+    result = replay_recording(record_event(Streamed, "a", put("a", "bad")), Curious)
     assert (result.verdict, result.missing) == (Verdict.NOT_RECORDED, ("Site.sites other",))
 
 
@@ -152,7 +152,7 @@ class Cached(Watched):
 @pytest.mark.parametrize("program", [Watched, Cached])
 def test_objects_that_a_reconciler_reads_are_in_the_recording(program: type[Watched]) -> None:
     changes = put("a", "hi"), put("b", "bad")
-    result = replay_recording(made(program, "home", *changes), corrected(program))
+    result = replay_recording(record_event(program, "home", *changes), corrected(program))
     assert (result.verdict, result.missing) == (Verdict.SUCCEEDED, ())
     assert str(result.replayed) == "succeeded, next in 30 s"
 
@@ -163,15 +163,15 @@ def test_a_read_that_the_recorded_call_of_a_reconciler_did_not_make_is_missing()
             await (await self.nats.open(SIGNS)).get("other")
             return []
 
-    result = replay_recording(made(Watched, "home", put("a", "bad")), Curious)
+    result = replay_recording(record_event(Watched, "home", put("a", "bad")), Curious)
     assert (result.verdict, result.missing) == (Verdict.NOT_RECORDED, ("kv/signs other",))
 
 
 @pytest.mark.parametrize(("program", "key"), PROGRAMS)
 def test_secrets_are_masked_in_the_recording_of_an_event(program: type[Program], key: str) -> None:
     change = put("a", "bad", password="hunter2-of-a")
-    assert b"hunter2" not in made(program, key, change).encoded()
-    assert b"hunter2" in made(program, key, change, masked=False).encoded()
+    assert b"hunter2" not in record_event(program, key, change).encoded()
+    assert b"hunter2" in record_event(program, key, change, masked=False).encoded()
 
 
 def test_an_event_of_the_second_stream_is_delivered_to_the_second_stream() -> None:
@@ -189,9 +189,9 @@ def test_an_event_of_the_second_stream_is_delivered_to_the_second_stream() -> No
                     async with event:
                         check(event.object.spec.text if event.kind == "upsert" else "")
 
-    found = made(Twice, "a", put("a", "bad"))
-    assert found.part == "events 2 of Site.sites"
-    assert replay_recording(found, Twice).verdict is Verdict.AS_RECORDED
+    recorded = record_event(Twice, "a", put("a", "bad"))
+    assert recorded.part == "events 2 of Site.sites"
+    assert replay_recording(recorded, Twice).verdict is Verdict.AS_RECORDED
 
 
 class WatchedCluster(Watching):
@@ -234,11 +234,11 @@ async def fill(stores: MemoryStores) -> None:
 
 
 def test_objects_of_a_cluster_are_replayed_without_secrets() -> None:
-    found = made(FailsForBoth, "home", prepare=fill)
-    assert b"aHVudGVy" not in found.encoded()
-    result = replay_recording(found, FailsForBoth)
+    recorded = record_event(FailsForBoth, "home", prepare=fill)
+    assert b"aHVudGVy" not in recorded.encoded()
+    result = replay_recording(recorded, FailsForBoth)
     assert (result.verdict, result.missing) == (Verdict.AS_RECORDED, ())
-    assert replay_recording(found, WatchedCluster).verdict is Verdict.SUCCEEDED
+    assert replay_recording(recorded, WatchedCluster).verdict is Verdict.SUCCEEDED
 
 
 def test_a_program_that_never_takes_the_event_is_reported() -> None:
@@ -248,7 +248,7 @@ def test_a_program_that_never_takes_the_event_is_reported() -> None:
 
     message = "Idle did not take the recorded event within 86400 s; .* events of Site.sites"
     with pytest.raises(UsageError, match=message):
-        replay_recording(made(Streamed, "a", put("a", "bad")), Idle)
+        replay_recording(record_event(Streamed, "a", put("a", "bad")), Idle)
 
 
 def test_a_program_that_ends_at_its_start_is_reported() -> None:
@@ -257,7 +257,7 @@ def test_a_program_that_ends_at_its_start_is_reported() -> None:
             raise RuntimeError("no configuration")
 
     with pytest.raises(UsageError, match=r"before its run\(\) ended: no configuration"):
-        replay_recording(made(Watched, "home", put("a", "bad")), Broken)
+        replay_recording(record_event(Watched, "home", put("a", "bad")), Broken)
 
 
 @pytest.mark.parametrize("controller", [Controller, InformerController, dict])
@@ -269,13 +269,13 @@ def test_a_recording_of_a_program_needs_its_class(
 ) -> None:
     key = "a" if program is Streamed else "home"
     with pytest.raises(UsageError, match=f"is of a class around a {around}: give a class"):
-        replay_recording(made(program, key, put("a", "bad")), controller)
+        replay_recording(record_event(program, key, put("a", "bad")), controller)
 
 
 @pytest.mark.parametrize(("file", "program"), [("resource", Streamed), ("dynamic", Watched)])
 def test_a_stored_recording_of_a_program_is_replayed(file: str, program: type[Program]) -> None:
     path = STORED / f"version3-{file}.json"
-    found = decode_recording(path.read_bytes())
-    assert replay_recording(found, program).verdict is Verdict.AS_RECORDED
+    recorded = decode_recording(path.read_bytes())
+    assert replay_recording(recorded, program).verdict is Verdict.AS_RECORDED
     key = "a" if program is Streamed else "home"
     assert replay(path, corrected(program)).writes == (f"create kv/signs {key}",)

@@ -98,7 +98,7 @@ async def put(sites: MemoryStore, text: str) -> None:
     await sites.update("a", msgspec.json.encode(document), revision=stored.revision)
 
 
-def made(controller: type[Sites], text: str, *changes: Happens) -> Recording:
+def record_call(controller: type[Sites], text: str, *changes: Happens) -> Recording:
     """Return the recording of the last delivery after the site `a` and the *changes*.
 
     A failed delivery comes before the others, as in a daemon.
@@ -121,52 +121,52 @@ def made(controller: type[Sites], text: str, *changes: Happens) -> Recording:
         kept = max(last, key=lambda sync: (sync.failed, len(sync.notes), sync.started))
         running.stop()
         await task
-        found = recording_of(kept, running.informers, SITES, surface="watchers", masked=True)
-        return decode_recording(found.encoded())
+        recorded = recording_of(kept, running.informers, SITES, surface="watchers", masked=True)
+        return decode_recording(recorded.encoded())
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(record())
 
 
-def replayed(found: Recording, controller: type[object]) -> ReplayedSync:
-    return replay_recording(found, controller)
+def replayed(recorded: Recording, controller: type[object]) -> ReplayedSync:
+    return replay_recording(recorded, controller)
 
 
 def test_a_failed_delivery_fails_as_recorded() -> None:
-    result = replayed(made(Sites, "bad"), Sites)
+    result = replayed(record_call(Sites, "bad"), Sites)
     assert result.verdict is Verdict.AS_RECORDED
     assert str(result.replayed) == "ValueError: cannot show 'bad'"
 
 
 def test_a_corrected_watcher_gets_the_same_change_and_succeeds() -> None:
-    result = replayed(made(Sites, "bad"), CorrectedSites)
+    result = replayed(record_call(Sites, "bad"), CorrectedSites)
     assert (result.verdict, result.writes) == (Verdict.SUCCEEDED, ("create kv/pages a",))
 
 
 @pytest.mark.parametrize("controller", [Sites, HeldSites])
 def test_an_update_is_delivered_with_the_state_before(controller: type[Sites]) -> None:
-    found = made(controller, "hi", lambda sites: put(sites, "hello"))
-    assert found.operation == "update"
-    result = replayed(found, controller)
+    recorded = record_call(controller, "hi", lambda sites: put(sites, "hello"))
+    assert recorded.operation == "update"
+    result = replayed(recorded, controller)
     assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
     assert "update kv/pages a" in result.writes
 
 
 def test_a_deletion_goes_to_the_watcher_that_got_it() -> None:
-    found = made(Sites, "hi", lambda sites: sites.delete("a"))
-    assert found.delivery is not None
-    assert (found.operation, found.delivery.watcher) == ("delete", "SimpleWatcher 2")
-    assert replayed(found, Sites).writes == ("delete kv/pages a",)
+    recorded = record_call(Sites, "hi", lambda sites: sites.delete("a"))
+    assert recorded.delivery is not None
+    assert (recorded.operation, recorded.delivery.watcher) == ("delete", "SimpleWatcher 2")
+    assert replayed(recorded, Sites).writes == ("delete kv/pages a",)
 
 
 def test_a_read_that_was_not_recorded_is_listed() -> None:
-    found = made(Sites, "hi", lambda sites: put(sites, "bad"))
-    result = replayed(found, CorrectedSites)
+    recorded = record_call(Sites, "hi", lambda sites: put(sites, "bad"))
+    result = replayed(recorded, CorrectedSites)
     assert (result.verdict, result.missing) == (Verdict.NOT_RECORDED, ("kv/pages a",))
 
 
 def test_an_added_object_gets_the_finalizers_again() -> None:
-    result = replayed(made(HeldSites, "hi"), HeldSites)
+    result = replayed(record_call(HeldSites, "hi"), HeldSites)
     assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
 
 
@@ -177,16 +177,16 @@ def test_a_released_object_is_cleaned_up_again() -> None:
         document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         await sites.update("a", msgspec.json.encode(document), revision=stored.revision)
 
-    found = made(HeldSites, "hi", go)
-    result = replayed(found, HeldSites)
+    recorded = record_call(HeldSites, "hi", go)
+    result = replayed(recorded, HeldSites)
     assert (result.verdict, result.other_writes) == (Verdict.SUCCEEDED, ())
 
 
 def test_a_stored_recording_of_version_2_is_replayed() -> None:
-    found = decode_recording(STORED.read_bytes())
-    assert found.version == 2
-    assert replayed(found, Sites).verdict is Verdict.AS_RECORDED
-    assert replayed(found, CorrectedSites).writes == ("create kv/pages a",)
+    recorded = decode_recording(STORED.read_bytes())
+    assert recorded.version == 2
+    assert replayed(recorded, Sites).verdict is Verdict.AS_RECORDED
+    assert replayed(recorded, CorrectedSites).writes == ("create kv/pages a",)
 
 
 def test_a_controller_without_the_watcher_is_refused() -> None:
@@ -196,9 +196,9 @@ def test_a_controller_without_the_watcher_is_refused() -> None:
             self.add_informer(SITES)
 
     with pytest.raises(UsageError, match="sites has no watcher SimpleWatcher"):
-        replayed(made(Sites, "hi"), Others)
+        replayed(record_call(Sites, "hi"), Others)
 
 
 def test_a_managed_controller_is_refused() -> None:
     with pytest.raises(UsageError, match="ManagedController is no InformerController"):
-        replayed(made(Sites, "hi"), ManagedController)
+        replayed(record_call(Sites, "hi"), ManagedController)

@@ -91,12 +91,12 @@ def test_call_soon_threadsafe_wakes_the_loop() -> None:
 
 def test_in_virtual_time_makes_an_async_test_a_plain_function() -> None:
     @in_virtual_time
-    async def sleeps(seconds: float, *, then: list[float]) -> None:
+    async def sleeps(seconds: float, *, wake_times: list[float]) -> None:
         await asyncio.sleep(seconds)
-        then.append(asyncio.get_running_loop().time())
+        wake_times.append(asyncio.get_running_loop().time())
 
     woken: list[float] = []
-    sleeps(3600.0, then=woken)
+    sleeps(3600.0, wake_times=woken)
     assert woken == [3600.0]
     assert sleeps.__name__ == "sleeps"
 

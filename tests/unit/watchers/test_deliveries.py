@@ -98,12 +98,12 @@ async def test_delivered_changes_free_the_bound(recording: RecordingWatcher) -> 
 
 async def test_a_change_can_be_addressed_to_one_watcher(recording: RecordingWatcher) -> None:
     deliveries = bounded(recording, 10)
-    other = RecordingWatcher()
-    registration = Registration(other)
+    other_recording = RecordingWatcher()
+    registration = Registration(other_recording)
     deliveries.registrations = (*deliveries.registrations, registration)
     enqueue(deliveries, "athens", None, "one", to=(registration,))  # type: ignore[arg-type]
     await deliver_all(deliveries)
-    assert (recording.calls, other.calls) == ([], ["add athens one"])
+    assert (recording.calls, other_recording.calls) == ([], ["add athens one"])
 
 
 async def test_without_watchers_no_change_is_queued(recording: RecordingWatcher) -> None:

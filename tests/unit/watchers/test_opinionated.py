@@ -84,21 +84,21 @@ class Stage:
 
 async def test_a_state_that_add_handled_causes_no_update() -> None:
     stage = Stage()
-    one = await stage.put("one")
-    two = await stage.put("two")
-    await stage.watcher.add(one)
-    await stage.watcher.update(one, two)
-    await stage.watcher.update(two, await stage.now())
+    created = await stage.put("one")
+    updated = await stage.put("two")
+    await stage.watcher.add(created)
+    await stage.watcher.update(created, updated)
+    await stage.watcher.update(updated, await stage.now())
     assert stage.recording.calls == ["add a two"]
 
 
 async def test_a_resync_with_a_state_before_that_of_the_add_calls_nothing() -> None:
     stage = Stage()
-    one = await stage.put("one")
-    two = await stage.put("two")
-    await stage.watcher.add(one)
-    await stage.watcher.add(one)
-    await stage.watcher.update(one, two)
+    created = await stage.put("one")
+    updated = await stage.put("two")
+    await stage.watcher.add(created)
+    await stage.watcher.add(created)
+    await stage.watcher.update(created, updated)
     assert stage.recording.calls == ["add a two"]
     await stage.watcher.add(await stage.now())
     assert stage.recording.calls == ["add a two", "sync a two"]
@@ -106,24 +106,24 @@ async def test_a_resync_with_a_state_before_that_of_the_add_calls_nothing() -> N
 
 async def test_an_object_restored_before_its_deletion_is_shown_is_updated() -> None:
     stage = Stage()
-    one = await stage.put("one")
-    await stage.watcher.add(one)
+    created = await stage.put("one")
+    await stage.watcher.add(created)
     await mark_deleted(stage.store, "a")
     marked = await stage.now()
-    await stage.watcher.update(one, marked)
+    await stage.watcher.update(created, marked)
     assert stage.store.keys() == []
-    back = await stage.put("back", finalizers=[FINALIZER])
-    await stage.watcher.update(marked, back)
+    restored = await stage.put("back", finalizers=[FINALIZER])
+    await stage.watcher.update(marked, restored)
     assert stage.recording.calls == ["add a one", "delete a one", "update a one back"]
 
 
 async def test_another_object_with_the_same_key_is_added() -> None:
     stage = Stage()
-    one = await stage.put("one", uid="1")
-    await stage.watcher.add(one)
-    held = await stage.now()
-    two = await stage.put("two", uid="2")
-    await stage.watcher.update(held, two)
+    created = await stage.put("one", uid="1")
+    await stage.watcher.add(created)
+    handled = await stage.now()
+    recreated = await stage.put("two", uid="2")
+    await stage.watcher.update(handled, recreated)
     assert stage.recording.calls == ["add a one", "add a two"]
 
 
@@ -137,22 +137,22 @@ async def test_an_object_replaced_during_its_add_does_not_get_the_finalizer() ->
                 await stage.put("two", uid="2")
 
     stage.watcher.add_func = Replacing(calls=stage.recording.calls).add
-    one = await stage.put("one", uid="1")
-    await stage.watcher.add(one)
-    two = await stage.now()
-    assert two.metadata.finalizers == ()
-    await stage.watcher.update(one, two)
+    created = await stage.put("one", uid="1")
+    await stage.watcher.add(created)
+    replacement = await stage.now()
+    assert replacement.metadata.finalizers == ()
+    await stage.watcher.update(created, replacement)
     assert stage.recording.calls == ["add a one", "add a two"]
 
 
 async def test_an_object_of_a_recreated_store_is_handled_again() -> None:
     stage = Stage()
     for text in ("pad", "pad", "one"):
-        one = await stage.put(text)
-    await stage.watcher.add(one)
+        last_state = await stage.put(text)
+    await stage.watcher.add(last_state)
     stage.store.recreate()
-    two = await stage.put("two")
-    await stage.watcher.update(one, two)
+    recreated = await stage.put("two")
+    await stage.watcher.update(last_state, recreated)
     assert stage.recording.calls[0] == "add a one"
     assert len(stage.recording.calls) == 2
     assert (await stage.now()).metadata.finalizers == (FINALIZER,)

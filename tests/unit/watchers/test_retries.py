@@ -22,9 +22,13 @@ def snapshot(value: bytes) -> Snapshot[object]:
     return Snapshot(SITES, Stored("berlin", 7, value), MemoryStore(SITES))  # type: ignore[arg-type]
 
 
-def dequeues(new: ResourceAction, one: bytes, retry: ResourceAction, other: bytes) -> bool:
+def dequeues(
+    action: ResourceAction, value: bytes, retried_action: ResourceAction, retried_value: bytes
+) -> bool:
     error = ValueError("reason")
-    return opinionated_retry_dequeue_policy(new, snapshot(one), retry, snapshot(other), error)
+    return opinionated_retry_dequeue_policy(
+        action, snapshot(value), retried_action, snapshot(retried_value), error
+    )
 
 
 def delays(policy: RetryPolicy) -> list[float | None]:

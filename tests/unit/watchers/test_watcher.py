@@ -25,20 +25,20 @@ async def test_each_action_calls_its_function() -> None:
     watcher = SimpleWatcher(
         add_func=recording.add, update_func=recording.update, delete_func=recording.delete
     )
-    one, two = snapshot(site("one")), snapshot(site("two"))
-    await watcher.add(one)
-    await watcher.update(one, two)
-    await watcher.delete(two)
+    created, updated = snapshot(site("one")), snapshot(site("two"))
+    await watcher.add(created)
+    await watcher.update(created, updated)
+    await watcher.delete(updated)
     assert recording.calls == ["add berlin one", "update berlin one two", "delete berlin two"]
 
 
 async def test_an_action_without_a_function_is_ignored() -> None:
     recording = RecordingWatcher()
     watcher = SimpleWatcher(update_func=recording.update)
-    one = snapshot(site("one"))
-    await watcher.add(one)
-    await watcher.delete(one)
-    await watcher.update(one, one)
+    created = snapshot(site("one"))
+    await watcher.add(created)
+    await watcher.delete(created)
+    await watcher.update(created, created)
     assert recording.calls == ["update berlin one one"]
 
 

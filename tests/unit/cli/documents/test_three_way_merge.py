@@ -72,9 +72,9 @@ def test_equal_changes_do_not_clash(base: dict[str, object], changed: dict[str, 
 
 @given(DOCUMENTS, DOCUMENTS, DOCUMENTS)
 def test_clashes_do_not_depend_on_the_order_of_the_sides(
-    base: dict[str, object], one: dict[str, object], other: dict[str, object]
+    base: dict[str, object], ours: dict[str, object], theirs: dict[str, object]
 ) -> None:
-    first, second = merged(base, one, other), merged(base, other, one)
+    first, second = merged(base, ours, theirs), merged(base, theirs, ours)
     assert {clash.path for clash in first.clashes} == {clash.path for clash in second.clashes}
     if not first.clashes:
         assert first.document == second.document

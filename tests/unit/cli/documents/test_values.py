@@ -148,8 +148,8 @@ def test_apply_adds_labels_and_keeps_other_fields() -> None:
 @pytest.mark.parametrize("change", [replace, apply])
 def test_an_equal_object_changes_nothing(change: type) -> None:
     current = stored(CURRENT)
-    same = DesiredObject({**CURRENT, "status": {"ready": False}})
-    assert change(current, same) is current.value
+    equal = DesiredObject({**CURRENT, "status": {"ready": False}})
+    assert change(current, equal) is current.value
     once = stored(change(None, DesiredObject({"spec": {"a": 1}})))
     assert change(once, DesiredObject({"spec": {"a": 1}})) is once.value
 
@@ -209,7 +209,7 @@ def test_a_difference_beyond_the_precision_of_a_float_is_a_change() -> None:
     current = Stored(
         "shop", 1, replace(None, parse_value(b'{"spec":{"a":12345678901234567890.5}}'))
     )
-    again = replace(current, parse_value(b"spec: {a: 12345678901234567890.5}"))
-    assert again == current.value
+    reparsed = replace(current, parse_value(b"spec: {a: 12345678901234567890.5}"))
+    assert reparsed == current.value
     changed = replace(current, parse_value(b"spec: {a: 12345678901234567890.6}"))
     assert b"12345678901234567890.6" in changed

@@ -76,9 +76,9 @@ def test_the_keys_of_a_controller_are_those_with_a_problem_and_those_in_its_queu
 
 
 def test_a_controller_that_no_daemon_runs_has_no_keys() -> None:
-    nothing = ControllerState(None, {})
-    assert keys_of(nothing) == []
-    assert facts_of(nothing) == ["no daemon runs the controller now"]
+    idle = ControllerState(None, {})
+    assert keys_of(idle) == []
+    assert facts_of(idle) == ["no daemon runs the controller now"]
 
 
 def test_keys_that_the_daemon_does_not_name_are_counted() -> None:

@@ -133,8 +133,8 @@ async def test_enter_opens_the_keys_of_a_message() -> None:
 
 
 async def test_a_message_with_many_keys_counts_those_that_it_does_not_list() -> None:
-    many = replace(FAILING, count=100)
-    async with using(FakeAnswers(home_of(SHOPS, failing=[many]))) as terminal:
+    failure = replace(FAILING, count=100)
+    async with using(FakeAnswers(home_of(SHOPS, failing=[failure]))) as terminal:
         await terminal.press("tab", "enter")
         await terminal.wait()
         assert terminal.text("facts") == "and 98 more keys"

@@ -45,10 +45,10 @@ def test_another_cookie_does_not_sign_in(value: str) -> None:
 
 
 def test_the_secrets_of_two_consoles_differ() -> None:
-    one, other = ConsoleAccess("127.0.0.1"), ConsoleAccess("127.0.0.1")
-    assert not other.is_signed_in({other.cookie: one.session})
-    assert not other.is_token(one.token)
-    assert one.cookie != other.cookie
+    first_console, second_console = ConsoleAccess("127.0.0.1"), ConsoleAccess("127.0.0.1")
+    assert not second_console.is_signed_in({second_console.cookie: first_console.session})
+    assert not second_console.is_token(first_console.token)
+    assert first_console.cookie != second_console.cookie
 
 
 def test_a_change_needs_the_value_that_only_the_page_can_read() -> None:

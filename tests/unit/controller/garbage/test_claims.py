@@ -167,10 +167,10 @@ async def test_other_tasks_run_between_objects_whose_annotations_name_the_owner(
             await asyncio.sleep(0)
 
     clock = asyncio.get_running_loop().time
-    other = asyncio.create_task(take_turns())
+    other_task = asyncio.create_task(take_turns())
     began = clock()
     await parts.claims.read_histories()
-    other.cancel()
+    other_task.cancel()
     assert len(parts.claimed("shop")) == 10 * READERS
     assert turns >= 10
     assert clock() == began

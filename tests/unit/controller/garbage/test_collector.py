@@ -413,9 +413,9 @@ class TestBegin:
 
 
 class TestLimits:
-    async def orphans(self, yard: Yard, alive: int, gone: int) -> GarbagePlan:
+    async def orphans(self, yard: Yard, alive: int, deleted: int) -> GarbagePlan:
         await yard.app(*(f"alive{number}" for number in range(alive)))
-        for number in range(gone):
+        for number in range(deleted):
             await yard.part("shop", f"part{number}")
         return await yard.plan()
 
@@ -660,9 +660,9 @@ class TestApply:
         await yard.part("shop")
         plan = await yard.plan()
         evidence = Evidence(yard.primary, yard.memory, "x")
-        other = GarbageCollector(yard.primary, [], evidence, LIMITS)
+        other_collector = GarbageCollector(yard.primary, [], evidence, LIMITS)
         with pytest.raises(UsageError, match=r"Thing\.parts"):
-            await other.apply(plan)
+            await other_collector.apply(plan)
         assert yard.parts.keys() == ["bar.part", "shop.part"]
 
     async def test_apply_fails_if_the_primary_store_cannot_be_read(self, yard: Yard) -> None:

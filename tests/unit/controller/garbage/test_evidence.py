@@ -125,10 +125,10 @@ class TestReview:
         self, memory: MemoryStore
     ) -> None:
         bucket = listed("a")
-        evidence, other = started(bucket, memory), started(bucket, memory)
+        evidence, other_evidence = started(bucket, memory), started(bucket, memory)
         await evidence.review(secondaries=True)
-        await other.review(secondaries=True)
-        await other.accept()
+        await other_evidence.review(secondaries=True)
+        await other_evidence.accept()
         assert await evidence.review(secondaries=True) == evidence.held == ""
 
 
@@ -334,12 +334,12 @@ class TestAccepting:
 
     async def test_the_first_reason_to_hold_collection_stays(self, memory: MemoryStore) -> None:
         bucket = listed("a")
-        evidence, other = started(bucket, memory), started(bucket, memory)
+        evidence, other_evidence = started(bucket, memory), started(bucket, memory)
         await evidence.review(secondaries=False)
-        await other.review(secondaries=False)
+        await other_evidence.review(secondaries=False)
         await evidence.hold("first")
-        await other.hold("second")
-        assert (evidence.held, other.held) == ("first", "second")
+        await other_evidence.hold("second")
+        assert (evidence.held, other_evidence.held) == ("first", "second")
         assert (await remembered(memory)).held == "first"
 
     async def test_a_state_is_saved_only_for_a_trusted_and_reviewed_bucket(
@@ -357,10 +357,10 @@ class TestAccepting:
         self, memory: MemoryStore
     ) -> None:
         bucket = listed("a")
-        evidence, other = started(bucket, memory), started(bucket, memory)
+        evidence, other_evidence = started(bucket, memory), started(bucket, memory)
         await evidence.review(secondaries=False)
-        await other.review(secondaries=False)
-        await other.hold("stop")
+        await other_evidence.review(secondaries=False)
+        await other_evidence.hold("stop")
         show(bucket, applied("b", 11))
         await evidence.save()
         assert (await remembered(memory)).held == "stop"

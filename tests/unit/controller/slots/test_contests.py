@@ -97,8 +97,8 @@ def test_a_contest_over_many_fields_names_a_few_and_counts_the_rest(
     contests: Contests, clock: Clock
 ) -> None:
     undo(contests, clock, CONTESTED)
-    many = [LostField(f".data.k{number}", ()) for number in range(9)]
-    contests.applied("a", "shop", "digest", many)
+    lost_fields = [LostField(f".data.k{number}", ()) for number in range(9)]
+    contests.applied("a", "shop", "digest", lost_fields)
     text = str(contests.current()["a"])
     assert text.startswith("another writer changed .data.k0")
     assert "and 4 more" in text

@@ -64,9 +64,9 @@ def test_access_on_an_instance_before_it_is_opened_is_refused() -> None:
 
 
 def test_access_on_an_opened_instance_returns_the_set_value() -> None:
-    whole = Whole()
-    vars(whole)["things"] = "the real one"
-    opened: object = whole.things
+    controller = Whole()
+    vars(controller)["things"] = "the real one"
+    opened: object = controller.things
     assert opened == "the real one"
 
 

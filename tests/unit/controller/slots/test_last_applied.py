@@ -52,10 +52,10 @@ def test_values_normalized_by_the_server_are_current_after_an_apply(
     last: LastApplied,
 ) -> None:
     wanted = last.sealed(manifest(cpu="1000m"))
-    made = stored({**wanted, "data": {"cpu": "1"}})
-    assert not last.is_current(wanted, made)
-    last.applied(wanted, made)
-    assert last.is_current(wanted, made)
+    normalized = stored({**wanted, "data": {"cpu": "1"}})
+    assert not last.is_current(wanted, normalized)
+    last.applied(wanted, normalized)
+    assert last.is_current(wanted, normalized)
     assert not last.is_current(wanted, stored({**wanted, "data": {"cpu": "2"}}, 2))
 
 
@@ -78,10 +78,10 @@ def test_list_items_added_by_the_server_are_current_only_after_an_apply(
     last: LastApplied,
 ) -> None:
     wanted = last.sealed(manifest(items=[{"name": "a"}]))
-    made = stored({**wanted, "data": {"items": [{"name": "a"}, {"name": "injected"}]}})
-    assert not last.is_current(wanted, made)
-    last.applied(wanted, made)
-    assert last.is_current(wanted, made)
+    normalized = stored({**wanted, "data": {"items": [{"name": "a"}, {"name": "injected"}]}})
+    assert not last.is_current(wanted, normalized)
+    last.applied(wanted, normalized)
+    assert last.is_current(wanted, normalized)
 
 
 def test_extra_fields_of_a_list_item_are_ignored(last: LastApplied) -> None:

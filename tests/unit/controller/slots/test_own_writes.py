@@ -52,8 +52,8 @@ class TestForeignWrites:
 
     def test_changes_by_others_to_another_object_are_passed_on(self, recorder: Recorder) -> None:
         write(recorder, 0, 1)
-        other = recorder.see(None, 1, key="other")
-        assert recorder.changes == [other]
+        other_change = recorder.see(None, 1, key="other")
+        assert recorder.changes == [other_change]
 
 
 class TestOwnWrites:
@@ -71,8 +71,8 @@ class TestOwnWrites:
     def test_an_own_write_is_attributed_once(self, recorder: Recorder) -> None:
         write(recorder, 0, 1)
         recorder.see(None, 1)
-        again = recorder.see(None, 1)
-        assert recorder.changes == [again]
+        repeated_change = recorder.see(None, 1)
+        assert recorder.changes == [repeated_change]
 
     def test_several_own_writes_in_a_row_are_attributed(self, recorder: Recorder) -> None:
         for base, result in ((0, 1), (1, 2), (2, None)):
@@ -156,8 +156,8 @@ class TestPendingWrites:
 
     def test_changes_of_other_objects_are_not_delayed(self, recorder: Recorder) -> None:
         with recorder.own.writing("x"):
-            other = recorder.see(None, 1, key="other")
-            assert recorder.changes == [other]
+            other_change = recorder.see(None, 1, key="other")
+            assert recorder.changes == [other_change]
 
     def test_a_failed_write_hides_no_change(self, recorder: Recorder) -> None:
         changes: list[Change[Thing]] = []

@@ -98,8 +98,8 @@ class TestIndex:
         assert list(NAMES.index(THINGS, "App.apps")(self.labelled(SHOP))) == ["shop"]
 
     def test_the_index_is_empty_for_owners_of_another_kind(self) -> None:
-        other = self.labelled(Owner("Other.apps", "shop"))
-        assert list(NAMES.index(THINGS, "App.apps")(other)) == []
+        labelled = self.labelled(Owner("Other.apps", "shop"))
+        assert list(NAMES.index(THINGS, "App.apps")(labelled)) == []
 
     def test_the_index_is_empty_for_objects_without_an_owner(self) -> None:
         assert list(NAMES.index(THINGS, "App.apps")(thing("hi"))) == []

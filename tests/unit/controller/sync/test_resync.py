@@ -82,11 +82,12 @@ async def test_keys_are_spread_evenly_over_the_interval(running_resync: Resync) 
 
 
 async def test_two_processes_enqueue_a_key_at_different_times(running_resync: Resync) -> None:
-    other = Resync(running_resync.keys)
-    async with running_resync.running(start=0.1), other.running(start=0.7):
+    second_resync = Resync(running_resync.keys)
+    async with running_resync.running(start=0.1), second_resync.running(start=0.7):
         await asyncio.sleep(INTERVAL_S)
     mine, theirs = (
-        {key: added_at for added_at, key in one.added} for one in (running_resync, other)
+        {key: added_at for added_at, key in resync.added}
+        for resync in (running_resync, second_resync)
     )
     assert min(abs(mine[key] - theirs[key]) for key in running_resync.keys) > 0.3 * INTERVAL_S
 

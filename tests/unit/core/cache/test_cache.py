@@ -126,7 +126,7 @@ class TestSteps:
 
     @pytest.fixture
     def cache(self) -> Cache[Thing]:
-        cache = Cache(THINGS, {"text": lambda thing: (thing.spec.text,)})
+        cache = Cache(THINGS, {"text": lambda stored_thing: (stored_thing.spec.text,)})
         listed(cache, *(applied(f"k{number}", number, f"text {number}") for number in range(10)))
         return cache
 
@@ -216,12 +216,12 @@ class TestLiveEvents:
         return cache
 
     def test_a_change_has_the_states_before_and_after(self, cache: Cache[Thing]) -> None:
-        one, two = stored("a", 1, "one"), stored("a", 2, "two")
-        changes = fold(cache, Applied(one), Applied(two), Deleted("a", 3))
+        first, second = stored("a", 1, "one"), stored("a", 2, "two")
+        changes = fold(cache, Applied(first), Applied(second), Deleted("a", 3))
         assert [(change.before, change.after) for change in changes] == [
-            (None, one),
-            (one, two),
-            (two, None),
+            (None, first),
+            (first, second),
+            (second, None),
         ]
         assert [change.action for change in changes] == [
             ChangeType.ADDED,
@@ -410,7 +410,7 @@ class TestInvalid(ReportsInvalid):
 class TestIndexes:
     @pytest.fixture
     def cache(self) -> Cache[Thing]:
-        cache = Cache(THINGS, {"group": lambda thing: thing.spec.groups})
+        cache = Cache(THINGS, {"group": lambda stored_thing: stored_thing.spec.groups})
         listed(cache, applied("b", 1, "", "x"), applied("a", 2, "", "x", "y"), applied("c", 3))
         return cache
 
@@ -452,7 +452,7 @@ class TestIndexes:
         assert self.keys(cache, "z") == []
 
     def test_an_object_for_which_the_index_function_fails_is_invalid(self) -> None:
-        cache = Cache(THINGS, {"first": lambda thing: [thing.spec.groups[0]]})
+        cache = Cache(THINGS, {"first": lambda stored_thing: [stored_thing.spec.groups[0]]})
         changes = listed(cache, applied("a", 1), applied("b", 2, "", "x"))
         assert actions(changes) == [("b", "added")]
         assert "index first" in str(cache.invalid["a"].error)

@@ -63,6 +63,6 @@ def test_a_live_object_is_decoded_once_for_its_validation_and_first_read() -> No
 
 
 def test_an_object_that_an_index_may_hold_is_not_handed_out() -> None:
-    seen: list[dict[str, int]] = []
-    cache = live_cache([], index=lambda obj: seen.append(obj) or ())  # type: ignore[func-returns-value]
-    assert all(read(cache) is not obj for obj in seen)
+    indexed: list[dict[str, int]] = []
+    cache = live_cache([], index=lambda obj: indexed.append(obj) or ())  # type: ignore[func-returns-value]
+    assert all(read(cache) is not obj for obj in indexed)

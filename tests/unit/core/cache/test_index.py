@@ -17,10 +17,10 @@ def test_all_keys_of_a_value_are_found() -> None:
 
 def test_removed_keys_are_found_no_more() -> None:
     index = sample()
-    for key, left in (("bb", ["aa", "cc"]), ("aa", ["cc"]), ("cc", [])):
+    for key, remaining in (("bb", ["aa", "cc"]), ("aa", ["cc"]), ("cc", [])):
         index.remove(key)
         assert key not in index
-        assert sorted(index.keys("xx")) == left
+        assert sorted(index.keys("xx")) == remaining
     assert list(index.values()) == []
     assert len(index) == 0
 

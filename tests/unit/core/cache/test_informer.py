@@ -395,11 +395,15 @@ class TestSubscribing:
     async def test_every_subscriber_is_notified(
         self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
     ) -> None:
-        other = Subscriber()
-        async with informer.subscribe(subscriber), informer.subscribe(other), informed(informer):
+        second_subscriber = Subscriber()
+        async with (
+            informer.subscribe(subscriber),
+            informer.subscribe(second_subscriber),
+            informed(informer),
+        ):
             await store.create("a", value())
             await asyncio.sleep(0.01)
-        assert subscriber.changes == other.changes != []
+        assert subscriber.changes == second_subscriber.changes != []
 
     async def test_a_subscriber_that_another_one_removes_is_not_notified_any_more(
         self, store: MemoryStore, informer: Informer[Thing], subscriber: Subscriber
@@ -545,7 +549,9 @@ class TestInvalid:
         assert invalids == []
 
     async def test_a_subscriber_may_read_an_index(self, store: MemoryStore) -> None:
-        informer = Informer(store, THINGS, indexes={"group": lambda thing: thing.spec.groups})
+        informer = Informer(
+            store, THINGS, indexes={"group": lambda stored_thing: stored_thing.spec.groups}
+        )
         counts: list[int] = []
         async with (
             informer.subscribe(lambda _: counts.append(len(informer.cache.by_index("group", "x")))),

@@ -45,11 +45,11 @@ class TestConversion:
     def relists(self, request: pytest.FixtureRequest) -> bool:
         return bool(request.param == "listed")
 
-    def after(self, first: Stored, *then: Stored, relists: bool) -> list[Change[Shop]]:
+    def after(self, first: Stored, *later: Stored, relists: bool) -> list[Change[Shop]]:
         """Return the changes of the last state after the first ones."""
         cache = Cache(KIND)
         changes: list[Change[Shop]] = []
-        for number, stored in enumerate((first, *then)):
+        for number, stored in enumerate((first, *later)):
             events: list[WatchEvent] = [Applied(stored)]
             if relists or not number:
                 events = [Listing("1"), *events, Listed(stored.revision)]

@@ -204,25 +204,25 @@ async def test_one_process_works_and_the_other_stands_by_with_synced_caches(
     cluster: Cluster,
 ) -> None:
     await cluster.put("a", "b")
-    one, two = await cluster.process("one"), await cluster.process("two")
+    process, other_process = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(5)
     assert set(cluster.work.done) == {("one", "a"), ("one", "b")}
-    assert two.controller.apps.items().keys() == {"a", "b"}
-    assert (one.leads, two.leads) == (True, False)
-    assert (one.controller.started, two.controller.started) == (1, 0)
+    assert other_process.controller.apps.items().keys() == {"a", "b"}
+    assert (process.leads, other_process.leads) == (True, False)
+    assert (process.controller.started, other_process.controller.started) == (1, 0)
 
 
 async def test_a_stopped_leader_hands_over_at_once(cluster: Cluster) -> None:
     await cluster.put("a", "b")
-    one, two = await cluster.process("one"), await cluster.process("two")
+    process, other_process = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(5)
-    await one.stop()
+    await process.stop()
     stopped = asyncio.get_running_loop().time()
-    await eventually(lambda: two.leads, every_s=0.05)
+    await eventually(lambda: other_process.leads, every_s=0.05)
     assert asyncio.get_running_loop().time() - stopped <= TTL_S / 10
     await asyncio.sleep(3)
     assert set(cluster.work.by("two")) == {"a", "b"}
-    assert one.controller.cleaned == 1
+    assert process.controller.cleaned == 1
 
 
 async def claim(cluster: Cluster) -> Claim:
@@ -230,23 +230,23 @@ async def claim(cluster: Cluster) -> Claim:
 
 
 async def test_a_stopped_leader_releases_the_lease(cluster: Cluster) -> None:
-    one = await cluster.process("one")
-    await one.stop()
+    process = await cluster.process("one")
+    await process.stop()
     assert (await claim(cluster)).released
-    assert not one.leads
+    assert not process.leads
 
 
 async def test_a_leader_that_cannot_renew_steps_down_and_logs_the_reason(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await cluster.put("a")
-    one = await cluster.process("one", pause_s=1000)
+    process = await cluster.process("one", pause_s=1000)
     await asyncio.sleep(1)
     assert cluster.work.holders == {"a": "one"}
-    one.connection.cut = True
+    process.connection.cut = True
     await asyncio.sleep(STEP_DOWN * TTL_S + 0.1)
     assert cluster.work.holders == {}
-    assert not one.task.done()
+    assert not process.task.done()
     assert "lost leadership reason='the lease could not be renewed in time'" in caplog.text
     assert "the connection is cut" in caplog.text
 
@@ -255,11 +255,14 @@ async def test_another_process_leads_within_the_time_to_live_of_a_disconnected_l
     cluster: Cluster,
 ) -> None:
     await cluster.put("a")
-    one, two = await cluster.process("one", pause_s=1000), await cluster.process("two")
+    process, other_process = (
+        await cluster.process("one", pause_s=1000),
+        await cluster.process("two"),
+    )
     await asyncio.sleep(5)
-    one.connection.cut = True
+    process.connection.cut = True
     await asyncio.sleep(TTL_S)
-    assert (one.leads, two.leads) == (False, True)
+    assert (process.leads, other_process.leads) == (False, True)
     await asyncio.sleep(2)
     assert set(cluster.work.done) == {("two", "a")}
 
@@ -268,88 +271,88 @@ async def test_a_reconnected_process_stands_by_and_works_when_it_leads_again(
     cluster: Cluster,
 ) -> None:
     await cluster.put("a", "b")
-    one, two = await cluster.process("one"), await cluster.process("two")
+    process, other_process = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(5)
-    one.connection.cut = True
+    process.connection.cut = True
     await asyncio.sleep(TTL_S)
-    one.connection.cut = False
+    process.connection.cut = False
     await asyncio.sleep(TTL_S)
-    assert (one.leads, two.leads) == (False, True)
+    assert (process.leads, other_process.leads) == (False, True)
     cluster.work.done.clear()
-    await two.stop()
+    await other_process.stop()
     await asyncio.sleep(3)
-    assert one.leads
+    assert process.leads
     assert set(cluster.work.by("one")) == {"a", "b"}
-    assert one.controller.started == 1
+    assert process.controller.started == 1
 
 
 async def test_an_expired_lease_is_taken_with_another_epoch(cluster: Cluster) -> None:
-    one = await cluster.process("one")
-    first = one.election.state().epoch
-    one.connection.cut = True
+    process = await cluster.process("one")
+    first_epoch = process.election.state().epoch
+    process.connection.cut = True
     await asyncio.sleep(3 * TTL_S)
-    one.connection.cut = False
+    process.connection.cut = False
     await asyncio.sleep(TTL_S)
-    again = one.election.state().epoch
-    assert first is not None
-    assert again is not None
-    assert again > first
+    next_epoch = process.election.state().epoch
+    assert first_epoch is not None
+    assert next_epoch is not None
+    assert next_epoch > first_epoch
 
 
 async def test_a_process_with_unfinished_work_of_a_term_begins_no_other_term(
     cluster: Cluster,
 ) -> None:
     await cluster.put("a")
-    one = await cluster.process("one", pause_s=1000)
-    one.controller.linger_s = 4 * TTL_S
+    process = await cluster.process("one", pause_s=1000)
+    process.controller.linger_s = 4 * TTL_S
     await asyncio.sleep(1)
-    one.connection.cut = True
+    process.connection.cut = True
     await asyncio.sleep(TTL_S)
-    one.connection.cut = False
+    process.connection.cut = False
     await asyncio.sleep(2 * TTL_S)
     assert cluster.work.holders == {"a": "one"}
-    assert not one.leads
+    assert not process.leads
     await asyncio.sleep(2 * TTL_S)
-    assert one.leads
+    assert process.leads
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.7, 1.4, 2.1, 2.9])
 async def test_another_process_leads_in_time_after_the_leader_dies(
     cluster: Cluster, after_s: float
 ) -> None:
-    one, two = await cluster.process("one"), await cluster.process("two")
+    process, other_process = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(20 + after_s)
-    one.connection.cut = True
+    process.connection.cut = True
     await asyncio.sleep(TTL_S)
-    assert two.leads
+    assert other_process.leads
 
 
 async def test_a_lost_lease_never_has_two_leaders(cluster: Cluster) -> None:
-    one, two = await cluster.process("one"), await cluster.process("two")
+    process, other_process = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(5)
-    assert two.election.state().holder == one.election.state().identity
+    assert other_process.election.state().holder == process.election.state().identity
     cluster.stores.store(LEASES).vanish("apps")
     for _ in range(200):
         await asyncio.sleep(TTL_S / 100)
-        assert not (one.leads and two.leads)
-    assert one.leads or two.leads
+        assert not (process.leads and other_process.leads)
+    assert process.leads or other_process.leads
 
 
 async def test_a_short_disconnection_has_no_effect(cluster: Cluster) -> None:
     await cluster.put("a")
-    one = await cluster.process("one", pause_s=TTL_S)
-    epoch = one.election.state().epoch
-    one.connection.cut = True
+    process = await cluster.process("one", pause_s=TTL_S)
+    epoch = process.election.state().epoch
+    process.connection.cut = True
     await asyncio.sleep(STEP_DOWN * TTL_S / 2)
-    one.connection.cut = False
+    process.connection.cut = False
     await asyncio.sleep(TTL_S)
-    assert one.election.state().epoch == epoch
+    assert process.election.state().epoch == epoch
     assert set(cluster.work.done) == {("one", "a")}
 
 
 async def test_a_suspended_process_continues_no_sync(cluster: Cluster) -> None:
     await cluster.put("a")
-    one = await cluster.process("one", pause_s=2.0)
+    process = await cluster.process("one", pause_s=2.0)
     await asyncio.sleep(1)
     assert cluster.work.holders == {"a": "one"}
     loop = asyncio.get_running_loop()
@@ -359,7 +362,7 @@ async def test_a_suspended_process_continues_no_sync(cluster: Cluster) -> None:
         await asyncio.sleep(0)
     assert cluster.work.resumed == []
     await asyncio.sleep(5)
-    assert one.leads
+    assert process.leads
     assert set(cluster.work.done) == {
         ("one", "a")
     }  # it leads again, since no other process took the lease
@@ -367,15 +370,15 @@ async def test_a_suspended_process_continues_no_sync(cluster: Cluster) -> None:
 
 async def test_a_process_whose_machine_slept_works_in_another_term(cluster: Cluster) -> None:
     keys = [f"k{number}" for number in range(8)]
-    one = await cluster.process("one")
-    first = one.election.state().epoch
-    assert first is not None
-    one.slept_s = 100 * TTL_S
+    process = await cluster.process("one")
+    first_epoch = process.election.state().epoch
+    assert first_epoch is not None
+    process.slept_s = 100 * TTL_S
     await cluster.put(*keys)
     await asyncio.sleep(TTL_S)
-    again = one.election.state().epoch
-    assert again is not None
-    assert again > first
+    next_epoch = process.election.state().epoch
+    assert next_epoch is not None
+    assert next_epoch > first_epoch
     assert set(cluster.work.by("one")) == set(keys)
 
 
@@ -415,23 +418,26 @@ async def test_a_task_left_by_a_sync_writes_nothing_after_the_term(cluster: Clus
 
 async def test_a_stop_finishes_running_syncs_before_another_process_leads(cluster: Cluster) -> None:
     await cluster.put("a")
-    one, two = await cluster.process("one", pause_s=TTL_S * 2), await cluster.process("two")
+    process, other_process = (
+        await cluster.process("one", pause_s=TTL_S * 2),
+        await cluster.process("two"),
+    )
     await asyncio.sleep(1)
-    await one.stop()
+    await process.stop()
     assert set(cluster.work.done) == {("one", "a")}
     await asyncio.sleep(TTL_S)
     assert set(cluster.work.by("two")) == {"a"}
-    assert two.leads
+    assert other_process.leads
 
 
 async def test_a_cancelled_leader_keeps_the_lease_until_its_work_has_ended(
     cluster: Cluster,
 ) -> None:
     await cluster.put("a")
-    one = await cluster.process("one", pause_s=1000)
-    one.controller.linger_s = 1.0
+    process = await cluster.process("one", pause_s=1000)
+    process.controller.linger_s = 1.0
     await asyncio.sleep(1)
-    stopping = asyncio.create_task(one.stop())
+    stopping = asyncio.create_task(process.stop())
 
     async def released() -> bool:
         return (await claim(cluster)).released
@@ -439,28 +445,30 @@ async def test_a_cancelled_leader_keeps_the_lease_until_its_work_has_ended(
     await eventually(released, within_s=100)
     assert cluster.work.holders == {}
     await stopping
-    assert one.task.done()
+    assert process.task.done()
 
 
 async def test_a_standby_stops_at_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     await cluster.process("one")
-    two = await cluster.process("two")
-    two.connection.cut = True
+    other_process = await cluster.process("two")
+    other_process.connection.cut = True
     before = asyncio.get_running_loop().time()
-    await two.stop()
+    await other_process.stop()
     assert asyncio.get_running_loop().time() == before
-    assert two.controller.cleaned == 1
+    assert other_process.controller.cleaned == 1
     assert "left to expire" not in caplog.text
 
 
 async def test_the_state_of_an_election_names_the_leader(cluster: Cluster) -> None:
-    one, two = await cluster.process("one"), await cluster.process("two")
-    state, other = one.election.state(), two.election.state()
+    process, other_process = await cluster.process("one"), await cluster.process("two")
+    state, other_state = process.election.state(), other_process.election.state()
     assert state == ElectionState("apps", state.identity, state.identity, True, state.epoch, True)
-    assert other == ElectionState("apps", other.identity, state.identity, False, None, True)
-    two.connection.cut = True
+    assert other_state == ElectionState(
+        "apps", other_state.identity, state.identity, False, None, True
+    )
+    other_process.connection.cut = True
     await asyncio.sleep(TTL_S)
-    assert not two.election.state().known
+    assert not other_process.election.state().known
 
 
 async def test_a_process_that_has_not_read_the_lease_does_not_know_the_leader() -> None:
@@ -472,17 +480,17 @@ async def test_a_process_that_has_not_read_the_lease_does_not_know_the_leader() 
 async def test_a_leader_that_steps_down_reports_no_term_while_its_writes_end(
     cluster: Cluster,
 ) -> None:
-    one = await cluster.process("one")
-    one.connection.cut = True
-    await eventually(lambda: not one.election.state().leads, every_s=0.01)
-    state, leadership = one.election.state(), one.election.leadership
+    process = await cluster.process("one")
+    process.connection.cut = True
+    await eventually(lambda: not process.election.state().leads, every_s=0.01)
+    state, leadership = process.election.state(), process.election.leadership
     assert (state.epoch, leadership.leads) == (None, True)
 
 
 async def test_a_process_whose_machine_slept_reports_no_term_at_once(cluster: Cluster) -> None:
-    one = await cluster.process("one")
-    one.slept_s = TTL_S
-    state = one.election.state()
+    process = await cluster.process("one")
+    process.slept_s = TTL_S
+    state = process.election.state()
     assert (state.leads, state.epoch) == (False, None)
 
 
@@ -490,34 +498,34 @@ async def test_a_standby_logs_the_leader_once(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    one = await cluster.process("one")
+    process = await cluster.process("one")
     await cluster.process("two")
     await asyncio.sleep(TTL_S)
-    leader = one.election.state().identity
+    leader = process.election.state().identity
     assert caplog.text.count(f"standing by reason='{leader} leads'") == 1
 
 
 async def test_a_standby_whose_request_is_not_answered_leads_soon_after_it_is_reconnected(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = await cluster.process("one"), await cluster.process("two")
-    two.connection.silent = True
-    await one.stop()
+    process, other_process = await cluster.process("one"), await cluster.process("two")
+    other_process.connection.silent = True
+    await process.stop()
     await asyncio.sleep(TTL_S)
     assert "record out of reach record=lease error='no answer in time'" in caplog.text
-    two.connection.silent = False
+    other_process.connection.silent = False
     await asyncio.sleep(0.8 * TTL_S)
-    assert two.leads
+    assert other_process.leads
 
 
 async def test_a_first_process_waits_for_the_leader_of_a_lost_lease(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    asked: list[str] = []
+    asked_names: list[str] = []
 
     async def vacant(name: str) -> bool:
-        asked.append(name)
+        asked_names.append(name)
         return False
 
     make = elections(
@@ -532,7 +540,7 @@ async def test_a_first_process_waits_for_the_leader_of_a_lost_lease(
     assert not election_of(operator).state().leads
     await asyncio.sleep(0.2)
     assert election_of(operator).state().leads
-    assert asked == ["apps"]
+    assert asked_names == ["apps"]
     assert caplog.text.count("standing by reason='the lease was deleted, and its holder still") == 1
     operator.stop()
     await task
@@ -557,16 +565,16 @@ async def test_a_standby_reads_no_members_while_another_process_leads(cluster: C
 
 
 async def test_only_the_leader_collects_garbage(cluster: Cluster) -> None:
-    one, two = await cluster.process("one"), await cluster.process("two")
+    process, other_process = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(100)
-    assert one.controller.gc_cycles > 2
-    assert two.controller.gc_cycles == 0
-    one.connection.cut = True
+    assert process.controller.gc_cycles > 2
+    assert other_process.controller.gc_cycles == 0
+    process.connection.cut = True
     await asyncio.sleep(TTL_S)
-    before = one.controller.gc_cycles
+    before = process.controller.gc_cycles
     await asyncio.sleep(100)
-    assert one.controller.gc_cycles == before
-    assert two.controller.gc_cycles > 2
+    assert process.controller.gc_cycles == before
+    assert other_process.controller.gc_cycles > 2
 
 
 async def test_only_the_leader_records_events(cluster: Cluster) -> None:
@@ -644,25 +652,25 @@ async def tamper(rng: random.Random, leases: MemoryStore) -> None:
 
 
 async def test_a_lease_deleted_by_hand_stays_with_its_leader(cluster: Cluster) -> None:
-    one, two = await cluster.process("one"), await cluster.process("two")
-    epoch = one.election.state().epoch
+    process, other_process = await cluster.process("one"), await cluster.process("two")
+    epoch = process.election.state().epoch
     await asyncio.sleep(5)
     await cluster.stores.store(LEASES).delete("apps")
     for _ in range(200):
         await asyncio.sleep(TTL_S / 100)
-        assert one.leads
-        assert not two.leads
-    assert one.election.state().epoch == epoch
+        assert process.leads
+        assert not other_process.leads
+    assert process.election.state().epoch == epoch
 
 
 async def test_a_recreated_bucket_of_leases_never_has_two_leaders(cluster: Cluster) -> None:
-    one, two = await cluster.process("one"), await cluster.process("two")
+    process, other_process = await cluster.process("one"), await cluster.process("two")
     await asyncio.sleep(5)
     cluster.stores.store(LEASES).recreate()
     for _ in range(200):
         await asyncio.sleep(TTL_S / 100)
-        assert one.leads
-        assert not two.leads
+        assert process.leads
+        assert not other_process.leads
 
 
 class OtherApps(Apps):
@@ -675,17 +683,17 @@ class OtherApps(Apps):
 async def test_a_lease_of_another_application_is_not_taken_and_the_reason_is_logged(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = await cluster.process("one")
+    process = await cluster.process("one")
     clock = asyncio.get_running_loop().time
     make = elections(cluster.stores.store(LEASES), ttl_s=TTL_S, clock=clock)
     other_operator = Operator([OtherApps("two", cluster.work)], nats=cluster.stores, election=make)
     task = asyncio.create_task(other_operator.run())
     await asyncio.sleep(3 * TTL_S)
     state = election_of(other_operator).state()
-    assert (one.leads, state.leads) == (True, False)
+    assert (process.leads, state.leads) == (True, False)
     assert "runs another controller that is named apps too: it works on App.apps" in state.trouble
     assert caplog.text.count("this one on Part.others") == 1
-    await one.stop()
+    await process.stop()
     await asyncio.sleep(TTL_S)
     assert election_of(other_operator).state().leads
     other_operator.stop()

@@ -22,7 +22,7 @@ def store() -> MemoryStore:
     return MemoryStores().store(LEASES)
 
 
-def lease(store: MemoryStore, holder: str) -> Lease:
+def lease_of(store: MemoryStore, holder: str) -> Lease:
     clock = asyncio.get_running_loop().time
     return Lease(store, NAME, holder=holder, ttl_s=TTL_S, clock=clock)
 
@@ -36,105 +36,107 @@ async def acquired(lease: Lease) -> HeldLease:
 async def test_a_renewed_lease_cannot_be_taken_by_another_process(
     store: MemoryStore,
 ) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    held = await acquired(one)
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    held = await acquired(lease)
     for _ in range(100):
         await asyncio.sleep(TTL_S / 4)
-        assert await two.acquire() is None
-        held = await one.renew(held)
-    assert two.seen_holder == "one"
+        assert await other_lease.acquire() is None
+        held = await lease.renew(held)
+    assert other_lease.seen_holder == "one"
 
 
 async def test_a_lease_that_is_not_renewed_can_be_taken_within_its_time_to_live(
     store: MemoryStore,
 ) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    held = await acquired(one)
-    assert await two.acquire() is None
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    held = await acquired(lease)
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(0.2)
-    newer = await acquired(two)
+    newer = await acquired(other_lease)
     assert newer.epoch > held.epoch
     with pytest.raises(ConflictError):
-        await one.renew(held)
+        await lease.renew(held)
 
 
 async def test_a_waiting_process_looks_again_when_the_lease_is_due(store: MemoryStore) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    await acquired(one)
-    while await two.acquire() is None:
-        assert 0 < two.look_s <= TTL_S / 10
-        await asyncio.sleep(two.look_s)
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    await acquired(lease)
+    while await other_lease.acquire() is None:
+        assert 0 < other_lease.look_s <= TTL_S / 10
+        await asyncio.sleep(other_lease.look_s)
     assert asyncio.get_running_loop().time() == pytest.approx(TAKE_OVER * TTL_S, abs=1e-3)
 
 
 async def test_a_process_that_starts_late_waits_from_its_first_look(store: MemoryStore) -> None:
-    await acquired(lease(store, "one"))
+    await acquired(lease_of(store, "one"))
     await asyncio.sleep(100 * TTL_S)
-    two = lease(store, "two")
-    assert await two.acquire() is None
+    other_lease = lease_of(store, "two")
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S)
-    await acquired(two)
+    await acquired(other_lease)
 
 
 async def test_the_epoch_is_the_revision_of_the_acquisition(store: MemoryStore) -> None:
-    one = lease(store, "one")
-    held = await acquired(one)
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
     assert held.epoch == held.revision
-    renewed = await one.renew(await one.renew(held))
+    renewed = await lease.renew(await lease.renew(held))
     assert renewed.epoch == held.epoch
     assert renewed.revision > held.revision
 
 
 async def test_a_lease_counts_from_before_its_write_was_sent(store: MemoryStore) -> None:
-    one = lease(store, "one")
-    held = await acquired(one)
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
     await asyncio.sleep(3)
     renewed_at = asyncio.get_running_loop().time()
-    assert (held.sent, (await one.renew(held)).sent) == (0, renewed_at)
+    assert (held.sent, (await lease.renew(held)).sent) == (0, renewed_at)
 
 
 async def test_a_released_lease_can_be_taken_at_once(store: MemoryStore) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    await acquired(one)
-    assert await two.acquire() is None
-    await one.release()
-    await acquired(two)
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    await acquired(lease)
+    assert await other_lease.acquire() is None
+    await lease.release()
+    await acquired(other_lease)
 
 
 async def test_a_lease_of_another_process_is_not_released(store: MemoryStore) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    await acquired(one)
-    await two.acquire()
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    await acquired(lease)
+    await other_lease.acquire()
     await asyncio.sleep(TTL_S)
-    held = await acquired(two)
-    await one.release()
-    assert (await two.renew(held)).epoch == held.epoch
+    held = await acquired(other_lease)
+    await lease.release()
+    assert (await other_lease.renew(held)).epoch == held.epoch
 
 
 async def test_a_lease_that_vanishes_is_not_taken_before_it_expires(
     store: MemoryStore,
 ) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    await acquired(one)
-    assert await two.acquire() is None
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    await acquired(lease)
+    assert await other_lease.acquire() is None
     store.vanish(NAME)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S)
-    await acquired(two)
+    await acquired(other_lease)
 
 
 async def test_a_holder_that_acquires_the_lease_again_gets_another_epoch(
     store: MemoryStore,
 ) -> None:
-    one = lease(store, "one")
-    held = await acquired(one)
-    assert (await acquired(one)).epoch > held.epoch
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
+    assert (await acquired(lease)).epoch > held.epoch
 
 
 async def test_one_of_many_concurrent_acquisitions_succeeds(store: MemoryStore) -> None:
-    results = await asyncio.gather(*(lease(store, f"p{number}").acquire() for number in range(20)))
+    results = await asyncio.gather(
+        *(lease_of(store, f"p{number}").acquire() for number in range(20))
+    )
     assert sum(held is not None for held in results) == 1
 
 
@@ -153,24 +155,24 @@ class LostReplyStore(MemoryStore):
 
 async def test_a_renewal_without_a_reply_counts_from_the_one_before() -> None:
     store = LostReplyStore(LEASES)
-    one = lease(store, "one")
-    held = await acquired(one)
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
     await asyncio.sleep(2)
     store.loses_reply = True
     with pytest.raises(StoreError, match="no answer"):
-        await one.renew(held)
-    renewed = await one.renew(held)
+        await lease.renew(held)
+    renewed = await lease.renew(held)
     assert (renewed.sent, renewed.epoch) == (held.sent, held.epoch)
     await asyncio.sleep(1)
-    assert (await one.renew(renewed)).sent == 3
+    assert (await lease.renew(renewed)).sent == 3
 
 
 async def test_an_invalid_lease_is_taken_after_a_time_to_live(store: MemoryStore) -> None:
     await store.create(NAME, b"nonsense")
-    one = lease(store, "one")
-    assert await one.acquire() is None
+    lease = lease_of(store, "one")
+    assert await lease.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S)
-    await acquired(one)
+    await acquired(lease)
 
 
 LOST = {
@@ -197,38 +199,38 @@ async def lose(store: MemoryStore, value: bytes | None) -> None:
 async def test_a_lost_lease_is_taken_one_time_to_live_after_its_loss(
     store: MemoryStore, value: bytes | None
 ) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    await acquired(one)
-    assert await two.acquire() is None
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    await acquired(lease)
+    assert await other_lease.acquire() is None
     await asyncio.sleep(0.8 * TTL_S)  # the holder may have renewed it in between
     await lose(store, value)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(0.2)
-    await acquired(two)
+    await acquired(other_lease)
 
 
 @pytest.mark.parametrize("value", LOST.values(), ids=LOST)
 async def test_a_new_process_waits_for_a_lost_lease(
     store: MemoryStore, value: bytes | None
 ) -> None:
-    await acquired(lease(store, "one"))
+    await acquired(lease_of(store, "one"))
     await lose(store, value)
-    two = lease(store, "two")
-    assert await two.acquire() is None
+    other_lease = lease_of(store, "two")
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(0.2)
-    await acquired(two)
+    await acquired(other_lease)
 
 
 @pytest.mark.parametrize("damage", ["deleted", "purged", "vanished", "recreated", "no claim"])
 async def test_a_holder_rewrites_a_lost_lease_and_keeps_its_epoch(
     store: MemoryStore, damage: str
 ) -> None:
-    one = lease(store, "one")
-    held = await acquired(one)
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
     await asyncio.sleep(1)
     match damage:
         case "vanished":
@@ -239,42 +241,42 @@ async def test_a_holder_rewrites_a_lost_lease_and_keeps_its_epoch(
             await lose(store, b"?")
         case _:
             await store.delete(NAME, purge=damage == "purged")
-    renewed = await one.renew(held)
+    renewed = await lease.renew(held)
     assert (renewed.epoch, renewed.sent) == (held.epoch, 1)
-    two = lease(store, "two")
-    assert await two.acquire() is None
-    assert two.seen_holder == "one"
+    other_lease = lease_of(store, "two")
+    assert await other_lease.acquire() is None
+    assert other_lease.seen_holder == "one"
 
 
 async def test_a_lost_lease_that_has_expired_is_not_rewritten(store: MemoryStore) -> None:
-    one = lease(store, "one")
-    held = await acquired(one)
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
     await asyncio.sleep(VOID * TTL_S)
     await store.delete(NAME)
     with pytest.raises(ConflictError, match="was changed by another process"):
-        await one.renew(held)
+        await lease.renew(held)
 
 
 async def test_a_release_writes_a_value_that_frees_the_lease_at_once(store: MemoryStore) -> None:
-    one = lease(store, "one")
-    await acquired(one)
-    await one.release()
+    lease = lease_of(store, "one")
+    await acquired(lease)
+    await lease.release()
     released = msgspec.json.decode((await store.get(NAME)).value, type=Claim)
     assert (released.holder, released.released) == ("one", True)
-    await acquired(lease(store, "two"))
+    await acquired(lease_of(store, "two"))
 
 
 async def test_a_lost_lease_can_be_released_by_its_holder(store: MemoryStore) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    await acquired(one)
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    await acquired(lease)
     await store.delete(NAME)
-    assert await two.acquire() is None
-    await one.release()
-    await acquired(two)
+    assert await other_lease.acquire() is None
+    await lease.release()
+    await acquired(other_lease)
 
 
 async def test_the_first_process_does_not_wait(store: MemoryStore) -> None:
-    await acquired(lease(store, "one"))
+    await acquired(lease_of(store, "one"))
     assert asyncio.get_running_loop().time() == 0
 
 
@@ -285,11 +287,11 @@ async def test_a_missing_lease_is_waited_for_if_it_may_have_been_lost(
         return False
 
     clock = asyncio.get_running_loop().time
-    one = Lease(store, NAME, holder="one", ttl_s=TTL_S, clock=clock, vacant=vacant)
-    assert await one.acquire() is None
-    assert one.wait_s == TAKE_OVER * TTL_S
+    lease = Lease(store, NAME, holder="one", ttl_s=TTL_S, clock=clock, vacant=vacant)
+    assert await lease.acquire() is None
+    assert lease.wait_s == TAKE_OVER * TTL_S
     await asyncio.sleep(TAKE_OVER * TTL_S)
-    await acquired(one)
+    await acquired(lease)
 
 
 class OldClaim(msgspec.Struct, frozen=True, rename="camel"):
@@ -303,15 +305,15 @@ class OldClaim(msgspec.Struct, frozen=True, rename="camel"):
 
 
 async def test_version_0_1_takes_a_released_lease_at_once(store: MemoryStore) -> None:
-    one = lease(store, "one")
-    await acquired(one)
-    await one.release()
+    lease = lease_of(store, "one")
+    await acquired(lease)
+    await lease.release()
     assert msgspec.json.decode((await store.get(NAME)).value, type=OldClaim).ttl_s == 0
 
 
 async def test_a_claim_of_version_0_1_matches_any_workload(store: MemoryStore) -> None:
     await store.create(NAME, msgspec.json.encode(OldClaim("old", "today", TTL_S)))
-    one = Lease(
+    lease = Lease(
         store,
         NAME,
         holder="one",
@@ -319,9 +321,9 @@ async def test_a_claim_of_version_0_1_matches_any_workload(store: MemoryStore) -
         clock=asyncio.get_running_loop().time,
         workload=Workload("App.apps", "here"),
     )
-    assert await one.acquire() is None
-    assert one.seen is not None
-    assert one.workload.same(one.seen.work)
+    assert await lease.acquire() is None
+    assert lease.seen is not None
+    assert lease.workload.same(lease.seen.work)
 
 
 @pytest.mark.parametrize(
@@ -340,14 +342,14 @@ def test_workloads_are_equal_unless_known_fields_differ(theirs: Workload, *, sam
 
 
 async def test_others_wait_for_the_time_to_live_of_the_holder(store: MemoryStore) -> None:
-    await acquired(lease(store, "one"))
+    await acquired(lease_of(store, "one"))
     clock = asyncio.get_running_loop().time
-    two = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
-    assert await two.acquire() is None
+    other_lease = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TTL_S / 2)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TTL_S / 2)
-    await acquired(two)
+    await acquired(other_lease)
 
 
 async def claim_in(store: MemoryStore) -> Claim:
@@ -361,48 +363,48 @@ def test_a_claim_without_a_holder_is_invalid(holder: str) -> None:
 
 
 async def test_each_renewal_counts_up_and_keeps_the_epoch(store: MemoryStore) -> None:
-    one = lease(store, "one")
-    held = await acquired(one)
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
     for renewals in (1, 2):
-        await one.renew(one.last or held)
+        await lease.renew(lease.last or held)
         claim = await claim_in(store)
         assert (claim.epoch, claim.renewals) == (held.epoch, renewals)
 
 
 async def test_a_claim_describes_the_work_of_its_holder(store: MemoryStore) -> None:
     clock, work = asyncio.get_running_loop().time, Workload("App.apps", "here")
-    one = Lease(store, NAME, holder="one", ttl_s=TTL_S, clock=clock, workload=work)
-    await acquired(one)
+    lease = Lease(store, NAME, holder="one", ttl_s=TTL_S, clock=clock, workload=work)
+    await acquired(lease)
     assert (await claim_in(store)).work == work
 
 
 async def test_the_holder_is_known_from_the_first_read_until_the_release(
     store: MemoryStore,
 ) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    assert one.seen_holder is None
-    await acquired(one)
-    assert one.seen_holder == "one"
-    assert not await two.free()
-    assert two.seen_holder == "one"
-    await one.release()
-    assert await two.free()
-    assert two.seen_holder is None
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    assert lease.seen_holder is None
+    await acquired(lease)
+    assert lease.seen_holder == "one"
+    assert not await other_lease.free()
+    assert other_lease.seen_holder == "one"
+    await lease.release()
+    assert await other_lease.free()
+    assert other_lease.seen_holder is None
 
 
 async def test_a_lease_is_free_when_its_time_to_live_is_over(store: MemoryStore) -> None:
-    await acquired(lease(store, "one"))
-    two = lease(store, "two")
-    assert not await two.free()
+    await acquired(lease_of(store, "one"))
+    other_lease = lease_of(store, "two")
+    assert not await other_lease.free()
     await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
-    assert not await two.free()
+    assert not await other_lease.free()
     await asyncio.sleep(0.1)
-    assert two.wait_s == 0
-    assert await two.free()
+    assert other_lease.wait_s == 0
+    assert await other_lease.free()
 
 
 async def test_a_process_looks_often_at_a_free_lease(store: MemoryStore) -> None:
-    assert 0.8 * LOOK * TTL_S <= lease(store, "one").look_s <= LOOK * TTL_S
+    assert 0.8 * LOOK * TTL_S <= lease_of(store, "one").look_s <= LOOK * TTL_S
 
 
 async def test_a_process_that_saw_the_lease_does_not_check_whether_it_was_lost(
@@ -411,88 +413,88 @@ async def test_a_process_that_saw_the_lease_does_not_check_whether_it_was_lost(
     async def vacant(_name: str) -> bool:
         pytest.fail("the lease was seen")
 
-    await acquired(lease(store, "one"))
+    await acquired(lease_of(store, "one"))
     clock = asyncio.get_running_loop().time
-    two = Lease(store, NAME, holder="two", ttl_s=TTL_S, clock=clock, vacant=vacant)
-    assert await two.acquire() is None
+    other_lease = Lease(store, NAME, holder="two", ttl_s=TTL_S, clock=clock, vacant=vacant)
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S)
-    await acquired(two)
+    await acquired(other_lease)
 
 
 async def test_a_release_without_a_lease_writes_nothing(store: MemoryStore) -> None:
-    one = lease(store, "one")
-    await one.release()
-    await acquired(one)
-    await one.release()
+    lease = lease_of(store, "one")
+    await lease.release()
+    await acquired(lease)
+    await lease.release()
     released = await store.get(NAME)
-    await one.release()
+    await lease.release()
     assert await store.get(NAME) == released
 
 
 async def test_a_released_lease_is_not_renewed(store: MemoryStore) -> None:
-    one = lease(store, "one")
-    held = await acquired(one)
-    await one.release()
-    assert one.last is None
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
+    await lease.release()
+    assert lease.last is None
     with pytest.raises(ConflictError, match="was changed by another process"):
-        await one.renew(held)
+        await lease.renew(held)
 
 
 async def test_a_lease_that_an_administrator_gave_to_another_process_is_left_to_it(
     store: MemoryStore,
 ) -> None:
-    one = lease(store, "one")
-    held = await acquired(one)
+    lease = lease_of(store, "one")
+    held = await acquired(lease)
     await lose(store, msgspec.json.encode(Claim("two", "today", TTL_S)))
     with pytest.raises(ConflictError, match="was changed by another process"):
-        await one.renew(held)
-    await one.release()
+        await lease.renew(held)
+    await lease.release()
     assert (await claim_in(store)).holder == "two"
 
 
 async def test_a_lease_that_was_rewritten_and_deleted_again_is_waited_for_again(
     store: MemoryStore,
 ) -> None:
-    one, two = lease(store, "one"), lease(store, "two")
-    held = await acquired(one)
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    held = await acquired(lease)
     await store.delete(NAME)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(3)
-    await one.renew(held)
+    await lease.renew(held)
     await store.delete(NAME)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TAKE_OVER * TTL_S - 0.1)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(0.2)
-    await acquired(two)
+    await acquired(other_lease)
 
 
 @pytest.mark.parametrize("value", [None, Claim("x", "today", 1.0)], ids=["deleted", "overwritten"])
 async def test_others_wait_for_the_time_to_live_of_the_holder_of_a_lost_lease(
     store: MemoryStore, value: Claim | None
 ) -> None:
-    await acquired(lease(store, "one"))
+    await acquired(lease_of(store, "one"))
     clock = asyncio.get_running_loop().time
-    two = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
-    assert await two.acquire() is None
+    other_lease = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TTL_S / 2)
     await lose(store, None if value is None else msgspec.json.encode(value))
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep((TAKE_OVER - 0.5) * TTL_S - 0.1)
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TTL_S)
-    await acquired(two)
+    await acquired(other_lease)
 
 
 async def test_others_wait_a_whole_time_to_live_after_a_deletion(store: MemoryStore) -> None:
-    await acquired(lease(store, "one"))
+    await acquired(lease_of(store, "one"))
     clock = asyncio.get_running_loop().time
-    two = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
-    assert await two.acquire() is None
+    other_lease = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
+    assert await other_lease.acquire() is None
     await asyncio.sleep(TTL_S / 2)
     await store.delete(NAME)
-    assert await two.acquire() is None
-    assert two.wait_s == TAKE_OVER * TTL_S
+    assert await other_lease.acquire() is None
+    assert other_lease.wait_s == TAKE_OVER * TTL_S
 
 
 async def test_others_wait_for_the_longer_time_to_live_of_the_next_holder(
@@ -500,8 +502,8 @@ async def test_others_wait_for_the_longer_time_to_live_of_the_next_holder(
 ) -> None:
     clock = asyncio.get_running_loop().time
     await acquired(Lease(store, NAME, holder="one", ttl_s=1.0, clock=clock))
-    two = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
-    assert await two.acquire() is None
+    other_lease = Lease(store, NAME, holder="two", ttl_s=1.0, clock=clock)
+    assert await other_lease.acquire() is None
     await lose(store, msgspec.json.encode(Claim("next", "today", TTL_S)))
-    assert await two.acquire() is None
-    assert two.wait_s == TAKE_OVER * TTL_S
+    assert await other_lease.acquire() is None
+    assert other_lease.wait_s == TAKE_OVER * TTL_S

@@ -107,12 +107,12 @@ async def test_a_write_without_a_reply_is_found_by_the_next_write(
 async def test_a_record_changed_by_others_is_lost(
     store: LostReplyStore, member: MemberRecord, damage: str
 ) -> None:
-    other = Membership("you", "today", 10.0)
+    foreign = Membership("you", "today", 10.0)
     if damage == "deleted":
         await store.delete(KEY)
     else:
         values = {
-            "written by another": msgspec.json.encode(other),
+            "written by another": msgspec.json.encode(foreign),
             "no record": b"?",
             "too deep": b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         }
@@ -150,8 +150,8 @@ async def test_a_leaving_member_finds_its_write_without_a_reply(
 async def test_a_leaving_member_keeps_a_record_written_by_another(
     store: LostReplyStore, member: MemberRecord
 ) -> None:
-    other = msgspec.json.encode(Membership("you", "today", 10.0))
-    await store.update(KEY, other, revision=member.last.revision)  # type: ignore[union-attr]
+    foreign = msgspec.json.encode(Membership("you", "today", 10.0))
+    await store.update(KEY, foreign, revision=member.last.revision)  # type: ignore[union-attr]
     with pytest.raises(ConflictError):
         await member.leave()
     assert (await record(store)).holder == "you"
@@ -335,10 +335,10 @@ class Leases:
 
 async def test_the_members_of_a_group_are_those_with_a_valid_record_that_have_not_left() -> None:
     living = Membership("one", "today", 10.0)
-    left = Membership("two", "today", 0.0, left=True)
+    leaving = Membership("two", "today", 0.0, left=True)
     leases = Leases(
         one=msgspec.json.encode(living),
-        two=msgspec.json.encode(left),
+        two=msgspec.json.encode(leaving),
         three=b"?",
         four=msgspec.json.encode(Membership("four", "today", 0.0)),  # no member writes this
     )

@@ -459,21 +459,21 @@ def shared(*own: tuple[str, ...], **claims: tuple[str, ...]) -> SharedAssignment
 
 class TestSharedAssignments:
     def test_assignments_of_the_same_members_and_claims_are_equal(self) -> None:
-        one, other = (shared(("me", "one"), two=("two",)) for _ in range(2))
-        assert one == other
-        assert hash(one) == hash(other)
+        assignment, equal_assignment = (shared(("me", "one"), two=("two",)) for _ in range(2))
+        assert assignment == equal_assignment
+        assert hash(assignment) == hash(equal_assignment)
 
     @pytest.mark.parametrize(
-        "other", [shared(("me",), two=("two",)), shared(("me", "one")), shared(), ALL]
+        "different", [shared(("me",), two=("two",)), shared(("me", "one")), shared(), ALL]
     )
-    def test_other_assignments_differ(self, other: object) -> None:
-        assert shared(("me", "one"), two=("two",)) != other
+    def test_other_assignments_differ(self, different: object) -> None:
+        assert shared(("me", "one"), two=("two",)) != different
 
     def test_assignments_of_two_processes_differ(self) -> None:
         assert SharedAssignment("me", (), {}) != SharedAssignment("one", (), {})
 
     @pytest.mark.parametrize(
-        ("assignment", "other", "within"),
+        ("assignment", "surrounding", "within"),
         [
             (shared(("me", "one")), shared(("me",)), True),
             (shared(("me",)), shared(("me", "one")), False),
@@ -488,15 +488,15 @@ class TestSharedAssignments:
         ],
     )
     def test_an_assignment_is_within_another_if_its_keys_are_known_to_be(
-        self, assignment: SharedAssignment, other: SharedAssignment, *, within: bool
+        self, assignment: SharedAssignment, surrounding: SharedAssignment, *, within: bool
     ) -> None:
-        assert assignment.within(other) == within
+        assert assignment.within(surrounding) == within
 
-    @pytest.mark.parametrize("other", [ALL, NONE])
+    @pytest.mark.parametrize("different", [ALL, NONE])
     def test_an_assignment_is_not_known_to_be_within_one_of_another_type(
-        self, other: SharedAssignment
+        self, different: SharedAssignment
     ) -> None:
-        assert not shared(("me",)).within(other)
+        assert not shared(("me",)).within(different)
 
     def test_the_claim_of_a_member_that_its_own_set_names_takes_no_key(self) -> None:
         assignment = shared(("me", "one"), one=("me", "one"))

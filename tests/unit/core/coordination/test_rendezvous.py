@@ -36,18 +36,20 @@ def test_only_keys_of_the_new_member_move(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_an_owner_among_many_members_owns_the_key_among_fewer(size: int) -> None:
-    many, few = MemberSet(members(7)), MemberSet(members(size))
-    assert many.includes(few)
-    assert not few.includes(many)
-    own = {key for key in KEYS if many.owner(key) in few.names}
-    assert {key for key in own if few.owner(key) != many.owner(key)} == set()
+    large_set, small_set = MemberSet(members(7)), MemberSet(members(size))
+    assert large_set.includes(small_set)
+    assert not small_set.includes(large_set)
+    own = {key for key in KEYS if large_set.owner(key) in small_set.names}
+    assert {key for key in own if small_set.owner(key) != large_set.owner(key)} == set()
     assert len(own) > 0
 
 
 def test_the_order_of_members_does_not_matter() -> None:
-    one, two = MemberSet(members(5)), MemberSet(reversed([*members(5), *members(5)]))
-    assert one == two
-    assert [one.owner(key) for key in KEYS[:100]] == [two.owner(key) for key in KEYS[:100]]
+    ordered, reordered = MemberSet(members(5)), MemberSet(reversed([*members(5), *members(5)]))
+    assert ordered == reordered
+    assert [ordered.owner(key) for key in KEYS[:100]] == [
+        reordered.owner(key) for key in KEYS[:100]
+    ]
 
 
 def test_the_owner_is_the_same_in_every_process_and_release() -> None:

@@ -36,35 +36,35 @@ async def town() -> AsyncIterator[Town]:
 
 
 async def test_a_single_member_has_every_key(town: Town) -> None:
-    one = town.join("one")
-    await eventually(lambda: town.shared(one))
+    member = town.join("one")
+    await eventually(lambda: town.shared(member))
     await eventually(lambda: town.floor.workers().keys() == set(KEYS))
 
 
 async def test_a_joining_member_gets_its_keys_and_no_others_move(town: Town) -> None:
-    one, two = town.join("one", again_s=None), town.join("two", again_s=None)
-    await eventually(lambda: town.shared(one, two))
+    first_member, second_member = town.join("one", again_s=None), town.join("two", again_s=None)
+    await eventually(lambda: town.shared(first_member, second_member))
     await asyncio.sleep(TTL_S)
     before = {member.who: member.keys for member in town.members}
     visits_before = len(town.floor.visits)
-    three = town.join("three", again_s=None)
-    await eventually(lambda: town.shared(one, two, three))
+    third_member = town.join("three", again_s=None)
+    await eventually(lambda: town.shared(first_member, second_member, third_member))
     await asyncio.sleep(TTL_S)
-    moved = {key for keys in before.values() for key in keys & three.keys}
-    assert moved == three.keys
-    assert one.keys < before["one"]
-    assert two.keys < before["two"]
+    moved = {key for keys in before.values() for key in keys & third_member.keys}
+    assert moved == third_member.keys
+    assert first_member.keys < before["one"]
+    assert second_member.keys < before["two"]
     assert sorted(town.floor.visits[visits_before:]) == sorted(("three", key) for key in moved)
 
 
 async def test_a_leaving_member_releases_its_keys_at_once(town: Town) -> None:
-    one, two = town.join("one", again_s=None), town.join("two", again_s=None)
-    await eventually(lambda: town.shared(one, two))
+    first_member, second_member = town.join("one", again_s=None), town.join("two", again_s=None)
+    await eventually(lambda: town.shared(first_member, second_member))
     await asyncio.sleep(TTL_S)
-    released_keys, visits_before = two.keys, len(town.floor.visits)
+    released_keys, visits_before = second_member.keys, len(town.floor.visits)
     stopped_at = asyncio.get_running_loop().time()
-    await two.stop()
-    await eventually(lambda: town.shared(one))
+    await second_member.stop()
+    await eventually(lambda: town.shared(first_member))
     assert asyncio.get_running_loop().time() - stopped_at <= TTL_S / 10
     await asyncio.sleep(TTL_S)
     assert sorted(town.floor.visits[visits_before:]) == sorted(
@@ -76,21 +76,21 @@ async def test_a_leaving_member_releases_its_keys_at_once(town: Town) -> None:
 async def test_a_key_that_failed_permanently_is_synced_when_it_returns_from_another_member(
     town: Town,
 ) -> None:
-    one = town.join("one", again_s=None)
-    one.controller.failure = PermanentError("no such region")
+    first_member = town.join("one", again_s=None)
+    first_member.controller.failure = PermanentError("no such region")
     await eventually(lambda: town.floor.workers().keys() == set(KEYS))
-    two = town.join("two", again_s=None)
-    await eventually(lambda: town.shared(one, two))
-    returning, visits_before = two.keys, len(town.floor.visits)
-    await two.stop()
+    second_member = town.join("two", again_s=None)
+    await eventually(lambda: town.shared(first_member, second_member))
+    returning, visits_before = second_member.keys, len(town.floor.visits)
+    await second_member.stop()
     await asyncio.sleep(TTL_S)
     assert town.floor.workers(visits_before).keys() >= returning
 
 
 async def test_a_stopped_member_marks_its_record_as_left(town: Town) -> None:
-    one = town.join("one")
-    await eventually(lambda: town.shared(one))
-    await one.stop()
+    member = town.join("one")
+    await eventually(lambda: town.shared(member))
+    await member.stop()
     assert [record.left for record in await town.records()] == [True]
 
 
@@ -98,67 +98,76 @@ async def test_a_stopped_member_marks_its_record_as_left(town: Town) -> None:
 async def test_keys_of_a_dead_member_are_reassigned_within_its_time_to_live(
     town: Town, after_s: float
 ) -> None:
-    one, two, three = (town.join(name) for name in ("one", "two", "three"))
-    await eventually(lambda: town.shared(one, two, three))
+    first_member, second_member, third_member = (
+        town.join(name) for name in ("one", "two", "three")
+    )
+    await eventually(lambda: town.shared(first_member, second_member, third_member))
     await asyncio.sleep(2 * TTL_S + after_s)
-    await two.kill()
+    await second_member.kill()
     died = asyncio.get_running_loop().time()
-    await eventually(lambda: town.shared(one, three))
+    await eventually(lambda: town.shared(first_member, third_member))
     assert asyncio.get_running_loop().time() - died <= TTL_S
 
 
 async def test_keys_of_a_member_whose_process_has_ended_are_reassigned_at_once(
     town: Town,
 ) -> None:
-    one, two, three = (town.join(name) for name in ("one", "two", "three"))
-    await eventually(lambda: town.shared(one, two, three))
-    await two.kill()
+    first_member, second_member, third_member = (
+        town.join(name) for name in ("one", "two", "three")
+    )
+    await eventually(lambda: town.shared(first_member, second_member, third_member))
+    await second_member.kill()
     died = asyncio.get_running_loop().time()
-    await asyncio.gather(*(member.shard.withdraw(_identities(two)[0]) for member in (one, three)))
-    await eventually(lambda: town.shared(one, three))
+    await asyncio.gather(
+        *(
+            member.shard.withdraw(_identities(second_member)[0])
+            for member in (first_member, third_member)
+        )
+    )
+    await eventually(lambda: town.shared(first_member, third_member))
     assert asyncio.get_running_loop().time() - died <= 0.05 * TTL_S
 
 
 async def test_a_withdrawal_is_repeated_until_the_store_is_reached(town: Town) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
-    await two.kill()
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
+    await second_member.kill()
     died = asyncio.get_running_loop().time()
-    one.way.cut = True
-    withdrawal = asyncio.create_task(one.shard.withdraw(_identities(two)[0]))
+    first_member.way.cut = True
+    withdrawal = asyncio.create_task(first_member.shard.withdraw(_identities(second_member)[0]))
     await asyncio.sleep(0.2 * TTL_S)
-    one.way.cut = False
+    first_member.way.cut = False
     await withdrawal
-    await eventually(lambda: town.shared(one))
+    await eventually(lambda: town.shared(first_member))
     assert asyncio.get_running_loop().time() - died <= 0.4 * TTL_S
 
 
 async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
-    two.way.cut = True
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
+    second_member.way.cut = True
     await asyncio.sleep(TTL_S)
-    assert town.shared(one)
-    assert two.keys == set()
+    assert town.shared(first_member)
+    assert second_member.keys == set()
     assert (
         "stopped sharing keys reason='the member record could not be renewed in time'"
         in caplog.text
     )
     assert "record out of reach record='member record' error='the connection is cut'" in caplog.text
-    two.way.cut = False
-    await eventually(lambda: town.shared(one, two))
+    second_member.way.cut = False
+    await eventually(lambda: town.shared(first_member, second_member))
 
 
 async def test_the_state_names_the_error_until_a_member_has_joined(town: Town) -> None:
-    one = town.join("one")
-    one.way.cut = True
+    member = town.join("one")
+    member.way.cut = True
     await asyncio.sleep(TTL_S)
-    states = [one.shard.state()]
-    one.way.cut = False
-    await eventually(lambda: town.shared(one))
-    states.append(one.shard.state())
+    states = [member.shard.state()]
+    member.way.cut = False
+    await eventually(lambda: town.shared(member))
+    states.append(member.shard.state())
     assert [(state.known, state.trouble) for state in states] == [
         (False, "the connection is cut"),
         (True, ""),
@@ -166,13 +175,13 @@ async def test_the_state_names_the_error_until_a_member_has_joined(town: Town) -
 
 
 async def test_the_state_names_the_error_of_a_renewal_until_one_succeeds(town: Town) -> None:
-    one = town.join("one", again_s=None)
-    await eventually(lambda: town.shared(one))
+    member = town.join("one", again_s=None)
+    await eventually(lambda: town.shared(member))
     states = []
     for cut in (True, False):
-        one.way.cut = cut
+        member.way.cut = cut
         await asyncio.sleep(0.3 * TTL_S)
-        states.append(one.shard.state())
+        states.append(member.shard.state())
     assert [(state.works, state.known, state.trouble) for state in states] == [
         (True, False, "the connection is cut"),
         (True, True, ""),
@@ -180,31 +189,36 @@ async def test_the_state_names_the_error_of_a_renewal_until_one_succeeds(town: T
 
 
 async def test_a_short_disconnection_has_no_effect(town: Town) -> None:
-    one, two = town.join("one", again_s=None), town.join("two", again_s=None)
-    await eventually(lambda: town.shared(one, two))
+    first_member, second_member = town.join("one", again_s=None), town.join("two", again_s=None)
+    await eventually(lambda: town.shared(first_member, second_member))
     await asyncio.sleep(TTL_S)
     visits_before = len(town.floor.visits)
-    two.way.cut = True
+    second_member.way.cut = True
     await asyncio.sleep(0.3 * TTL_S)
-    two.way.cut = False
+    second_member.way.cut = False
     await asyncio.sleep(2 * TTL_S)
     assert town.floor.visits[visits_before:] == []
-    assert town.shared(one, two)
+    assert town.shared(first_member, second_member)
 
 
 async def test_a_member_without_a_watch_keeps_its_keys_and_takes_no_others(town: Town) -> None:
-    one, two, three = (town.join(name) for name in ("one", "two", "three"))
-    await eventually(lambda: town.shared(one, two, three))
-    keys_before = one.keys
-    one.way.deaf = True
-    await two.kill()
+    first_member, second_member, third_member = (
+        town.join(name) for name in ("one", "two", "three")
+    )
+    await eventually(lambda: town.shared(first_member, second_member, third_member))
+    keys_before = first_member.keys
+    first_member.way.deaf = True
+    await second_member.kill()
     await asyncio.sleep(3 * TTL_S)
-    assert one.keys == keys_before
-    assert three.keys == set(KEYS) - keys_before - {
-        key for key in KEYS if MemberSet(_identities(one, three)).owner(key) == _identities(one)[0]
+    assert first_member.keys == keys_before
+    assert third_member.keys == set(KEYS) - keys_before - {
+        key
+        for key in KEYS
+        if MemberSet(_identities(first_member, third_member)).owner(key)
+        == _identities(first_member)[0]
     }
-    one.way.deaf = False
-    await eventually(lambda: town.shared(one, three))
+    first_member.way.deaf = False
+    await eventually(lambda: town.shared(first_member, third_member))
 
 
 def _identities(*members: object) -> list[str]:
@@ -214,8 +228,8 @@ def _identities(*members: object) -> list[str]:
 async def test_a_suspended_process_continues_no_sync(
     town: Town,
 ) -> None:
-    one = town.join("one", pause_s=2.0)
-    await eventually(lambda: town.shared(one))
+    member = town.join("one", pause_s=2.0)
+    await eventually(lambda: town.shared(member))
     await eventually(lambda: len(town.floor.at) == Items.workers)
     visits_before = len(town.floor.visits)
     loop = asyncio.get_running_loop()
@@ -224,17 +238,17 @@ async def test_a_suspended_process_continues_no_sync(
     for _ in range(20):
         await asyncio.sleep(0)
     assert town.floor.visits[visits_before:] == []
-    await eventually(lambda: town.shared(one))
+    await eventually(lambda: town.shared(member))
 
 
 async def test_members_keep_their_keys_if_no_reply_to_a_write_arrives(town: Town) -> None:
-    one, two = town.join("one", again_s=None), town.join("two", again_s=None)
-    await eventually(lambda: town.shared(one, two))
+    first_member, second_member = town.join("one", again_s=None), town.join("two", again_s=None)
+    await eventually(lambda: town.shared(first_member, second_member))
     await asyncio.sleep(TTL_S)
     visits_before = len(town.floor.visits)
-    one.way.unanswered = two.way.unanswered = True
+    first_member.way.unanswered = second_member.way.unanswered = True
     await asyncio.sleep(5 * TTL_S)
-    assert town.shared(one, two)
+    assert town.shared(first_member, second_member)
     assert town.floor.visits[visits_before:] == []
 
 
@@ -254,8 +268,10 @@ class SlowStores(MemoryStores):
 async def test_processes_that_start_slowly_together_sync_only_their_own_keys() -> None:
     town = Town(SlowStores(1.5 * TTL_S, 3.5 * TTL_S))
     await town.put(*KEYS)
-    one, two = (town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two"))
-    await eventually(lambda: town.shared(one, two))
+    first_member, second_member = (
+        town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two")
+    )
+    await eventually(lambda: town.shared(first_member, second_member))
     await asyncio.sleep(TTL_S)
     assert sorted(key for _, key in town.floor.visits) == sorted(KEYS)
     await town.close()
@@ -264,11 +280,13 @@ async def test_processes_that_start_slowly_together_sync_only_their_own_keys() -
 async def test_a_process_does_not_wait_for_one_that_has_ended() -> None:
     town = Town(SlowStores(3 * TTL_S, 0.0))
     await town.put(*KEYS)
-    one, two = (town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two"))
-    await two.kill()
+    first_member, second_member = (
+        town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two")
+    )
+    await second_member.kill()
     await asyncio.sleep(2 * TTL_S)
-    await one.shard.withdraw("two")
-    await eventually(lambda: town.shared(one))
+    await first_member.shard.withdraw("two")
+    await eventually(lambda: town.shared(first_member))
     assert asyncio.get_running_loop().time() < 3.5 * TTL_S
     await town.close()
 
@@ -276,11 +294,13 @@ async def test_a_process_does_not_wait_for_one_that_has_ended() -> None:
 async def test_a_process_that_has_ended_does_not_end_the_wait_for_others() -> None:
     town, names = Town(SlowStores(0.0, 0.0, 0.8 * TTL_S)), ("one", "two", "three")
     await town.put(*KEYS)
-    one, two, three = (town.join(name, again_s=None, peers=names) for name in names)
+    first_member, second_member, third_member = (
+        town.join(name, again_s=None, peers=names) for name in names
+    )
     await asyncio.sleep(1)
-    await two.kill()
-    await one.shard.withdraw("two")
-    await eventually(lambda: town.shared(one, three))
+    await second_member.kill()
+    await first_member.shard.withdraw("two")
+    await eventually(lambda: town.shared(first_member, third_member))
     await asyncio.sleep(TTL_S)
     assert sorted(key for _, key in town.floor.visits) == sorted(KEYS)
     await town.close()
@@ -326,67 +346,69 @@ async def test_a_member_that_slept_before_its_first_work_joins_again(town: Town)
 async def test_a_member_that_lost_its_record_releases_its_keys_and_joins_again(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
     for record in list(town.leases.keys()):
         await town.leases.delete(record)
     await eventually(lambda: "was changed by another process" in caplog.text)
-    await eventually(lambda: town.shared(one, two))
+    await eventually(lambda: town.shared(first_member, second_member))
 
 
 async def test_keys_of_a_lost_record_are_reassigned_only_after_a_silence(
     town: Town,
 ) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
-    keys_before = two.keys
-    two.way.cut = True
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
+    keys_before = second_member.keys
+    second_member.way.cut = True
     lost = asyncio.get_running_loop().time()
     town.leases.recreate()
-    await eventually(lambda: two.keys == set())
+    await eventually(lambda: second_member.keys == set())
     assert asyncio.get_running_loop().time() - lost <= TTL_S / 2 + 0.1
-    await eventually(lambda: one.keys >= keys_before)
+    await eventually(lambda: first_member.keys >= keys_before)
     assert asyncio.get_running_loop().time() - lost >= 0.7 * TTL_S
-    two.way.cut = False
-    await eventually(lambda: town.shared(one, two))
+    second_member.way.cut = False
+    await eventually(lambda: town.shared(first_member, second_member))
 
 
 async def test_all_members_join_a_recreated_bucket_again(town: Town) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
     town.leases.recreate()
     await asyncio.sleep(TTL_S)
-    await eventually(lambda: town.shared(one, two))
+    await eventually(lambda: town.shared(first_member, second_member))
 
 
 async def test_a_key_whose_sync_does_not_end_is_kept_and_logged(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = town.join("one", pause_s=5 * TTL_S)
+    first_member = town.join("one", pause_s=5 * TTL_S)
     await eventually(lambda: len(town.floor.at) == Items.workers)
     held = set(town.floor.at)
-    two = town.join("two")
+    second_member = town.join("two")
     await asyncio.sleep(2 * TTL_S)
-    assert not two.keys & held
+    assert not second_member.keys & held
     assert set(town.floor.at) == held
     assert "are still worked on keys='k" in caplog.text
-    three = town.join("three")  # during the drain: the next member set includes both
-    await eventually(lambda: town.shared(one, two, three), within_s=20 * TTL_S)
+    third_member = town.join("three")  # during the drain: the next member set includes both
+    await eventually(
+        lambda: town.shared(first_member, second_member, third_member), within_s=20 * TTL_S
+    )
 
 
 async def test_before_a_write_is_acknowledged_only_keys_of_both_member_sets_are_synced(
     town: Town,
 ) -> None:
-    one = town.join("one")
-    await eventually(lambda: town.shared(one))
-    one.way.unanswered = one.way.deaf = True
-    two = town.join("two")
+    first_member = town.join("one")
+    await eventually(lambda: town.shared(first_member))
+    first_member.way.unanswered = first_member.way.deaf = True
+    second_member = town.join("two")
     await asyncio.sleep(0.4 * TTL_S)
-    assert two.keys == set()  # no write of the first member is acknowledged
-    one.way.deaf = False  # it sees its own write
-    await eventually(lambda: two.keys)
-    one.way.unanswered = False
-    await eventually(lambda: town.shared(one, two))
+    assert second_member.keys == set()  # no write of the first member is acknowledged
+    first_member.way.deaf = False  # it sees its own write
+    await eventually(lambda: second_member.keys)
+    first_member.way.unanswered = False
+    await eventually(lambda: town.shared(first_member, second_member))
 
 
 async def test_keys_put_while_members_join_are_synced_by_one_member(town: Town) -> None:
@@ -403,8 +425,8 @@ async def test_sharding_stops_while_a_leader_is_elected_and_logs_the_reason(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = asyncio.get_running_loop().time
-    one = town.join("one")
-    await eventually(lambda: town.shared(one))
+    member = town.join("one")
+    await eventually(lambda: town.shared(member))
     make = elections(town.leases, ttl_s=TTL_S, clock=clock)
     leader = Operator(
         [Items("leader", town.floor, pause_s=1e6, again_s=None)], nats=MemoryStores(), election=make
@@ -412,22 +434,22 @@ async def test_sharding_stops_while_a_leader_is_elected_and_logs_the_reason(
     task = asyncio.create_task(leader.run())
     await eventually(lambda: "this process shares no keys error=" in caplog.text)
     assert "leads it: run all its processes with --shard, or none" in caplog.text
-    await eventually(lambda: not one.shard.state().works)
+    await eventually(lambda: not member.shard.state().works)
     await asyncio.sleep(2 * TTL_S)
     assert caplog.text.count("this process shares no keys error=") == 1
     election = leader.participations["items"]
     assert isinstance(election, Election)
-    assert one.shard.state().trouble.startswith(f"{election.state().identity} leads it: ")
+    assert member.shard.state().trouble.startswith(f"{election.state().identity} leads it: ")
     leader.stop()
     await task
-    await eventually(lambda: town.shared(one))
+    await eventually(lambda: town.shared(member))
 
 
 async def test_no_process_leads_while_keys_are_shared_and_the_reason_is_logged_once(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = town.join("one")
-    await eventually(lambda: town.shared(one))
+    member = town.join("one")
+    await eventually(lambda: town.shared(member))
 
     async def sharing(_name: str) -> list[str]:
         return [
@@ -448,67 +470,72 @@ async def test_no_process_leads_while_keys_are_shared_and_the_reason_is_logged_o
     assert (state.leads, state.known) == (False, True)
     assert caplog.text.count("this process does not lead error='items.shards.") == 1
     assert "shares its keys: run all its processes with --leader-elect, or none" in caplog.text
-    assert town.shared(one)
-    await one.stop()
+    assert town.shared(member)
+    await member.stop()
     await eventually(lambda: election.state().leads)
     leader.stop()
     await task
 
 
 async def test_the_state_of_a_member_names_the_owner_of_a_key(town: Town) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
-    state = one.shard.state()
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
+    state = first_member.shard.state()
     assert (state.name, state.works, state.moving, state.known) == ("items", True, False, True)
-    assert set(state.members) == set(_identities(one, two))
+    assert set(state.members) == set(_identities(first_member, second_member))
     for key in KEYS:
-        owner = one if key in one.keys else two
-        assert one.shard.whose(key) == two.shard.whose(key) == _identities(owner)[0]
+        owner = first_member if key in first_member.keys else second_member
+        assert (
+            first_member.shard.whose(key) == second_member.shard.whose(key) == _identities(owner)[0]
+        )
 
 
 @pytest.mark.parametrize("purge", [False, True])
 async def test_keys_of_a_record_deleted_by_hand_stay_with_its_member_until_it_expires(
     town: Town, caplog: pytest.LogCaptureFixture, *, purge: bool
 ) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
-    keys_before = two.keys
-    two.way.cut = two.way.deaf = True
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
+    keys_before = second_member.keys
+    second_member.way.cut = second_member.way.deaf = True
     deleted = asyncio.get_running_loop().time()
-    await town.leases.delete(key_of(two), purge=purge)
-    await eventually(lambda: one.keys >= keys_before)
+    await town.leases.delete(key_of(second_member), purge=purge)
+    await eventually(lambda: first_member.keys >= keys_before)
     assert asyncio.get_running_loop().time() - deleted >= 0.85 * TTL_S
     assert caplog.text.count("member records were deleted or are invalid") == 1
-    two.way.cut = two.way.deaf = False
-    await eventually(lambda: town.shared(one, two))
+    second_member.way.cut = second_member.way.deaf = False
+    await eventually(lambda: town.shared(first_member, second_member))
 
 
 @pytest.mark.parametrize("value", [b"?", b"{}", b'{"holder": "x", "since": "", "ttlS": 0}'])
 async def test_an_overwritten_record_counts_as_a_member_until_it_expires(
     town: Town, value: bytes
 ) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
-    keys_before, revision = two.keys, (await town.leases.get(key_of(two))).revision
-    two.way.cut = two.way.deaf = True
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
+    keys_before, revision = (
+        second_member.keys,
+        (await town.leases.get(key_of(second_member))).revision,
+    )
+    second_member.way.cut = second_member.way.deaf = True
     written = asyncio.get_running_loop().time()
-    await town.leases.update(key_of(two), value, revision=revision)
-    await eventually(lambda: one.keys >= keys_before)
+    await town.leases.update(key_of(second_member), value, revision=revision)
+    await eventually(lambda: first_member.keys >= keys_before)
     assert asyncio.get_running_loop().time() - written >= 0.85 * TTL_S
-    two.way.cut = two.way.deaf = False
-    await eventually(lambda: town.shared(one, two))
+    second_member.way.cut = second_member.way.deaf = False
+    await eventually(lambda: town.shared(first_member, second_member))
 
 
 async def test_a_member_that_joins_after_a_record_was_deleted_waits(
     town: Town,
 ) -> None:
-    one = town.join("one")
-    await eventually(lambda: town.shared(one))
-    one.way.cut = one.way.deaf = True
-    await town.leases.delete(key_of(one))
+    first_member = town.join("one")
+    await eventually(lambda: town.shared(first_member))
+    first_member.way.cut = first_member.way.deaf = True
+    await town.leases.delete(key_of(first_member))
     joined = asyncio.get_running_loop().time()
-    two = town.join("two")
-    await eventually(lambda: town.shared(two))
+    second_member = town.join("two")
+    await eventually(lambda: town.shared(second_member))
     assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
 
 
@@ -516,14 +543,14 @@ async def test_a_member_that_joins_a_recreated_bucket_waits_if_others_may_work(
     town: Town,
 ) -> None:
     vacancy = FirstCallerVacant()
-    one = town.join("one", vacant=vacancy.of)
-    await eventually(lambda: town.shared(one))
+    first_member = town.join("one", vacant=vacancy.of)
+    await eventually(lambda: town.shared(first_member))
     assert asyncio.get_running_loop().time() < TTL_S / 2  # the first process does not wait
-    one.way.cut = one.way.deaf = True
+    first_member.way.cut = first_member.way.deaf = True
     town.leases.recreate()
     joined = asyncio.get_running_loop().time()
-    two = town.join("two", vacant=vacancy.of)
-    await eventually(lambda: town.shared(two))
+    second_member = town.join("two", vacant=vacancy.of)
+    await eventually(lambda: town.shared(second_member))
     assert asyncio.get_running_loop().time() - joined >= 0.85 * TTL_S
 
 
@@ -531,26 +558,26 @@ async def test_a_member_that_joins_a_recreated_bucket_waits_for_members_that_no_
     town: Town,
 ) -> None:
     vacancy = FirstCallerVacant()
-    one, two = (town.join(name, vacant=vacancy.of) for name in ("one", "two"))
-    await eventually(lambda: town.shared(one, two))
-    one.way.cut = one.way.deaf = True
+    first_member, second_member = (town.join(name, vacant=vacancy.of) for name in ("one", "two"))
+    await eventually(lambda: town.shared(first_member, second_member))
+    first_member.way.cut = first_member.way.deaf = True
     town.leases.recreate()
     lost = asyncio.get_running_loop().time()
     await eventually(town.leases.keys)  # the second member has joined again
-    three = town.join("three", vacant=vacancy.of)
-    await eventually(lambda: town.shared(two, three))
+    third_member = town.join("three", vacant=vacancy.of)
+    await eventually(lambda: town.shared(second_member, third_member))
     assert asyncio.get_running_loop().time() - lost >= 0.7 * TTL_S
 
 
 async def test_a_member_that_joins_a_group_of_proven_members_does_not_wait(town: Town) -> None:
     vacancy = FirstCallerVacant()
-    one = town.join("one", vacant=vacancy.of)
-    await eventually(lambda: town.shared(one))
+    first_member = town.join("one", vacant=vacancy.of)
+    await eventually(lambda: town.shared(first_member))
     joined = asyncio.get_running_loop().time()
-    two = town.join("two", vacant=vacancy.of)
-    await eventually(lambda: town.shared(one, two))
-    three = town.join("three", vacant=vacancy.of)
-    await eventually(lambda: town.shared(one, two, three))
+    second_member = town.join("two", vacant=vacancy.of)
+    await eventually(lambda: town.shared(first_member, second_member))
+    third_member = town.join("three", vacant=vacancy.of)
+    await eventually(lambda: town.shared(first_member, second_member, third_member))
     assert asyncio.get_running_loop().time() - joined <= 0.2 * TTL_S
 
 
@@ -558,15 +585,15 @@ async def test_members_that_lost_the_connection_together_join_again_without_a_wa
     town: Town,
 ) -> None:
     vacancy = FirstCallerVacant()
-    one, two = (town.join(name, vacant=vacancy.of) for name in ("one", "two"))
-    await eventually(lambda: town.shared(one, two))
-    one.way.cut = two.way.cut = True
+    first_member, second_member = (town.join(name, vacant=vacancy.of) for name in ("one", "two"))
+    await eventually(lambda: town.shared(first_member, second_member))
+    first_member.way.cut = second_member.way.cut = True
     await asyncio.sleep(0.6 * TTL_S)
-    assert not one.shard.state().works
-    assert not two.shard.state().works
-    one.way.cut = two.way.cut = False
+    assert not first_member.shard.state().works
+    assert not second_member.shard.state().works
+    first_member.way.cut = second_member.way.cut = False
     restored = asyncio.get_running_loop().time()
-    await eventually(lambda: town.shared(one, two))
+    await eventually(lambda: town.shared(first_member, second_member))
     assert asyncio.get_running_loop().time() - restored <= 0.3 * TTL_S
 
 
@@ -599,13 +626,13 @@ async def test_members_of_another_controller_share_no_keys_with_ours(town: Town)
         ttl_s=TTL_S,
         clock=asyncio.get_running_loop().time,
     )
-    others = Others("stranger", town.floor, pause_s=1.0, again_s=None)
-    other_operator = Operator([others], nats=town.stores, shard=make)
+    other_controller = Others("stranger", town.floor, pause_s=1.0, again_s=None)
+    other_operator = Operator([other_controller], nats=town.stores, shard=make)
     task = asyncio.create_task(other_operator.run())
-    one = town.join("one")
-    await eventually(lambda: town.shared(one) and other_operator.shards["others"].state().works)
+    member = town.join("one")
+    await eventually(lambda: town.shared(member) and other_operator.shards["others"].state().works)
     await asyncio.sleep(2 * TTL_S)
-    states = [one.shard.state(), other_operator.shards["others"].state()]
+    states = [member.shard.state(), other_operator.shards["others"].state()]
     assert [len(state.members) for state in states] == [1, 1]
     other_operator.stop()
     await task
@@ -621,8 +648,8 @@ class OtherItems(Items):
 async def test_members_of_another_application_do_not_share_keys_with_ours(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
     other_operator = Operator(
         [OtherItems("stranger", town.floor, pause_s=1.0, again_s=None)],
         nats=town.stores,
@@ -635,15 +662,15 @@ async def test_members_of_another_application_do_not_share_keys_with_ours(
     )
     task = asyncio.create_task(other_operator.run())
     await asyncio.sleep(5 * TTL_S)
-    assert town.shared(one, two)
+    assert town.shared(first_member, second_member)
     state = other_operator.shards["items"].state()
     assert not state.works
     assert "runs another controller that is named items too: it works on Item.items" in (
         state.trouble
     )
     assert caplog.text.count("this process shares no keys error=") == 1
-    await one.stop()
-    await two.stop()
+    await first_member.stop()
+    await second_member.stop()
     await eventually(lambda: other_operator.shards["items"].state().works, within_s=100)
     other_operator.stop()
     await task

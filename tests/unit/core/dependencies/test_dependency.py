@@ -23,7 +23,7 @@ def labelled(tier: str) -> Stored:
 
 
 @pytest.mark.parametrize(
-    ("left", "right"),
+    ("first", "second"),
     [
         (one(THINGS, "a"), one(kv(Thing, bucket="things"), "a")),
         (those(THINGS, GOLD), those(THINGS, Selector.parse("tier in (gold)"))),
@@ -32,9 +32,9 @@ def labelled(tier: str) -> Stored:
     ],
     ids=str,
 )
-def test_equivalent_dependencies_are_equal(left: Dependency[Any], right: Dependency[Any]) -> None:
-    assert left == right
-    assert len({left, right}) == 1
+def test_equivalent_dependencies_are_equal(first: Dependency[Any], second: Dependency[Any]) -> None:
+    assert first == second
+    assert len({first, second}) == 1
 
 
 def test_different_dependencies_are_not_equal() -> None:
@@ -57,7 +57,7 @@ def test_different_dependencies_are_not_equal() -> None:
         those(kube("v1", "Secret", namespace="x"), GOLD),
     ]
     assert len(set(different)) == len(different)
-    assert all(left != right for left, right in combinations((*different, "a"), 2))
+    assert all(first != second for first, second in combinations((*different, "a"), 2))
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,8 @@ async def test_two_resources_of_a_kind_have_different_names() -> None:
     await stores.store(SITES).create("a", BAD)
     with keep_recordings("own", everything=True) as history:
         first, second = Resource(SITES, stores), Resource(SITES, stores)
-        async with first, second, first.events() as one, second.events() as another:
-            for events in (one, another):
+        async with first, second, first.events() as first_events, second.events() as second_events:
+            for events in (first_events, second_events):
                 async with await anext(events):
                     pass
             assert sorted(history.informers) == ["Site.sites", "Site.sites 2"]

@@ -95,7 +95,7 @@ async def test_ten_thousand_edits_beside_a_migration_are_all_kept(store: MemoryS
     for key in keys:
         await store.create(key, old("nginx", edits=0))
     chosen = random.Random(1)
-    made = dict.fromkeys(keys, 0)
+    edits = dict.fromkeys(keys, 0)
 
     async def edit() -> None:
         for _ in range(1000):
@@ -107,7 +107,7 @@ async def test_ten_thousand_edits_beside_a_migration_are_all_kept(store: MemoryS
                 return documents.render({**document, "edits": int(str(document["edits"])) + 1})
 
             await rewrite(store, key, change, seen=await store.get(key))
-            made[key] += 1
+            edits[key] += 1
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as editors:
@@ -115,10 +115,10 @@ async def test_ten_thousand_edits_beside_a_migration_are_all_kept(store: MemoryS
             editors.create_task(edit())
         await asyncio.sleep(0)
         steps = await run(store)
-    assert sum(made.values()) == 10_000
+    assert sum(edits.values()) == 10_000
     assert {step.result for step in steps.values()} <= {Migrated.DONE, Migrated.UNCHANGED}
     stored = {key: documents.parse((await store.get(key)).value) for key in keys}
-    assert {key: document["edits"] for key, document in stored.items()} == made
+    assert {key: document["edits"] for key, document in stored.items()} == edits
     assert all(document["spec"] == {"images": ["nginx"]} for document in stored.values())
 
 

@@ -50,7 +50,7 @@ class Stage:
             THINGS,
             indexes={
                 OWNER_INDEX: NAMES.index(THINGS, OWNER_KIND),
-                "group": lambda thing: thing.spec.groups,
+                "group": lambda stored_thing: stored_thing.spec.groups,
             },
         )
 

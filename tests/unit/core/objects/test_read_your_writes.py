@@ -112,8 +112,11 @@ class TestReads:
                 return barrier.read(informer, "x")
 
         async with asyncio.TaskGroup() as group:
-            one, two = (group.create_task(sync(key)) for key in ("a", "b"))
-        assert (one.result(), two.result()) == (stored("x", 1, "a"), stored("x", 1, "b"))
+            first_sync, second_sync = (group.create_task(sync(key)) for key in ("a", "b"))
+        assert (first_sync.result(), second_sync.result()) == (
+            stored("x", 1, "a"),
+            stored("x", 1, "b"),
+        )
 
     async def test_a_task_started_by_a_sync_reads_and_writes_for_its_key(
         self, barrier: Barrier, informer: Informer[Thing]
@@ -155,10 +158,10 @@ class TestReads:
     async def test_stores_are_tracked_separately(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
-        other = Informer(store, THINGS)
+        other_informer = Informer(store, THINGS)
         with Sync("a"):
             wrote(barrier, informer, stored("x", 1, "mine"))
-            assert barrier.read(other, "x") is None
+            assert barrier.read(other_informer, "x") is None
 
     async def test_keys_include_the_created_and_lack_the_deleted_objects(
         self, barrier: Barrier, informer: Informer[Thing]
@@ -174,12 +177,12 @@ class TestReads:
     async def test_written_keys_are_those_of_one_store(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
-        other = Informer(store, THINGS)
+        other_informer = Informer(store, THINGS)
         with Sync("a"):
             wrote(barrier, informer, stored("x", 1))
-            wrote(barrier, other, stored("y", 1))
+            wrote(barrier, other_informer, stored("y", 1))
             assert barrier.written_keys(informer) == {"x"}
-            assert barrier.written_keys(other) == {"y"}
+            assert barrier.written_keys(other_informer) == {"y"}
 
     async def test_written_keys_are_those_of_the_sync(
         self, barrier: Barrier, informer: Informer[Thing]
@@ -236,16 +239,16 @@ class TestWait:
     async def test_wait_covers_every_store(
         self, barrier: Barrier, informer: Informer[Thing], store: MemoryStore
     ) -> None:
-        other = Informer(store, THINGS)
-        show(other, Listing("1"), Listed(0))
+        other_informer = Informer(store, THINGS)
+        show(other_informer, Listing("1"), Listed(0))
         with Sync("a"):
             wrote(barrier, informer, stored("x", 1))
-            wrote(barrier, other, stored("x", 1))
+            wrote(barrier, other_informer, stored("x", 1))
         waiting = asyncio.create_task(barrier.wait("a"))
         show(informer, applied("x", 1))
         await asyncio.sleep(1)
         assert not waiting.done()
-        show(other, applied("x", 1))
+        show(other_informer, applied("x", 1))
         await waiting
 
     async def test_other_keys_do_not_wait(
@@ -462,7 +465,9 @@ class TestNotes:
         ]
 
     async def test_a_query_of_an_index_is_noted(self, barrier: Barrier, store: MemoryStore) -> None:
-        informer = Informer(store, THINGS, indexes={"text": lambda one: [one.spec.text]})
+        informer = Informer(
+            store, THINGS, indexes={"text": lambda stored_thing: [stored_thing.spec.text]}
+        )
         show(informer, Listing("1"), applied("x", 1, "hi"), Listed(1))
         barrier.notes = True
         tape: list[object] = []

@@ -363,8 +363,8 @@ class TestADeathOfAProcess:
         with held_file("apps.0", 1, "mine") as held:
             assert held is not None
             held.slot(0).hold("shop")
-            left = (directory / "apps.0.mine.held").read_bytes()  # as a dead process leaves it
-        (directory / "apps.0.7-a.held").write_bytes(left)
+            leftover = (directory / "apps.0.mine.held").read_bytes()  # as a dead process leaves it
+        (directory / "apps.0.7-a.held").write_bytes(leftover)
         await bench.pausing.note_deaths(bench.apps)
         assert self.counts(bench) == {"shop": 1}
 

@@ -30,11 +30,11 @@ class TestDeaths:
         assert one_more(deaths(7), "two", "p1").count == 1
 
     def test_only_the_last_processes_are_named(self) -> None:
-        found = None
+        deaths = None
         for number in range(DEATHS_MAX + 1):
-            found = one_more(found, "one", f"p{number}")
-        assert found is not None
-        assert found.processes == tuple(f"p{number}" for number in range(1, DEATHS_MAX + 1))
+            deaths = one_more(deaths, "one", f"p{number}")
+        assert deaths is not None
+        assert deaths.processes == tuple(f"p{number}" for number in range(1, DEATHS_MAX + 1))
 
     @pytest.mark.parametrize(
         ("count", "text"), [(1, "1 process died during"), (2, "2 processes died during")]

@@ -837,7 +837,7 @@ class TestGet:
     async def test_cancelled_workers_leave_no_memory(self, queue: Workqueue[str]) -> None:
         def futures() -> int:
             gc.collect()
-            return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
+            return sum(isinstance(obj, asyncio.Future) for obj in gc.get_objects())
 
         before = futures()
         for _ in range(100):
@@ -1177,9 +1177,9 @@ class TestPace:
             queue.done(await queue.get())
         waiting = asyncio.create_task(queue.get())
         await asyncio.sleep(0.1)
-        other = asyncio.create_task(queue.get())
+        waiting_get = asyncio.create_task(queue.get())
         waiting.cancel()
-        assert await other == "d"
+        assert await waiting_get == "d"
         assert asyncio.get_running_loop().time() <= 1.0
 
     async def test_a_shutdown_does_not_wait_for_the_pace(self) -> None:

@@ -22,14 +22,16 @@ from natsctl.testing import running
 VALUE = 10_000  # bytes of a recorded object
 
 
-def sync(key: str = "a", *, value: int = VALUE, controller: str = "shops", at: int = 0) -> KeptSync:
+def sync(
+    key: str = "a", *, value: int = VALUE, controller: str = "shops", second: int = 0
+) -> KeptSync:
     """Return a failed sync that has read one object, and written one."""
     stored = Stored(key, 1, b"x" * value)
     return KeptSync(
         controller=controller,
         key=key,
         operation="put",
-        started=datetime(2026, 1, 1, second=at, tzinfo=UTC),
+        started=datetime(2026, 1, 1, second=second, tzinfo=UTC),
         duration_s=0.1,
         stored=stored,
         error=RecordedError("ValueError", "broken"),
@@ -40,7 +42,7 @@ def sync(key: str = "a", *, value: int = VALUE, controller: str = "shops", at: i
 def test_the_last_failed_sync_of_a_key_is_kept() -> None:
     recordings = Recordings()
     for second in range(3):
-        recordings.keep(sync(at=second))
+        recordings.keep(sync(second=second))
     assert [kept.started.second for kept in recordings.of("shops", "a")] == [2]
 
 
@@ -48,7 +50,7 @@ def test_the_last_syncs_of_a_recorded_key_are_kept() -> None:
     recordings = Recordings()
     recordings.select("shops", ["a"])
     for second in range(SYNCS_MAX + 3):
-        recordings.keep(sync(at=second))
+        recordings.keep(sync(second=second))
     kept = [kept.started.second for kept in recordings.of("shops", "a")]
     assert kept == list(range(3, SYNCS_MAX + 3))
 
@@ -56,9 +58,9 @@ def test_the_last_syncs_of_a_recorded_key_are_kept() -> None:
 def test_a_key_that_is_recorded_no_more_keeps_one_sync() -> None:
     recordings = Recordings()
     recordings.select("shops", ["a", "b"])
-    recordings.keep(sync(at=1))
+    recordings.keep(sync(second=1))
     recordings.deselect("shops", ["a"])
-    recordings.keep(sync(at=2))
+    recordings.keep(sync(second=2))
     assert [kept.started.second for kept in recordings.of("shops", "a")] == [2]
     assert recordings.selected("shops") == ["b"]
 

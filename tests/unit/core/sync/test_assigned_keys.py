@@ -499,10 +499,10 @@ async def test_a_leader_syncs_nothing_before_its_cache_has_the_newest_writes() -
     store = LateStore(THINGS)
     leadership = Leadership("things", asyncio.get_running_loop().time)
     informer = Informer(store, THINGS)
-    seen: list[int] = []
+    revisions: list[int] = []
 
     async def sync(_key: str) -> None:
-        seen.append(informer.cache.revision)
+        revisions.append(informer.cache.revision)
 
     loop = SyncLoop(sync)
     loop.watch(informer, lambda change: loop.queue.add(change.key))
@@ -517,8 +517,8 @@ async def test_a_leader_syncs_nothing_before_its_cache_has_the_newest_writes() -
         await caught_up(informer, store)
         newest = await store.create("b", value())  # shown late
         leadership.begin(1, TERM_S)
-        await eventually(lambda: len(seen) == 2)
-    assert seen == [newest.revision] * 2
+        await eventually(lambda: len(revisions) == 2)
+    assert revisions == [newest.revision] * 2
     task.cancel()
 
 

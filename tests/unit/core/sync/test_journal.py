@@ -68,10 +68,10 @@ def test_the_keys_that_were_synced_last_are_kept_and_older_ones_are_dropped(
 
 
 def test_a_key_keeps_its_syncs_while_others_are_synced(journal: Journal) -> None:
-    for number in range(RECORDS_MAX):
-        journal.add("seldom", record(number))
-        for other in range(KEYS_MAX - 1):
-            journal.add(f"k{other}", record())
+    for version in range(RECORDS_MAX):
+        journal.add("seldom", record(version))
+        for number in range(KEYS_MAX - 1):
+            journal.add(f"k{number}", record())
     assert [entry.revision for entry in journal.last_syncs("seldom")] == [0, 1, 2, 3, 4]
 
 

@@ -81,8 +81,8 @@ async def test_without_threads_the_end_is_not_waited_for(threads: Threads) -> No
 class TestWithoutAFreeThread:
     @pytest.fixture
     async def busy(self, go: threading.Event) -> list["asyncio.Task[bool]"]:
-        others = Threads()
-        busy = [asyncio.create_task(others.run(go.wait)) for _ in range(THREADS_MAX)]
+        other_threads = Threads()
+        busy = [asyncio.create_task(other_threads.run(go.wait)) for _ in range(THREADS_MAX)]
         await asyncio.sleep(0)
         return busy
 

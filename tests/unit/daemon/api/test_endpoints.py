@@ -336,9 +336,9 @@ async def test_gc_apply_removes_the_orphans_of_the_plan_without_a_grace_period()
         assert [(orphan.key, orphan.owner, orphan.due) for orphan in plan.orphans] == [
             ("lost", "nobody", True)
         ]
-        others = msgspec.structs.replace(plan, controller="others")
+        other_plan = msgspec.structs.replace(plan, controller="others")
         with pytest.raises(UsageError, match="a plan of others, not of apps"):
-            await client(Verb.GC_APPLY, msgspec.json.encode(others), Removed)
+            await client(Verb.GC_APPLY, msgspec.json.encode(other_plan), Removed)
         with pytest.raises(UsageError, match=r"send the plan that gc\.plan returned"):
             await client(Verb.GC_APPLY, "", Removed)
         assert parts.keys() == ["a", "lost"]
@@ -349,9 +349,9 @@ async def test_gc_apply_removes_the_orphans_of_the_plan_without_a_grace_period()
 
 async def test_resync_rejects_too_many_keys() -> None:
     async with running(Apps()) as harness:
-        many = " ".join(f"k{number}" for number in range(KEYS_MAX + 1))
+        too_many_keys = " ".join(f"k{number}" for number in range(KEYS_MAX + 1))
         with pytest.raises(UsageError, match="at most 10000 keys at a time"):
-            await Client(harness.runtime)(Verb.RESYNC, many, object)
+            await Client(harness.runtime)(Verb.RESYNC, too_many_keys, object)
 
 
 async def test_gc_accept_needs_the_current_reason_of_the_plan() -> None:
@@ -371,9 +371,9 @@ async def test_gc_accept_needs_the_current_reason_of_the_plan() -> None:
         for invalid_plan in ("", "{", "[" * 100_000):
             with pytest.raises(UsageError, match=r"send the plan that gc\.plan returned"):
                 await client(Verb.GC_ACCEPT, invalid_plan, ControllerPlan)
-        other = msgspec.structs.replace(plan, refused="another reason")
+        outdated_plan = msgspec.structs.replace(plan, refused="another reason")
         with pytest.raises(UsageError, match="held for another reason than the plan shows"):
-            await client(Verb.GC_ACCEPT, msgspec.json.encode(other), ControllerPlan)
+            await client(Verb.GC_ACCEPT, msgspec.json.encode(outdated_plan), ControllerPlan)
         assert harness.runtime.garbage_held == held
         await client(Verb.GC_ACCEPT, msgspec.json.encode(plan), ControllerPlan)
         assert harness.runtime.garbage_held == ""
@@ -422,8 +422,8 @@ async def test_a_large_plan_lists_the_first_orphans_and_counts_the_others() -> N
         removed = await client(Verb.GC_APPLY, msgspec.json.encode(plan), Removed)
         assert len(removed.orphans) == ORPHANS_MAX
         await asyncio.sleep(1)  # the cache sees the last deletion
-        again = await client(Verb.GC_PLAN, "", ControllerPlan)
-        assert (len(again.orphans), again.more) == (500, 0)
+        second_plan = await client(Verb.GC_PLAN, "", ControllerPlan)
+        assert (len(second_plan.orphans), second_plan.more) == (500, 0)
 
 
 async def test_explain_and_tree_fit_into_a_message_for_a_primary_with_6000_secondaries() -> None:
@@ -556,6 +556,6 @@ async def test_one_daemon_is_the_leader_and_the_other_is_standby() -> None:
 
 async def test_the_status_response_to_a_presence_is_a_presence() -> None:
     client = Client(ControllerRuntime(Apps(), nats=MemoryStores()))
-    other = Presence(daemon=PROCESS, mode=Mode.SHARED, work=Workload("App.apps"))
-    response = await client(Verb.STATUS, msgspec.json.encode(other), Presence)
+    presence = Presence(daemon=PROCESS, mode=Mode.SHARED, work=Workload("App.apps"))
+    response = await client(Verb.STATUS, msgspec.json.encode(presence), Presence)
     assert (response.mode, response.work) == (Mode.ALONE, Workload("App.apps"))

@@ -41,14 +41,14 @@ def test_a_response_that_never_fits_has_empty_lists() -> None:
 
 
 async def test_many_failing_keys_are_counted_and_some_are_named() -> None:
-    history, many = SyncHistory("apps"), 2 * SHOWN_MAX
-    for number in range(many):
+    history, failing_count = SyncHistory("apps"), 2 * SHOWN_MAX
+    for number in range(failing_count):
         run = history.begin(f"k{number:06}", "put", None)
         history.failed(run, ValueError("x" * 10_000), 0.0, failures=1)
     failing = history.journal.failing()
     assert all(len(error) <= ERROR_MAX + CUT_NOTE_MAX for error in failing.values())
     status = ControllerStatus.of(Status(controller="apps", failing=failing), PROCESS).limited()
-    assert status.failing_count == many
+    assert status.failing_count == failing_count
     assert list(status.failing) == [f"k{number:06}" for number in range(SHOWN_MAX)]
     assert {len(error) for error in status.failing.values()} == {TEXT_MAX}
 

@@ -21,12 +21,12 @@ def presence(name: str, mode: Mode = Mode.ALONE, owner: str = "App.apps") -> Pre
     return Presence(daemon=process(name), mode=mode, work=Workload(owner))
 
 
-def meet(peers: Peers, other: Presence) -> bytes | None:
-    return peers.meet(msgspec.json.encode(other))
+def meet(peers: Peers, presence: Presence) -> bytes | None:
+    return peers.meet(msgspec.json.encode(presence))
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "disturbs"),
+    ("mode", "other_mode", "disturbs"),
     [
         (Mode.ALONE, Mode.ALONE, True),
         (Mode.ALONE, Mode.ELECTED, True),
@@ -39,10 +39,10 @@ def meet(peers: Peers, other: Presence) -> bytes | None:
     ],
 )
 def test_two_daemons_disturb_each_other_unless_their_modes_coordinate(
-    one: Mode, other: Mode, *, disturbs: bool
+    mode: Mode, other_mode: Mode, *, disturbs: bool
 ) -> None:
-    assert presence("a", one).disturbs(presence("b", other)) is disturbs
-    assert presence("a", other).disturbs(presence("b", one)) is disturbs
+    assert presence("a", mode).disturbs(presence("b", other_mode)) is disturbs
+    assert presence("a", other_mode).disturbs(presence("b", mode)) is disturbs
 
 
 def test_a_second_daemon_in_mode_alone_is_logged_once(

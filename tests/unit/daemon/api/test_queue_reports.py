@@ -126,8 +126,8 @@ async def test_a_status_that_does_not_fit_has_shorter_lanes() -> None:
             await store.create(f"later-{number}", b"{}")
         await harness.run_until_idle()
         limited = status(harness.runtime).limited
-    whole = len(msgspec.json.encode(limited(LANE_MAX)))
-    answer = fitting(whole - 1, LANE_MAX, limited)
+    full_size = len(msgspec.json.encode(limited(LANE_MAX)))
+    answer = fitting(full_size - 1, LANE_MAX, limited)
     lanes = msgspec.json.decode(answer, type=ControllerStatus).lanes
     assert lanes is not None
     assert len(lanes.waiting) == LANE_MAX // 2

@@ -82,12 +82,12 @@ def known_metrics() -> set[str]:
 
 
 def test_metrics_and_labels_are_parsed_from_expressions() -> None:
-    one = 'sum by (le, a) (rate(b_bucket{c=~"d=", e!="f"}[5m])) > 0.1 * up'
-    assert names_in(one) == {"b_bucket", "up"}
-    assert labels_in(one) == {"le", "a", "c", "e"}
-    other = "min_over_time(x:y:z[15m]) > 1 and deriv(w[15m]) > bool 0"
-    assert names_in(other) == {"x:y:z", "w"}
-    assert labels_in(other) == set()
+    aggregation = 'sum by (le, a) (rate(b_bucket{c=~"d=", e!="f"}[5m])) > 0.1 * up'
+    assert names_in(aggregation) == {"b_bucket", "up"}
+    assert labels_in(aggregation) == {"le", "a", "c", "e"}
+    comparison = "min_over_time(x:y:z[15m]) > 1 and deriv(w[15m]) > bool 0"
+    assert names_in(comparison) == {"x:y:z", "w"}
+    assert labels_in(comparison) == set()
 
 
 @pytest.mark.parametrize("expression", [*drawn_expressions(), *rule_expressions()])

@@ -44,9 +44,9 @@ def log_records(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_a_text_line_has_the_time_the_level_and_an_indented_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    first, *rest = lines(capsys)
+    first, *traceback = lines(capsys)
     assert first[13:] == "ERROR   sync of shop failed"
-    assert rest[-1].startswith("  ValueError: invalid literal")
+    assert traceback[-1].startswith("  ValueError: invalid literal")
 
 
 def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,10 +173,10 @@ def test_a_message_cannot_forge_a_log_line(capsys: pytest.CaptureFixture[str]) -
     forged = "12:00:00.000 INFO    all is well"
     error = ValueError(f"bad\n{forged}")
     log.error("received %s", error, exc_info=error)
-    first, *others = capsys.readouterr().err.splitlines()
+    first, *later_lines = capsys.readouterr().err.splitlines()
     assert first[21:] == "received bad"
-    assert [line for line in others if line.endswith(forged)] == [f"  {forged}"] * 2
-    assert all(line.startswith("  ") for line in others)
+    assert [line for line in later_lines if line.endswith(forged)] == [f"  {forged}"] * 2
+    assert all(line.startswith("  ") for line in later_lines)
 
 
 def test_colour_is_written_to_terminals_only(

@@ -29,8 +29,10 @@ def test_a_far_name_is_not_suggested(typed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "distance"),
+    ("word", "other_word", "distance"),
     [("", "", 0), ("a", "", 1), ("ab", "ba", 1), ("abc", "abd", 1), ("kitten", "sitting", 3)],
 )
-def test_the_edit_distance_counts_changes_and_swaps(one: str, other: str, distance: int) -> None:
-    assert edit_distance(one, other) == edit_distance(other, one) == distance
+def test_the_edit_distance_counts_changes_and_swaps(
+    word: str, other_word: str, distance: int
+) -> None:
+    assert edit_distance(word, other_word) == edit_distance(other_word, word) == distance

@@ -304,8 +304,8 @@ def test_variables_of_kubernetes_services_and_other_programs_are_ignored() -> No
         "NATSCTL_SERVER_PORT_80_TCP": "tcp://10.0.0.1:80",
         "NATSCTL_SERVER_PORT_80_TCP_ADDR": "10.0.0.1",
     }
-    others = {"WORKRES": "3", "_NATSCTL_COMPLETE": "complete_bash", "NATSCTL_EMPTY": ""}
-    assert load_settings({}, {**service_links, **others}).sources == {}
+    other_variables = {"WORKRES": "3", "_NATSCTL_COMPLETE": "complete_bash", "NATSCTL_EMPTY": ""}
+    assert load_settings({}, {**service_links, **other_variables}).sources == {}
 
 
 def test_the_owner_domain_sets_the_names_of_the_owner_labels() -> None:
@@ -322,11 +322,11 @@ def test_contradicting_settings_are_rejected() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
         Settings(kube=kube).check()
     Settings(kube=msgspec.structs.replace(kube, enabled=False)).check()
-    both = {"leader_elect": True, "shard": True}
+    contradiction = {"leader_elect": True, "shard": True}
     with pytest.raises(
         UsageError, match="either one process runs a controller, or all share its keys"
     ):
-        load_settings(both, {}).settings.check()
+        load_settings(contradiction, {}).settings.check()
 
 
 def test_the_repr_has_no_secrets() -> None:

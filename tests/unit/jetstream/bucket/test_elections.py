@@ -339,9 +339,9 @@ class Term(WriteGuard):
 
 
 async def test_a_write_is_not_sent_again_after_the_end_of_the_term() -> None:
-    cluster, now = Cluster(electing_s=1.2), asyncio.get_running_loop().time()
-    cluster.accepts_s = now + 1.2
-    store = KvStore(bucket(cluster), natsctl.kv(dict, bucket="b"), guard=Term(now + 0.5))
+    cluster, start = Cluster(electing_s=1.2), asyncio.get_running_loop().time()
+    cluster.accepts_s = start + 1.2
+    store = KvStore(bucket(cluster), natsctl.kv(dict, bucket="b"), guard=Term(start + 0.5))
     with pytest.raises(NotLeadingError):
         await store.create("a", b"{}")
     assert [subject for subject in cluster.requests if "$KV" in subject] == []

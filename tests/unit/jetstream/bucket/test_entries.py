@@ -125,9 +125,9 @@ def test_a_described_object_has_its_bucket_key_and_revision() -> None:
     [b"", b"text", b'"quoted"', b"5", b"[1,2]", b'{"a":1}', b"\xff\x00", b'{"spec":1,"key":"x"}'],
 )
 def test_a_described_value_can_be_applied_again(value: bytes) -> None:
-    given = value_of_document(described("b", entry(value)))
-    assert isinstance(given, RawValue)
-    assert given.value == value
+    parsed = value_of_document(described("b", entry(value)))
+    assert isinstance(parsed, RawValue)
+    assert parsed.value == value
 
 
 def test_a_described_object_can_be_applied_again() -> None:

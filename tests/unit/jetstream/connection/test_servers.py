@@ -37,17 +37,17 @@ def test_an_invalid_url_is_rejected_without_its_password(url: str) -> None:
 
 def test_a_server_that_failed_is_tried_last() -> None:
     servers = Servers(["nats://one", "nats://two", "nats://three"])
-    first, *others = servers.round()
+    first, *later_servers = servers.round()
     servers.failed(first)
-    assert servers.round() == (*others, first)
+    assert servers.round() == (*later_servers, first)
 
 
 def test_announced_servers_follow_the_configured_servers() -> None:
     servers = Servers(["nats://ann:s3cret@one"])
-    (one,) = servers.round()
-    servers.announce([urlparse("nats://one:4222"), urlparse("nats://10.0.0.2:4222")], one)
+    (configured,) = servers.round()
+    servers.announce([urlparse("nats://one:4222"), urlparse("nats://10.0.0.2:4222")], configured)
     assert servers.round() == (
-        one,
+        configured,
         Server("nats://10.0.0.2:4222", user="ann", password="s3cret", tls_name="one"),
     )
     assert str(servers) == "nats://one:4222"
@@ -55,7 +55,7 @@ def test_announced_servers_follow_the_configured_servers() -> None:
 
 def test_a_new_announcement_replaces_the_previous_one() -> None:
     servers = Servers(["nats://one"])
-    (one,) = servers.round()
-    servers.announce([urlparse("nats://two:4222")], one)
-    servers.announce([urlparse("nats://three:4222")], one)
+    (configured,) = servers.round()
+    servers.announce([urlparse("nats://two:4222")], configured)
+    servers.announce([urlparse("nats://three:4222")], configured)
     assert [server.address for server in servers.round()][1:] == ["nats://three:4222"]

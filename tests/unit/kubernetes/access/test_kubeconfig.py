@@ -65,13 +65,13 @@ def test_an_option_overrides_the_environment_which_overrides_the_default_file(
 
 
 def test_the_first_of_several_files_wins(home: Path) -> None:
-    one = config("one", current="one")
-    two = config("two", current="two")
-    two["users"] += config("one", token="not this one")["users"]  # type: ignore[operator]
-    files = [write_file(home / "1", one), write_file(home / "2", two)]
-    both = os.pathsep.join(files)
-    assert target_of(kubeconfig=both).user.token == "token-of-one"
-    assert target_of(kubeconfig=both, context="two").user.token == "token-of-two"
+    first_config = config("one", current="one")
+    second_config = config("two", current="two")
+    second_config["users"] += config("one", token="not this one")["users"]  # type: ignore[operator]
+    files = [write_file(home / "1", first_config), write_file(home / "2", second_config)]
+    joined_paths = os.pathsep.join(files)
+    assert target_of(kubeconfig=joined_paths).user.token == "token-of-one"
+    assert target_of(kubeconfig=joined_paths, context="two").user.token == "token-of-two"
 
 
 def test_at_least_one_file_of_the_environment_must_exist(

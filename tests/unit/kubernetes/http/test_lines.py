@@ -12,11 +12,11 @@ from natsctl.kubernetes.http.lines import LineSplitter
 def test_the_lines_do_not_depend_on_the_pieces(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
-    pieces = [
+    chunks = [
         stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
     ]
     split = LineSplitter(line_max_bytes=1000)
-    assert [line for piece in pieces for line in split.feed(piece)] == lines
+    assert [line for chunk in chunks for line in split.feed(chunk)] == lines
     split.end()
 
 

@@ -92,8 +92,13 @@ def test_an_invalid_object_is_an_error_of_the_store(document: bytes) -> None:
 
 
 def test_the_metadata_of_each_value_is_its_own() -> None:
-    one, other = (encode({"metadata": {**METADATA, "uid": uid}}) for uid in ("1", "2"))
-    uids = [KIND.metadata(value).uid for value in (one, one, other, other, one)]
+    first_value, second_value = (
+        encode({"metadata": {**METADATA, "uid": uid}}) for uid in ("1", "2")
+    )
+    uids = [
+        KIND.metadata(value).uid
+        for value in (first_value, first_value, second_value, second_value, first_value)
+    ]
     assert uids == ["1", "1", "2", "2", "1"]
     with pytest.raises(InvalidObjectError, match="invalid metadata"):
         kube("v1", "ConfigMap").metadata(b"")

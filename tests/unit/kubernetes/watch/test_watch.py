@@ -200,8 +200,8 @@ class TestListing:
         self, wire: ScriptedWire, invalid_list: object
     ) -> None:
         wire.replies += [invalid_list]
-        seen, _ = await take_until_broken(watch_of(wire))
-        assert [event for event in seen if event.startswith("listed")] == []
+        seen_events, _ = await take_until_broken(watch_of(wire))
+        assert [event for event in seen_events if event.startswith("listed")] == []
 
 
 class TestFollowing:
@@ -295,8 +295,8 @@ class TestFollowing:
         self, wire: ScriptedWire, line: object
     ) -> None:
         wire.streams += [[line]]
-        seen, error = await take_until_broken(watch_of(wire))
-        assert seen == [LISTING, "team-a/a@3", "listed 9"]
+        seen_events, error = await take_until_broken(watch_of(wire))
+        assert seen_events == [LISTING, "team-a/a@3", "listed 9"]
         assert isinstance(error, WatchBrokenError)
         assert len(wire.watches) == 1
 
@@ -336,12 +336,12 @@ class TestRestoredServer:
         wire.replies += [page(9), page(7, thing("a", 3))]
         wire.streams += [[line("ADDED", thing("b", 10))]]
         wire.newest = 7
-        seen, error = await take_until_broken(watch_of(wire, incarnation=identity))
-        assert seen == [LISTING, "listed 9", "team-a/b@10"]
+        seen_events, error = await take_until_broken(watch_of(wire, incarnation=identity))
+        assert seen_events == [LISTING, "listed 9", "team-a/b@10"]
         assert "restored from a backup" in str(error)
         async with watch_of(wire, incarnation=identity)() as events:
-            again = await take(events, 3)
-        assert again == [f"{LISTING}#1", "team-a/a@3", "listed 7"]
+            relisted = await take(events, 3)
+        assert relisted == [f"{LISTING}#1", "team-a/a@3", "listed 7"]
 
     async def test_a_server_at_the_seen_revision_keeps_its_incarnation(
         self, wire: ScriptedWire
@@ -419,8 +419,8 @@ class TestStreamingList:
         self, wire: ScriptedWire
     ) -> None:
         wire.streams += [[line("ADDED", thing("a", 3)), bookmark(3)]]
-        seen, error = await take_until_broken(watch_of(wire))
-        assert seen == [LISTING, "team-a/a@3"]
+        seen_events, error = await take_until_broken(watch_of(wire))
+        assert seen_events == [LISTING, "team-a/a@3"]
         assert isinstance(error, WatchBrokenError)
         assert len(wire.watches) == 1
 
@@ -431,8 +431,8 @@ class TestStreamingList:
         identity.saw(20)
         restored = [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True)]
         wire.streams += [restored, [*restored, wire.SILENCE]]  # type: ignore[list-item]
-        seen, _ = await take_until_broken(watch_of(wire, incarnation=identity))
-        assert seen == [LISTING, "team-a/a@3"]
+        seen_events, _ = await take_until_broken(watch_of(wire, incarnation=identity))
+        assert seen_events == [LISTING, "team-a/a@3"]
         async with watch_of(wire, incarnation=identity)() as events:
             assert await take(events, 3) == [f"{LISTING}#1", "team-a/a@3", "listed 9"]
 

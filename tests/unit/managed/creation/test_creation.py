@@ -32,9 +32,9 @@ def test_a_result_settles_its_intent(created: bool) -> None:  # noqa: FBT001 - a
 
 def test_a_new_intent_within_the_same_second_is_not_settled_by_an_earlier_result() -> None:
     annotations = ended(begun({}, NAMES, now=NOW, revision=7), NAMES, now=NOW, created=True)
-    again = begun(annotations, NAMES, now=NOW, revision=9)
-    assert creation(again).unknown
-    late = {**again, NAMES.create_succeeded: annotations[NAMES.create_succeeded]}
+    second_intent = begun(annotations, NAMES, now=NOW, revision=9)
+    assert creation(second_intent).unknown
+    late = {**second_intent, NAMES.create_succeeded: annotations[NAMES.create_succeeded]}
     assert creation(late).unknown
 
 

@@ -46,8 +46,8 @@ class TestPlainPuts:
         await play.put(size=1)
         await play.settle()
         await replace_object(play, size=2)
-        another = Play(store=play.store, records=play.records, cloud=play.cloud)
-        await another.settle()
+        restarted = Play(store=play.store, records=play.records, cloud=play.cloud)
+        await restarted.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
 
     async def test_an_object_without_a_record_is_linked_by_its_history(self) -> None:
@@ -55,8 +55,8 @@ class TestPlainPuts:
         await play.put(size=1)
         await play.settle()
         await replace_object(play, size=2)
-        another = Play(store=play.store, cloud=play.cloud)
-        await another.settle()
+        restarted = Play(store=play.store, cloud=play.cloud)
+        await restarted.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 2})
 
     async def test_a_put_during_a_creation_keeps_the_result(self) -> None:
@@ -218,8 +218,8 @@ class TestOlderNames:
         await play.settle()
         before = await play.store.get("a")
         assert "natsctl.io/external-name" in (await play.document())["metadata"]["annotations"]
-        another = Play(store=play.store, records=play.records, cloud=play.cloud, names=KRATEO)
-        await another.settle()
+        restarted = Play(store=play.store, records=play.records, cloud=play.cloud, names=KRATEO)
+        await restarted.settle()
         assert await play.store.get("a") == before
 
     async def test_an_object_with_the_krateo_finalizer_is_cleaned_up_and_released(self) -> None:
@@ -258,12 +258,12 @@ class TestOlderNames:
         play = Play()
         await play.put()
         await play.settle()
-        another = Play(store=play.store, records=play.records, cloud=play.cloud, names=KRATEO)
-        await another.put(size=3)
-        await another.settle()
+        restarted = Play(store=play.store, records=play.records, cloud=play.cloud, names=KRATEO)
+        await restarted.put(size=3)
+        await restarted.settle()
         assert (play.cloud.created, play.cloud.disks) == (["a"], {"disk-1": 3})
-        await another.primary.delete("a")
-        await another.settle()
+        await restarted.primary.delete("a")
+        await restarted.settle()
         assert isinstance(play.store, MemoryStore)
         assert (play.cloud.disks, play.store.keys()) == ({}, [])
 

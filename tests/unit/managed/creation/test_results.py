@@ -99,9 +99,9 @@ async def test_the_result_of_a_deleted_object_stays_pending(bench: Bench) -> Non
         await bench.results.store(managed)
     await bench.results.catch_up("a")
     assert bench.results.pending("a") == (managed, False)
-    found = bench.results.with_pending_result(last)
-    assert CreationLink.of(annotations_of(found.value), NAMES) == RESULT
-    assert (found.key, found.revision) == (last.key, last.revision)
+    pending = bench.results.with_pending_result(last)
+    assert CreationLink.of(annotations_of(pending.value), NAMES) == RESULT
+    assert (pending.key, pending.revision) == (last.key, last.revision)
 
 
 async def test_the_last_state_of_an_object_without_a_pending_result_is_unchanged(

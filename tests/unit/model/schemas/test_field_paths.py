@@ -58,7 +58,7 @@ def test_numbers_are_before_texts_and_missing_fields_are_last() -> None:
     path = FieldPath.parse("a")
     values: list[object] = ["v10", 10, None, "v9", 2.5, "", "B", "a", True]
     documents = [{} if value is None else {"a": value} for value in values]
-    ordered = [one.get("a") for one in sorted(documents, key=path.sort_key)]
+    ordered = [document.get("a") for document in sorted(documents, key=path.sort_key)]
     assert ordered == [True, 2.5, 10, "", "a", "B", "v9", "v10", None]
 
 
