@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from natsctl.errors import ConflictError, NotFoundError, RetryAfter, StoreError
+from natsctl.errors import ConflictError, NotFoundError, RetryAfter, StoreError, UsageError
 from natsctl.managed.conditions import MESSAGE_MAX, Condition
 from natsctl.managed.external import ExternalClient, NopClient
 from natsctl.managed.objects import Managed
@@ -70,7 +70,7 @@ class ExternalCalls(msgspec.Struct, Generic[T], frozen=True, eq=False):
         except (ConflictError, NotFoundError) as error:
             text = f"{managed.key} has changed since it was read and is reconciled again"
             raise RetryAfter(AGAIN_S, text) from error
-        except StoreError as error:
+        except (StoreError, UsageError) as error:
             message = f"cannot store {change}: {error_text(error)}"[:MESSAGE_MAX]
             await self.reports.failed(managed, CANNOT_UPDATE, message, *conditions)
             raise

@@ -165,19 +165,21 @@ class Managed(Generic[T]):
     def document(self, *, spec: Document | None = None, status: Document | None = None) -> bytes:
         """Return the object as it was read, with changed annotations and the finalizer.
 
-        Merges *spec* and *status* into it.
+        Merges *spec* and *status* into it. Raises `UsageError` if the object would become invalid.
         """
         new = dict(self._document)
         if spec:
             new["spec"] = documents.merge_patch(_part(new, "spec"), spec)
         document = self._with_metadata(self._document, new, self.changed_annotations, hold=True)
-        return documents.render(documents.with_status(document, status) if status else document)
+        changed = documents.with_status(document, status) if status else document
+        return self.kind.render(changed, self.stored.value)
 
     def over(self, current: bytes, *, hold: bool, status: Document) -> bytes:
         """Return the *current* object with *status* merged into it.
 
         If its link is the one that was read, replaces the link by the newest known one. Adds the
-        finalizer if *hold*. Equivalent names alone do not cause a change.
+        finalizer if *hold*. Equivalent names alone do not cause a change. Raises `UsageError` if
+        the object would become invalid.
         """
         document = self.kind.document(current)
         updated = documents.with_status(document, status) if status else document
@@ -188,7 +190,9 @@ class Managed(Generic[T]):
             changes = _changes(self.metadata.annotations, self._kept)
         changed = self._with_metadata(document, document, changes, hold=hold)
         changed = documents.with_status(changed, status) if status else changed
-        return current if documents.same(changed, document) else documents.render(changed)
+        if documents.same(changed, document):
+            return current
+        return self.kind.render(changed, current)
 
     def unsettled(self, *, hold: bool) -> bool:
         """Return whether the link, or if *hold* the finalizer, has to be stored."""
@@ -243,6 +247,22 @@ class Managed(Generic[T]):
         self.keep()
         self.spec: dict[str, Any] = copy.deepcopy(_part(self._document, "spec"))
         self.status: dict[str, Any] = copy.deepcopy(_part(self._document, "status"))
+
+    def check(self, *, status: bool = True) -> None:
+        """Raise `UsageError` if the changes of a client would make the object invalid.
+
+        Drops these changes then. Without *status*, only annotations are checked.
+        """
+        patch = self.status_patch if status else {}
+        if not patch and not self.annotations_differ:
+            return
+        try:
+            self.document(status=patch)
+        except UsageError:
+            self.annotations = dict(self._kept)
+            self.status = copy.deepcopy(_part(self._document, "status"))
+            self.set_types = set()
+            raise
 
     def advance(self, stored: Stored) -> None:
         """Replace the object by its stored state, and keep pending changes of the status."""

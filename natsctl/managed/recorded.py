@@ -79,7 +79,9 @@ class ExternalConnection(Generic[T]):
         """See `ExternalClient.observe`."""
 
         async def observe() -> Observation:
-            return await observed(await self._connected(managed), managed)
+            observation = await observed(await self._connected(managed), managed)
+            managed.check()
+            return observation
 
         if self._assumed and not _has("observe"):
             return Observation(exists=self._assumed != "delete", up_to_date=True)
@@ -104,6 +106,8 @@ class ExternalConnection(Generic[T]):
             client = await self._connected(managed)
             method = {"create": client.create, "update": client.update, "delete": client.delete}
             await awaitable(method[verb], managed)
+            if verb != "create":  # `Steps` checks what `create` left, because it must not repeat it
+                managed.check()
             return Observation()
 
         tape, sync = current_tape(), current_sync.get()

@@ -171,6 +171,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
                 if not may_have_created(error):
                     await self._fail(managed, error)
                 raise
+            managed.check(status=False)  # if it raises, the result stays unknown
         async with self._storing_result(managed):
             await self._end(managed, created=True)
         text = "Successfully requested creation of external resource"

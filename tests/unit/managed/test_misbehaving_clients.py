@@ -3,12 +3,116 @@
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
+from natsctl import Object, kv
 from natsctl.core.sync.calls import delay_of
-from natsctl.errors import HandlerError
-from natsctl.managed import ExternalClientFns, Managed
-from tests.support.controllers.disk_reconciler import Cloud, CloudClient, Play
+from natsctl.errors import HandlerError, UsageError
+from natsctl.managed import ExternalClientFns, Managed, Observation
+from natsctl.model.kinds import KvKind
+from tests.support.controllers.disk_reconciler import Cloud, CloudClient, DiskSpec, Play
+
+
+class DiskStatus(msgspec.Struct, frozen=True):
+    size: int = 0
+
+
+class TypedDisk(Object, frozen=True, kw_only=True):
+    spec: DiskSpec
+    status: DiskStatus = DiskStatus()  # type: ignore[assignment]  # the status has a declared type
+
+
+TYPED_DISKS: KvKind[Any] = kv(TypedDisk, bucket="disks")
+WRONG: Any = {"not": "of the type"}
+
+
+class WrongStatus(CloudClient):
+    """Sets a status of a wrong type in one call."""
+
+    verb = ""
+
+    def _leave(self, verb: str, managed: Managed[Any]) -> None:
+        if verb == self.verb:
+            managed.status["size"] = WRONG
+
+    async def observe(self, managed: Managed[Any]) -> Observation:
+        observation = await super().observe(managed)
+        self._leave("observe", managed)
+        return observation
+
+    async def update(self, managed: Managed[Any]) -> None:
+        await super().update(managed)
+        self._leave("update", managed)
+
+    async def delete(self, managed: Managed[Any]) -> None:
+        await super().delete(managed)
+        self._leave("delete", managed)
+
+
+@pytest.mark.parametrize("verb", ["observe", "update", "delete"])
+async def test_a_status_of_a_wrong_type_is_an_error_and_not_stored(verb: str) -> None:
+    class Wrong(WrongStatus):
+        pass
+
+    Wrong.verb = verb
+    play = Play(kind=TYPED_DISKS)
+    play.cloud.goes_after_s = 60
+    await play.put(size=3)
+    await play.settle()
+    if verb == "update":
+        await play.edit("a", lambda document: document["spec"].update(size=4))
+    if verb == "delete":
+        await play.primary.delete("a")
+    play.connect_with(Wrong)
+    with pytest.raises(UsageError, match=r"TypedDisk.disks cannot hold .* `\$.status.size`"):
+        await play.reconcile()
+    stored = await play.store.get("a")
+    assert TYPED_DISKS.decode(stored.value).status == DiskStatus(size=3)
+    assert (await play.message()).startswith(f"cannot {verb}: UsageError: TypedDisk.disks cannot")
+    play.connect_with(CloudClient)
+    await play.reconcile()
+    assert (await play.conditions())["Synced"] == ("True", "ReconcileSuccess")
+
+
+async def test_an_external_name_of_a_wrong_type_creates_nothing_twice() -> None:
+    class Numbered(CloudClient):
+        async def create(self, managed: Managed[Any]) -> None:
+            await super().create(managed)
+            number: Any = len(managed.external_name)
+            managed.external_name = number
+
+    play = Play(client=Numbered)
+    await play.put()
+    with pytest.raises(UsageError, match=r"cannot hold .* `\$.metadata.annotations\[...\]`"):
+        await play.reconcile()
+    for _ in range(3):
+        assert await play.reconcile() is None
+    assert play.cloud.created == ["a"]
+    assert "natsctl external resolve a" in await play.message()
+
+
+@pytest.mark.parametrize(
+    ("part", "path"), [("annotations", "metadata.annotations"), ("spec", "spec.zone")]
+)
+async def test_a_late_initialization_of_a_wrong_type_is_an_error_and_not_stored(
+    part: str, path: str
+) -> None:
+    class Wrong(CloudClient):
+        async def observe(self, managed: Managed[Any]) -> Observation:
+            observation = await super().observe(managed)
+            getattr(managed, part)["zone"] = WRONG
+            return msgspec.structs.replace(observation, late_initialized=True)
+
+    play = Play()
+    await play.put()
+    await play.settle()
+    play.connect_with(Wrong)
+    with pytest.raises(UsageError, match=rf"Disk.disks cannot hold .* `\$.{path}"):
+        await play.reconcile()
+    stored = await play.store.get("a")
+    assert play.store.kind.valid(stored.value)
+    assert f"$.{path}" in await play.message()
 
 
 async def test_an_observe_that_returns_none_raises_handler_error() -> None:
