@@ -234,9 +234,9 @@ class TestFieldConflicts:
         self, store: ManifestStore
     ) -> None:
         created = await store.apply(manifest(labels={"a.b/c": "1"}), manager=OURS, uid="")
-        other = manifest(labels={"a.b/c": "2"}, text="2")
+        theirs = manifest(labels={"a.b/c": "2"}, text="2")
         with pytest.raises(FieldConflictError) as raised:
-            await store.apply(other, manager=THEIRS, uid=uid(created))
+            await store.apply(theirs, manager=THEIRS, uid=uid(created))
         assert set(raised.value.fields) == {".metadata.labels.a.b/c", ".spec.text"}
 
     async def test_an_update_owns_the_fields_that_it_changed(self, store: ManifestStore) -> None:
@@ -259,9 +259,9 @@ class TestFieldConflicts:
 
     async def test_a_label_can_be_in_conflict(self, store: ManifestStore) -> None:
         created = await store.apply(manifest(labels={"a": "1"}), manager=OURS, uid="")
-        other = manifest(labels={"a": "2"})
+        theirs = manifest(labels={"a": "2"})
         with pytest.raises(FieldConflictError, match="labels"):
-            await store.apply(other, manager=THEIRS, uid=uid(created))
+            await store.apply(theirs, manager=THEIRS, uid=uid(created))
 
 
 class TestSharedFields:

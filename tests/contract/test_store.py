@@ -96,9 +96,9 @@ class TestUpdate:
         assert await store.get("shop") == newest
 
     async def test_an_update_of_an_unused_key_is_refused(self, store: Store) -> None:
-        other = await store.create("other", note("1"))
+        other_object = await store.create("other", note("1"))
         with pytest.raises(ConflictError, match="shop"):
-            await store.update("shop", note("2"), revision=other.revision)
+            await store.update("shop", note("2"), revision=other_object.revision)
 
     async def test_an_update_of_a_deleted_object_is_refused(self, store: Store) -> None:
         created = await store.create("shop", note("1"))
@@ -160,9 +160,9 @@ class TestIdentity:
     async def test_a_store_opened_twice_is_the_same_store(
         self, backend: Backend, store: Store
     ) -> None:
-        other = await backend.stores.open(backend.kind())
+        reopened = await backend.stores.open(backend.kind())
         created = await store.create("shop", note("hi"))
-        assert await other.get("shop") == created
+        assert await reopened.get("shop") == created
 
     @of_buckets
     async def test_a_recreated_store_is_empty(self, backend: Backend, store: Store) -> None:

@@ -102,12 +102,12 @@ class TestChanges:
         async with store.watch() as events:
             await listing(events)
             first = await put(store, "a", "1")
-            other = await put(store, "b", "1")
+            other_object = await put(store, "b", "1")
             second = await put(store, "a", "2")
             deleted_at = await store.delete("b")
             recreated = await put(store, "b", "2")
             *before, deleted, after = await take(events, 5)
-        assert before == [Applied(first), Applied(other), Applied(second)]
+        assert before == [Applied(first), Applied(other_object), Applied(second)]
         assert isinstance(deleted, Deleted)
         assert deleted.key == "b"
         assert second.revision < deleted.revision < recreated.revision
@@ -129,39 +129,39 @@ class TestChanges:
 
         listed: list[str] = []
         followed: list[str] = []
-        seen = listed
+        phase_keys = listed
         async with asyncio.TaskGroup() as group, store.watch() as events:
             group.create_task(write())
             async with asyncio.timeout(PATIENCE_S):
                 while len(listed) + len(followed) < len(keys):
                     event = await anext(events)
                     if isinstance(event, Applied):
-                        seen.append(event.stored.key)
+                        phase_keys.append(event.stored.key)
                     elif isinstance(event, Listed):
-                        seen = followed
+                        phase_keys = followed
         assert sorted(listed) == sorted(keys[: len(listed)])
         assert followed == keys[len(listed) :]
 
     async def test_two_watches_have_the_same_events(self, store: Store) -> None:
-        async with store.watch() as one, store.watch() as two:
-            await listing(one)
-            await listing(two)
+        async with store.watch() as first_events, store.watch() as second_events:
+            await listing(first_events)
+            await listing(second_events)
             stored = await put(store, "a")
-            assert await take(one, 1) == await take(two, 1) == [Applied(stored)]
+            assert await take(first_events, 1) == await take(second_events, 1) == [Applied(stored)]
 
     async def test_closing_one_watch_does_not_end_another(self, store: Store) -> None:
-        async with store.watch() as one:
-            await listing(one)
-            async with store.watch() as two:
-                await listing(two)
+        async with store.watch() as first_events:
+            await listing(first_events)
+            async with store.watch() as second_events:
+                await listing(second_events)
             stored = await put(store, "a")
-            assert await take(one, 1) == [Applied(stored)]
+            assert await take(first_events, 1) == [Applied(stored)]
 
     async def test_a_watch_sees_writes_through_another_handle_of_the_store(
         self, backend: Backend, store: Store
     ) -> None:
-        other = await backend.stores.open(backend.kind())
-        async with other.watch() as events:
+        reopened = await backend.stores.open(backend.kind())
+        async with reopened.watch() as events:
             await listing(events)
             stored = await put(store, "a")
             assert await take(events, 1) == [Applied(stored)]
@@ -179,9 +179,9 @@ class TestIncarnation:
     async def test_a_store_opened_twice_has_one_incarnation(
         self, backend: Backend, store: Store
     ) -> None:
-        other = await backend.stores.open(backend.kind())
-        async with store.watch() as one, other.watch() as two:
-            assert (await listing(one))[0] == (await listing(two))[0]
+        reopened = await backend.stores.open(backend.kind())
+        async with store.watch() as first_events, reopened.watch() as second_events:
+            assert (await listing(first_events))[0] == (await listing(second_events))[0]
 
     @of_buckets
     async def test_a_recreated_store_has_another_incarnation(
@@ -206,12 +206,12 @@ class TestIncarnation:
 
 class TestClose:
     async def test_a_closed_watch_leaves_no_consumer(self, backend: Backend, store: Store) -> None:
-        async with store.watch() as one, store.watch() as two:
-            await listing(one)
-            await listing(two)
+        async with store.watch() as first_events, store.watch() as second_events:
+            await listing(first_events)
+            await listing(second_events)
             await put(store, "a")
-            await take(one, 1)
-            await take(two, 1)
+            await take(first_events, 1)
+            await take(second_events, 1)
             await eventually_watched(backend, 2)
         await eventually_watched(backend, 0)
 

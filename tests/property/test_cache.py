@@ -92,7 +92,9 @@ class CacheMachine(RuleBasedStateMachine):
         self.illegal = 0  # the revision of a message with an illegal name, 0 without one
         self.watching = False
         self.events: deque[WatchEvent] = deque()  # sent, but not applied to the cache
-        self.cache = Cache(THINGS, {"group": lambda thing: thing.spec.groups}, self.note)
+        self.cache = Cache(
+            THINGS, {"group": lambda stored_thing: stored_thing.spec.groups}, self.note
+        )
         self.model = Model()
         self.changes: Iterator[Change[Thing] | None] = iter(())  # of the last event
         self.pending = False  # whether the subscriber has not taken all of them
@@ -267,8 +269,8 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.pending_deletions == set()
 
 
-def in_group(thing: Thing, group: str) -> bool:
-    return group in thing.spec.groups
+def in_group(stored_thing: Thing, group: str) -> bool:
+    return group in stored_thing.spec.groups
 
 
 TestCache = CacheMachine.TestCase

@@ -90,8 +90,10 @@ class Write:
     @staticmethod
     def remove_finalizer(value: bytes, name: str) -> bytes:
         document = documents.parse(value)
-        rest = tuple(other for other in documents.finalizers_of(document) if other != name)
-        return documents.render(documents.with_finalizers(document, rest))
+        remaining = tuple(
+            finalizer for finalizer in documents.finalizers_of(document) if finalizer != name
+        )
+        return documents.render(documents.with_finalizers(document, remaining))
 
     @staticmethod
     def mark(value: bytes, _nothing: None) -> bytes:
@@ -156,12 +158,12 @@ def test_a_put_object_is_read_and_a_second_put_changes_nothing(before: Document,
 
 @given(foreign(), APP, APP)
 def test_the_generation_grows_if_and_only_if_the_spec_changes(
-    before: Document, one: App, two: App
+    before: Document, app: App, changed_app: App
 ) -> None:
-    first = APPS.encode(documents.render(before), one)
-    second = APPS.encode(first, two)
+    first = APPS.encode(documents.render(before), app)
+    second = APPS.encode(first, changed_app)
     growth = APPS.metadata(second).generation - APPS.metadata(first).generation
-    assert growth == (one.spec != two.spec)
+    assert growth == (app.spec != changed_app.spec)
 
 
 @given(foreign(), STATUSES, FINALIZERS)
@@ -207,7 +209,9 @@ def test_a_merge_patch_does_not_change_its_arguments(document: Document, patch: 
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_every_difference_can_be_written_as_a_merge_patch(one: Document, two: Document) -> None:
+def test_every_difference_can_be_written_as_a_merge_patch(
+    current_document: Document, wanted_document: Document
+) -> None:
     def without_null(value: Any) -> Any:
         if isinstance(value, dict):
             return {k: without_null(v) for k, v in value.items() if v is not None}
@@ -219,8 +223,8 @@ def test_every_difference_can_be_written_as_a_merge_patch(one: Document, two: Do
         removed = dict.fromkeys(old.keys() - new.keys())
         return {**removed, **{k: patch(old.get(k), v) for k, v in new.items() if old.get(k) != v}}
 
-    old, new = without_null(one), without_null(two)
-    assert documents.merge_patch(old, patch(old, new)) == new
+    current, wanted = without_null(current_document), without_null(wanted_document)
+    assert documents.merge_patch(current, patch(current, wanted)) == wanted
 
 
 @given(wanted=VALUES, stored=VALUES, more=st.dictionaries(st.sampled_from("abcxyz"), VALUES))
@@ -229,5 +233,7 @@ def test_a_document_agrees_if_its_view_is_the_wanted_one(
 ) -> None:
     pairs = [(wanted, stored), ({"a": wanted}, {**more, "a": stored}), ({"a": wanted}, more)]
     pairs += [(wanted, wanted), ({"a": wanted}, {**more, "a": wanted})]
-    for one, other in pairs:
-        assert documents.agrees(one, other) == (documents.view(one, other) == one)
+    for wanted_part, stored_part in pairs:
+        assert documents.agrees(wanted_part, stored_part) == (
+            documents.view(wanted_part, stored_part) == wanted_part
+        )

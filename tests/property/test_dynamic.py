@@ -129,8 +129,8 @@ class Model:
         if name == "*":
             listed = await self.harness.watcher.list(watcher_id, gvk, place, GOLD)
         else:
-            one = await self.harness.watcher.get(watcher_id, gvk, place, name)
-            listed = [] if one is None else [one]
+            obj = await self.harness.watcher.get(watcher_id, gvk, place, name)
+            listed = [] if obj is None else [obj]
         return {read["metadata"]["name"]: read["metadata"]["labels"]["g"] for read in listed}  # type: ignore[index]
 
     def expected(self, system: str, name: str) -> dict[str, str]:

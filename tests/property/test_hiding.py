@@ -46,8 +46,8 @@ def test_no_part_of_a_secret_is_shown(before: str, quoted: str, after: str, limi
 @given(TEXTS, st.integers(1, 400))
 def test_truncation_does_not_change_the_hidden_parts(text: str, limit: int) -> None:
     hide = Hider([KNOWN_SECRET])
-    whole, (shown, *_) = hide(text), hide(text, limit=limit).split("… (")
-    assert whole.startswith(shown.rstrip("*"))
+    full_text, (shown, *_) = hide(text), hide(text, limit=limit).split("… (")
+    assert full_text.startswith(shown.rstrip("*"))
 
 
 @given(TEXTS)
@@ -58,6 +58,6 @@ def test_hiding_is_idempotent(text: str) -> None:
 
 @given(st.lists(PARTS, max_size=12).map("".join))
 def test_a_short_text_is_hidden_like_the_beginning_of_a_long_one(text: str) -> None:
-    rest = "\n" + "(" * 60
+    ending = "\n" + "(" * 60
     hide = Hider()
-    assert hide(text) + rest == hide(text + rest)
+    assert hide(text) + ending == hide(text + ending)

@@ -139,8 +139,8 @@ class Town:
             case "edit":
                 await self._change(slot, stored, {"spec": {"text": "?"}, "data": {"text": "?"}})
             case "assign":
-                both = {"labels": names, "annotations": names}
-                await self._change(slot, stored, {"metadata": both})
+                metadata = {"labels": names, "annotations": names}
+                await self._change(slot, stored, {"metadata": metadata})
             case "relabel":  # the annotation names another owner than the label
                 await self._change(slot, stored, {"metadata": {"labels": names}})
             case "garbage" if stored is not None:
@@ -198,7 +198,7 @@ class Town:
             assert cached.revision == stored.revision
             if stored.value == GARBAGE:
                 continue
-            assert [found.key for found in cache.by_index(OWNER_INDEX, owner)] == [key]
+            assert [kept.key for kept in cache.by_index(OWNER_INDEX, owner)] == [key]
             if member.holds(owner):
                 assert is_read(cached)
                 assert cached.value == stored.value

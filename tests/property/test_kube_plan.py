@@ -142,9 +142,9 @@ class World:
         await maps.update(key, json.dumps(edited).encode(), revision=stored.revision)
 
 
-def planned_changes(made: Plan) -> list[bytes]:
+def planned_changes(planned: Plan) -> list[bytes]:
     """Return the planned changes of ConfigMaps, without reasons."""
-    return sorted(encoded(action) for key in made.keys.values() for action in key.actions)
+    return sorted(encoded(action) for key in planned.keys.values() for action in key.actions)
 
 
 def changes(kind: KubeKind[Any], before: dict[str, bytes], after: dict[str, bytes]) -> list[bytes]:

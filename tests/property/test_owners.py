@@ -20,8 +20,8 @@ def test_a_label_value_is_always_legal(text: str) -> None:
 
 
 @given(TEXTS, TEXTS)
-def test_label_values_are_equal_if_and_only_if_their_texts_are(one: str, two: str) -> None:
-    assert (label_value(one) == label_value(two)) == (one == two)
+def test_label_values_are_equal_if_and_only_if_their_texts_are(text: str, other_text: str) -> None:
+    assert (label_value(text) == label_value(other_text)) == (text == other_text)
 
 
 @given(TEXTS)

@@ -117,8 +117,8 @@ def encoded(action: Action) -> bytes:
     return msgspec.json.encode(plain, order="deterministic")
 
 
-def planned_actions(made: Plan) -> list[bytes]:
-    return [encoded(action) for key in made.keys.values() for action in key.actions]
+def planned_actions(planned: Plan) -> list[bytes]:
+    return [encoded(action) for key in planned.keys.values() for action in key.actions]
 
 
 async def check(stores: Stores, steps: list[tuple[Any, ...]]) -> None:
@@ -126,14 +126,14 @@ async def check(stores: Stores, steps: list[tuple[Any, ...]]) -> None:
     for step in steps:
         await take(stores, step)
     before = await state(stores)
-    made = await plan(Apps(), nats=stores)
+    first_plan = await plan(Apps(), nats=stores)
     assert await state(stores) == before
     await run(stores)
-    actions = planned_actions(made)
+    actions = planned_actions(first_plan)
     assert sorted(actions) == sorted(actions_between(before, await state(stores)))
-    again = await plan(Apps(), nats=stores)
-    assert planned_actions(again) == []
-    assert not again.summary.changes
+    second_plan = await plan(Apps(), nats=stores)
+    assert planned_actions(second_plan) == []
+    assert not second_plan.summary.changes
 
 
 @settings(max_examples=60, deadline=None)

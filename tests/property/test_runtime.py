@@ -198,8 +198,10 @@ class Model:
                 await edit(parts, part, "spec", "text", to="tampered")
             case ("overwrite a part", *_):
                 await put(parts, part, b"oops")
-            case ("give a part away", _, _, str(other)) if readable:
-                await edit(parts, part, "metadata", "annotations", "natsctl.io/owner-key", to=other)
+            case ("give a part away", _, _, str(other_owner)) if readable:
+                await edit(
+                    parts, part, "metadata", "annotations", "natsctl.io/owner-key", to=other_owner
+                )
 
     def trouble(self, step: tuple[Any, ...]) -> None:
         store: SlowStore = self.stores.store(APPS if step[1] == "apps" else PARTS)

@@ -34,8 +34,10 @@ def test_a_selector_is_parsed_from_its_text(selector: Selector) -> None:
 
 
 @given(SELECTORS, SELECTORS)
-def test_selectors_are_equal_if_and_only_if_their_texts_are(one: Selector, two: Selector) -> None:
-    assert (one == two) == (str(one) == str(two))
+def test_selectors_are_equal_if_and_only_if_their_texts_are(
+    selector: Selector, other_selector: Selector
+) -> None:
+    assert (selector == other_selector) == (str(selector) == str(other_selector))
 
 
 @given(SELECTORS, st.data())

@@ -57,13 +57,13 @@ def test_keys_that_stay_are_iterated_once(data: st.DataObject) -> None:
 
 @given(st.sets(KEYS), st.sets(KEYS))
 def test_a_dict_that_changes_yields_each_key_once_that_stays(
-    staying: set[str], others: set[str]
+    staying: set[str], leaving: set[str]
 ) -> None:
     table, iterated = split_dict(staying), list[str]()
     for key in table:
         iterated.append(key)
-        for other in others - staying:
-            if table.pop(other) is None:
-                table[other] = None
+        for leaving_key in leaving - staying:
+            if table.pop(leaving_key) is None:
+                table[leaving_key] = None
     assert len(iterated) == len(set(iterated))
     assert staying <= set(iterated)

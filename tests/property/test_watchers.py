@@ -73,26 +73,26 @@ class Mirror:
     async def delete(self, last: Snapshot[Any]) -> None:
         await self.take(last, exists=False)
 
-    async def take(self, seen: Snapshot[Any], *, exists: bool) -> None:
-        if seen.key in self.inside:
-            self.violations.append(f"{seen.key} was in two calls at once")
-        if seen.revision < self.newest.get(seen.key, 0):
-            self.violations.append(f"{seen.key} went back to {seen.revision}")
-        self.inside.add(seen.key)
+    async def take(self, snapshot: Snapshot[Any], *, exists: bool) -> None:
+        if snapshot.key in self.inside:
+            self.violations.append(f"{snapshot.key} was in two calls at once")
+        if snapshot.revision < self.newest.get(snapshot.key, 0):
+            self.violations.append(f"{snapshot.key} went back to {snapshot.revision}")
+        self.inside.add(snapshot.key)
         try:
             await asyncio.sleep(0.01)
             if self.failures:
                 self.failures -= 1
                 raise RuntimeError("on purpose")
-            self.newest[seen.key] = seen.revision
-            self.texts.pop(seen.key, None)
-            self.revisions.pop(seen.key, None)
+            self.newest[snapshot.key] = snapshot.revision
+            self.texts.pop(snapshot.key, None)
+            self.revisions.pop(snapshot.key, None)
             if exists:
-                self.texts[seen.key] = text(seen)
-                self.revisions[seen.key] = seen.revision
+                self.texts[snapshot.key] = text(snapshot)
+                self.revisions[snapshot.key] = snapshot.revision
             await asyncio.sleep(0.01)
         finally:
-            self.inside.discard(seen.key)
+            self.inside.discard(snapshot.key)
 
 
 class Model:

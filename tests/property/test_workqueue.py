@@ -40,8 +40,8 @@ class KeyState:
     failures: int = 0
 
     def requests(self) -> list[tuple[float, Priority]]:
-        again = [] if self.again is None else [(0.0, self.again)]
-        return again + [request for request in (self.explicit, self.retry) if request]
+        repeated = [] if self.again is None else [(0.0, self.again)]
+        return repeated + [request for request in (self.explicit, self.retry) if request]
 
     def due_at(self) -> float:
         return min(time for time, _ in self.requests())

@@ -131,8 +131,8 @@ async def test_an_entry_for_a_kubernetes_object_names_the_field_manager(
     configs = cluster.store(kind)
     place = {"metadata": {"name": "web", "namespace": "default"}}
     async with running(Audit(kind), stores, cluster):
-        made = await configs.apply({**place, "data": {"a": "1"}}, manager="ann", uid="")
-        uid = kind.metadata(made.value).uid
+        applied = await configs.apply({**place, "data": {"a": "1"}}, manager="ann", uid="")
+        uid = kind.metadata(applied.value).uid
         await asyncio.sleep(1)
         await configs.apply({**place, "data": {"b": "1"}}, manager="ben", uid=uid)
         await asyncio.sleep(1)
@@ -147,8 +147,8 @@ async def test_an_entry_for_a_kubernetes_object_names_the_field_manager(
 def test_audit_kinds_and_audit_buckets_set_the_audited_kinds() -> None:
     kinds = audited_kinds({"AUDIT_KINDS": "v1/ConfigMap, apps/v1/Deployment"})
     assert [kind.name for kind in kinds] == ["ConfigMap", "Deployment.apps"]
-    both = audited_kinds({"AUDIT_KINDS": "v1/Secret", "AUDIT_BUCKETS": "routes"})
-    assert [kind.name for kind in both] == ["bytes.routes", "Secret"]
+    audited = audited_kinds({"AUDIT_KINDS": "v1/Secret", "AUDIT_BUCKETS": "routes"})
+    assert [kind.name for kind in audited] == ["bytes.routes", "Secret"]
     assert [kind.name for kind in audited_kinds({})] == ["bytes.greetings"]
 
 

@@ -102,10 +102,10 @@ async def test_an_object_that_begins_to_match_a_list_calls_the_watcher() -> None
         async with harness.watcher.query_batch(A):
             matching = await harness.watcher.list(A, SECRET, "default", GOLD)
             everywhere = await harness.watcher.list(A, SECRET, "", GOLD)
-            everything = await harness.watcher.list(A, SECRET, "default")
+            secrets = await harness.watcher.list(A, SECRET, "default")
         assert [content_of(obj) for obj in matching] == [{"text": "1"}]
         assert [content_of(obj) for obj in everywhere] == [{"text": "1"}, {"text": "3"}]
-        assert [content_of(obj) for obj in everything] == [{"text": "1"}, {"text": "2"}]
+        assert [content_of(obj) for obj in secrets] == [{"text": "1"}, {"text": "2"}]
         assert harness.watcher.get_watch_count() == 3
         await harness.put_secret("default/two", "2", tier="gold")
         assert await harness.taken() == ["a"]
@@ -222,11 +222,11 @@ async def test_a_failed_batch_keeps_all_watches_and_ends() -> None:
 
 async def test_a_change_between_the_watch_and_the_read_is_never_lost() -> None:
     async with dynamic_harness(QUIET) as harness:
-        seen: list[object] = []
+        contents: list[object] = []
 
         async def reconcile(watcher: ObjectIdentifier) -> float | None:
             async with harness.watcher.query_batch(watcher):
-                seen.append(
+                contents.append(
                     content_of(await harness.watcher.get(watcher, SECRET, "default", "one"))
                 )
                 await asyncio.sleep(0.01)
@@ -238,7 +238,7 @@ async def test_a_change_between_the_watch_and_the_read_is_never_lost() -> None:
             await harness.put_secret("default/one", str(turn))
             await asyncio.sleep(0.003)
         await asyncio.sleep(1)
-        assert seen[-1] == {"text": "49"}
+        assert contents[-1] == {"text": "49"}
 
 
 async def test_a_reconciler_that_follows_references_watches_only_the_current_chain() -> None:

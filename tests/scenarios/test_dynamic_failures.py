@@ -104,16 +104,16 @@ async def test_a_revoked_permission_ends_the_watch_and_calls_its_watchers_once()
 
 async def test_a_reconciler_sees_a_permission_error_and_recovers_with_the_permission() -> None:
     async with dynamic_harness(QUIET) as harness:
-        seen: list[object] = []
+        observations: list[object] = []
 
         async def reconcile(watcher: ObjectIdentifier) -> float | None:
             async with harness.watcher.query_batch(watcher):
                 try:
-                    seen.append(
+                    observations.append(
                         content_of(await harness.watcher.get(watcher, SECRET, "default", "one"))
                     )
                 except PermissionDeniedError:
-                    seen.append("denied")
+                    observations.append("denied")
                     raise
             return None
 
@@ -123,17 +123,17 @@ async def test_a_reconciler_sees_a_permission_error_and_recovers_with_the_permis
         await harness.taken()
         harness.secrets.fail(DENIED)
         await asyncio.sleep(60)
-        assert seen[:2] == [{"text": "1"}, "denied"]
+        assert observations[:2] == [{"text": "1"}, "denied"]
         assert harness.watcher.get_watch_count() == 0
         harness.secrets.fail(None)
         await harness.put_secret("default/one", "2")
         await asyncio.sleep(120)
-        assert seen[-1] == {"text": "2"}
+        assert observations[-1] == {"text": "2"}
         assert (harness.watcher.get_watch_count(), harness.watches) == (1, 1)
-        seen.clear()
+        observations.clear()
         await harness.put_secret("default/one", "3")
         await asyncio.sleep(1)
-        assert seen == [{"text": "3"}]
+        assert observations == [{"text": "3"}]
 
 
 async def test_a_missing_kind_ends_the_watch_and_calls_its_watchers() -> None:

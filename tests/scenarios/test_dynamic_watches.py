@@ -201,11 +201,11 @@ async def test_a_returned_delay_calls_the_reconciler_again() -> None:
     async with dynamic_harness() as harness:
         times: list[float] = []
 
-        async def again(_watcher: ObjectIdentifier) -> float | None:
+        async def second_start(_watcher: ObjectIdentifier) -> float | None:
             times.append(asyncio.get_running_loop().time())
             return 60.0 if len(times) < 3 else 0.0
 
-        harness.reconcile = again
+        harness.reconcile = second_start
         await harness.watcher.add_watcher(A, secret("one"))
         await harness.put_secret("default/one")
         await asyncio.sleep(1000)
@@ -296,7 +296,7 @@ async def test_a_restarted_dynamic_watcher_has_no_watchers() -> None:
     stores = MemoryStores()
     async with dynamic_harness(CACHED, stores=stores) as harness:
         await harness.watcher.add_watcher(A, secret("one"))
-    again = asyncio.create_task(harness.watcher.start())
+    second_start = asyncio.create_task(harness.watcher.start())
     await harness.watcher.started.wait()
     await harness.put_secret("default/one")
     assert await harness.taken() == []
@@ -304,9 +304,9 @@ async def test_a_restarted_dynamic_watcher_has_no_watchers() -> None:
     assert await harness.taken() == ["a"]
     with pytest.raises(UsageError, match="runs already"):
         await harness.watcher.start()
-    again.cancel()
+    second_start.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await again
+        await second_start
     await asyncio.sleep(0.1)
     assert harness.watches == 0
 

@@ -250,21 +250,21 @@ async def forged(client: AppClient, key: str, owner: str) -> GarbagePlan:
 async def test_an_applied_plan_keeps_an_object_whose_owner_exists(owner: str) -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop")
-        left = await harness.runtime.garbage_apply(await forged(client, "shop.main", owner))
-        (kept,) = left.kept
+        outcome = await harness.runtime.garbage_apply(await forged(client, "shop.main", owner))
+        (kept,) = outcome.kept
         assert kept.reason in {
             "its owner shop exists",
             "it does not name App.apps nobody as its owner",
         }
-        assert (left.orphans, client.part_keys) == ((), ["shop.main"])
+        assert (outcome.orphans, client.part_keys) == ((), ["shop.main"])
 
 
 async def test_an_applied_plan_keeps_an_object_that_natsctl_did_not_create() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop")
         await put(client.parts, "theirs", {"metadata": {"uid": "1"}, "spec": {"text": "theirs"}})
-        left = await harness.runtime.garbage_apply(await forged(client, "theirs", "nobody"))
-        assert [kept.orphan.key for kept in left.kept] == ["theirs"]
+        outcome = await harness.runtime.garbage_apply(await forged(client, "theirs", "nobody"))
+        assert [kept.orphan.key for kept in outcome.kept] == ["theirs"]
         assert client.part_keys == ["shop.main", "theirs"]
 
 
@@ -279,20 +279,28 @@ async def test_an_applied_plan_keeps_an_object_of_another_revision_or_uid(
         planned = await plan(harness)
         orphan = msgspec.structs.replace(planned.orphans[0], **change)
         changed = msgspec.structs.replace(planned, orphans=(orphan,))
-        left = await harness.runtime.garbage_apply(changed)
-        assert left.kept[0].reason.startswith("it changed")
+        outcome = await harness.runtime.garbage_apply(changed)
+        assert outcome.kept[0].reason.startswith("it changed")
         assert client.part_keys == ["lost", "shop.main"]
 
 
 async def test_an_applied_plan_keeps_an_object_of_another_installation() -> None:
-    one, other = two_systems()
+    production_stores, staging_stores = two_systems()
     first = Sites()
-    async with running(first, stores=one) as production, running(Sites(), stores=other) as staging:
+    async with (
+        running(first, stores=production_stores) as production,
+        running(Sites(), stores=staging_stores) as staging,
+    ):
         await first.sites.put("shop", site("hi"))
         await production.run_until_idle()
-        left = await staging.runtime.garbage_apply(await forged_config(one, "shop"))
-        assert left.kept[0].reason == f"it belongs to installation {(await installation(one)).id}"
-        assert configs(one).keys() == ["default/shop-main"]
+        outcome = await staging.runtime.garbage_apply(
+            await forged_config(production_stores, "shop")
+        )
+        assert (
+            outcome.kept[0].reason
+            == f"it belongs to installation {(await installation(production_stores)).id}"
+        )
+        assert configs(production_stores).keys() == ["default/shop-main"]
 
 
 async def forged_config(stores: MemoryStores, owner: str) -> GarbagePlan:
@@ -314,8 +322,8 @@ async def test_an_object_without_installation_is_kept_until_a_user_accepts() -> 
         await asyncio.sleep(LONG)
         planned = await plan(harness)
         assert "carries no installation" in planned.orphans[0].held
-        left = await harness.runtime.garbage_apply(planned)
-        assert left.kept[0].reason == "it carries no installation"
+        outcome = await harness.runtime.garbage_apply(planned)
+        assert outcome.kept[0].reason == "it carries no installation"
         assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
 
         await harness.runtime.garbage_accept()

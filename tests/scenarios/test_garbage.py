@@ -36,10 +36,10 @@ OVER = 2 * GRACE_S + 2 * GC_INTERVAL_S  # after this time every orphan is collec
 LONG = 2 * 3600.0
 
 
-def owned_by(key: str, kind: str = "App.apps", **more: Any) -> dict[str, Any]:
+def owned_by(key: str, kind: str = "App.apps", **more_metadata: Any) -> dict[str, Any]:
     """Return a part with an owner of this kind and key."""
     names = {"natsctl.io/owner-kind": kind, "natsctl.io/owner-key": key}
-    metadata = {"labels": names, "annotations": names, "uid": "1", **more}
+    metadata = {"labels": names, "annotations": names, "uid": "1", **more_metadata}
     return {"metadata": metadata, "spec": {"text": "left"}}
 
 

@@ -114,8 +114,8 @@ Make = Callable[[MemoryStores, list[str]], Things | Watching | Syncing]
 
 @pytest.fixture(params=[Things, Watching, Syncing], ids=["managed", "watchers", "controller"])
 def make(request: pytest.FixtureRequest) -> Make:
-    made: Make = request.param
-    return made
+    make_controller: Make = request.param
+    return make_controller
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ LONG = 3 * 3600.0
 
 def two_systems() -> tuple[MemoryStores, MemoryStores]:
     """Return two NATS systems that share one cluster."""
-    one = MemoryStores()
-    return one, MemoryStores(kube=one.kube)
+    stores = MemoryStores()
+    return stores, MemoryStores(kube=stores.kube)
 
 
 def configs(stores: MemoryStores) -> MemoryManifestStore:
@@ -49,13 +49,13 @@ async def made_by_01(stores: MemoryStores, owner: str, name: str) -> None:
 
 
 @asynccontextmanager
-async def both(
-    one: MemoryStores, other: MemoryStores, *controllers: Controller
+async def running_in_both(
+    production_stores: MemoryStores, staging_stores: MemoryStores, *controllers: Controller
 ) -> AsyncIterator[tuple[Harness, Harness]]:
-    first, second = controllers or (Sites(), Sites())
+    production_controller, staging_controller = controllers or (Sites(), Sites())
     async with (
-        running(first, stores=one) as production,
-        running(second, stores=other) as staging,
+        running(production_controller, stores=production_stores) as production,
+        running(staging_controller, stores=staging_stores) as staging,
     ):
         yield production, staging
 
@@ -82,43 +82,47 @@ async def test_an_object_carries_the_installation_of_its_primary() -> None:
 
 
 async def test_one_installation_never_collects_the_objects_of_another() -> None:
-    one, other = two_systems()
-    async with both(one, other) as (production, staging):
+    production_stores, staging_stores = two_systems()
+    async with running_in_both(production_stores, staging_stores) as (production, staging):
         for number in range(8):
             await production.runtime.controller.sites.put(f"s{number}", site("hi"))  # type: ignore[attr-defined]
         await production.run_until_idle()
-        before = configs(one).writes
+        before = configs(production_stores).writes
         await asyncio.sleep(LONG)
 
-        assert len(configs(one).keys()) == 8
-        assert configs(one).writes == before
+        assert len(configs(production_stores).keys()) == 8
+        assert configs(production_stores).writes == before
         assert (await staging.runtime.garbage_plan(at_once=True)).orphans == ()
 
 
 async def test_the_deletion_of_a_primary_leaves_the_other_installations_object() -> None:
-    one, other = two_systems()
-    first, second = Sites(), Sites()
-    async with both(one, other, first, second) as (production, _):
-        await first.sites.put("shop", site("hi"))
+    production_stores, staging_stores = two_systems()
+    production_sites, staging_sites = Sites(), Sites()
+    async with running_in_both(
+        production_stores, staging_stores, production_sites, staging_sites
+    ) as (production, _):
+        await production_sites.sites.put("shop", site("hi"))
         await production.run_until_idle()
-        await second.sites.put("shop", site("staging"))
+        await staging_sites.sites.put("shop", site("staging"))
         await asyncio.sleep(60)
-        await second.sites.delete("shop")
+        await staging_sites.sites.delete("shop")
         await asyncio.sleep(LONG)
-        assert configs(one).document("default/shop-main")["data"] == {"text": "hi"}
+        assert configs(production_stores).document("default/shop-main")["data"] == {"text": "hi"}
 
 
 async def test_the_error_about_an_object_of_another_installation_names_that_installation() -> None:
-    one, other = two_systems()
-    first, second = Sites(), Sites()
-    async with both(one, other, first, second) as (production, _):
-        await first.sites.put("shop", site("hi"))
+    production_stores, staging_stores = two_systems()
+    production_sites, staging_sites = Sites(), Sites()
+    async with running_in_both(
+        production_stores, staging_stores, production_sites, staging_sites
+    ) as (production, _):
+        await production_sites.sites.put("shop", site("hi"))
         await production.run_until_idle()
-        await second.sites.put("shop", site("staging"))
+        await staging_sites.sites.put("shop", site("staging"))
         await asyncio.sleep(60)
 
-        theirs = (await installation(one)).id
-        refused = errors(other, "shop")[0]
+        theirs = (await installation(production_stores)).id
+        refused = errors(staging_stores, "shop")[0]
         assert f"of installation {theirs}" in refused
         assert f"natsctl installation adopt {theirs}" in refused
 
@@ -127,32 +131,36 @@ async def test_the_error_about_an_object_of_another_installation_names_that_inst
 async def test_adopt_and_force_do_not_take_an_object_of_another_installation(
     options: dict[str, bool],
 ) -> None:
-    one, other = two_systems()
-    first, second = Sites(**options), Sites(**options)
-    async with both(one, other, first, second) as (production, _):
-        await first.sites.put("shop", site("hi"))
+    production_stores, staging_stores = two_systems()
+    production_sites, staging_sites = Sites(**options), Sites(**options)
+    async with running_in_both(
+        production_stores, staging_stores, production_sites, staging_sites
+    ) as (production, _):
+        await production_sites.sites.put("shop", site("hi"))
         await production.run_until_idle()
-        await second.sites.put("shop", site("staging"))
-        before = configs(one).writes
+        await staging_sites.sites.put("shop", site("staging"))
+        before = configs(production_stores).writes
         await asyncio.sleep(LONG)
-        assert configs(one).writes == before
-        assert configs(one).document("default/shop-main")["data"] == {"text": "hi"}
+        assert configs(production_stores).writes == before
+        assert configs(production_stores).document("default/shop-main")["data"] == {"text": "hi"}
 
 
 async def test_changes_of_objects_of_another_installation_sync_nothing() -> None:
-    one, other = two_systems()
-    first, second = Sites(), Sites()
-    async with both(one, other, first, second) as (production, staging):
-        await second.sites.put("bar", site("hi"))
+    production_stores, staging_stores = two_systems()
+    production_sites, staging_sites = Sites(), Sites()
+    async with running_in_both(
+        production_stores, staging_stores, production_sites, staging_sites
+    ) as (production, staging):
+        await staging_sites.sites.put("bar", site("hi"))
         await staging.run_until_idle()
-        second.syncs.clear()
-        await first.sites.put("shop", site("hi"))
+        staging_sites.syncs.clear()
+        await production_sites.sites.put("shop", site("hi"))
         for number in range(20):
-            await first.sites.put("shop", site(f"text {number}"))
+            await production_sites.sites.put("shop", site(f"text {number}"))
             await production.run_until_idle()
-        await configs(one).delete("default/shop-main")
+        await configs(production_stores).delete("default/shop-main")
         await production.run_until_idle()
-        assert second.syncs == []
+        assert staging_sites.syncs == []
 
 
 async def test_a_handler_cannot_delete_another_installations_object() -> None:
@@ -161,15 +169,17 @@ async def test_a_handler_cannot_delete_another_installations_object() -> None:
             await self.configs.delete("default/shop-main")
             return None
 
-    one, other = two_systems()
-    first, second = Sites(), Deleting()
-    async with both(one, other, first, second) as (production, _):
-        await first.sites.put("shop", site("hi"))
+    production_stores, staging_stores = two_systems()
+    production_sites, staging_sites = Sites(), Deleting()
+    async with running_in_both(
+        production_stores, staging_stores, production_sites, staging_sites
+    ) as (production, _):
+        await production_sites.sites.put("shop", site("hi"))
         await production.run_until_idle()
-        await second.sites.put("shop", site("hi"))
+        await staging_sites.sites.put("shop", site("hi"))
         await asyncio.sleep(60)
-        assert configs(one).keys() == ["default/shop-main"]
-        assert "of installation" in errors(other, "shop")[0]
+        assert configs(production_stores).keys() == ["default/shop-main"]
+        assert "of installation" in errors(staging_stores, "shop")[0]
 
 
 # ---- objects without an installation
@@ -215,14 +225,17 @@ async def test_an_object_without_installation_is_adopted_by_a_handler_that_only_
 
 
 async def test_the_installation_that_has_the_primary_adopts_the_object() -> None:
-    one, other = two_systems()
-    await made_by_01(one, "shop", "shop-main")
-    first, second = Sites(force=True), Sites(force=True)
-    await put_site(one, "shop")
-    await put_site(other, "bar")
-    async with both(one, other, first, second):
+    production_stores, staging_stores = two_systems()
+    await made_by_01(production_stores, "shop", "shop-main")
+    production_sites, staging_sites = Sites(force=True), Sites(force=True)
+    await put_site(production_stores, "shop")
+    await put_site(staging_stores, "bar")
+    async with running_in_both(production_stores, staging_stores, production_sites, staging_sites):
         await asyncio.sleep(LONG)
-        assert marks(one)["default/shop-main"] == (await installation(one)).id
+        assert (
+            marks(production_stores)["default/shop-main"]
+            == (await installation(production_stores)).id
+        )
 
 
 async def test_an_object_without_installation_and_primary_is_never_collected() -> None:

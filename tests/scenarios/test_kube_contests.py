@@ -258,10 +258,10 @@ class TestNormalForms:
             await first.sites.put("shop", site("ours"))
             await harness.run_until_idle()
         applies, writes = store.applies, store.writes
-        async with running(again := controller(), stores=stores) as harness:
+        async with running(restarted := controller(), stores=stores) as harness:
             await harness.run_until_idle()
-            await asyncio.sleep(2 * again.resync_s)
-            assert again.syncs >= 2
+            await asyncio.sleep(2 * restarted.resync_s)
+            assert restarted.syncs >= 2
         assert (store.applies, store.writes) == (applies, writes)
         assert data(store) == {"text": "OURS"}
 

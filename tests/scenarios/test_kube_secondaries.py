@@ -71,8 +71,8 @@ class Sites(Controller):
         for name in site.spec.names:
             manifest = config(f"{slug}-{name}", site.spec.text)
             await self.configs.apply(manifest, force=self.force, adopt=self.adopt)
-        for left in self.configs.owned().keys() - wanted:
-            await self.configs.delete(left)
+        for leftover_key in self.configs.owned().keys() - wanted:
+            await self.configs.delete(leftover_key)
         await self.sites.update_status(key, {"configs": len(self.configs.owned())})
         return None
 
@@ -226,8 +226,8 @@ async def test_the_annotation_identifies_the_owner_if_label_hashes_collide() -> 
         await harness.run_until_idle()
         (config_key,) = configs(harness).keys()
         same_label = documents.metadata_of(configs(harness).document(config_key))["labels"]
-        other = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "x" * 100}
-        metadata = {"name": "other", "labels": same_label, "annotations": other}
+        other_owner = {"natsctl.io/owner-kind": "Site.sites", "natsctl.io/owner-key": "x" * 100}
+        metadata = {"name": "other", "labels": same_label, "annotations": other_owner}
         store = configs(harness)
         await controller.sites.put("x" * 100, site("hi"))
         await harness.run_until_idle()
@@ -345,14 +345,14 @@ async def test_an_object_held_by_finalizers_is_deleted_once() -> None:
 
 
 async def test_a_handler_does_not_see_an_object_that_it_deleted() -> None:
-    seen: list[tuple[bool, bool]] = []
+    presences: list[tuple[bool, bool]] = []
 
     class Deleting(Sites):
         async def sync_handler(self, key: str) -> float | None:
             if self.sites.get(key) is not None:
                 before = self.configs.get("default/shop-main") is not None
                 await self.configs.delete("default/shop-main")
-                seen.append((before, self.configs.get("default/shop-main") is not None))
+                presences.append((before, self.configs.get("default/shop-main") is not None))
                 await self.configs.apply(config("shop-main", "hi"))
                 assert self.configs.get("default/shop-main") is not None
             return None
@@ -362,7 +362,7 @@ async def test_a_handler_does_not_see_an_object_that_it_deleted() -> None:
         await harness.run_until_idle()
         await controller.sites.put("shop", site("2"))
         await harness.run_until_idle()
-        assert seen == [(False, False), (True, False)]
+        assert presences == [(False, False), (True, False)]
 
 
 async def test_a_struct_can_be_applied_and_read() -> None:

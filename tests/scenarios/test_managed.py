@@ -414,8 +414,8 @@ class TestManagedController:
 
     async def test_an_operator_can_run_several_managed_controllers(self, cloud: Cloud) -> None:
         stores = MemoryStores()
-        both = [NatsDisks(cloud), ClusterDisks(cloud)]
-        operator = Operator(both, nats=stores, kube=stores.kube)  # type: ignore[arg-type]
+        controllers = [NatsDisks(cloud), ClusterDisks(cloud)]
+        operator = Operator(controllers, nats=stores, kube=stores.kube)  # type: ignore[arg-type]
         task = asyncio.create_task(operator.run())
         await operator.synced.wait()
         await Play(store=stores.store(DISKS)).put(size=1)

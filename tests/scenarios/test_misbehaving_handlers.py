@@ -469,12 +469,12 @@ class LeftBehind(Threaded):
         return None
 
 
-@pytest.mark.parametrize("made", [Threaded, LeftBehind])
+@pytest.mark.parametrize("controller_type", [Threaded, LeftBehind])
 def test_a_key_stays_held_until_the_thread_of_a_timed_out_sync_has_ended(
-    made: type[Threaded], caplog: pytest.LogCaptureFixture
+    controller_type: type[Threaded], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def sync_in_real_time() -> None:
-        controller = made()
+        controller = controller_type()
         async with running(controller) as harness:
             await controller.apps.put("shop", App(spec=AppSpec()))
             await eventually(controller.begun.is_set)

@@ -19,7 +19,10 @@ class West(Apps):
 async def test_each_controller_syncs_only_keys_that_match_its_filter() -> None:
     stores = MemoryStores()
     client, east, west = AppClient(stores), East(), West()
-    async with running(east, stores=stores) as one, running(west, stores=stores) as other:
+    async with (
+        running(east, stores=stores) as east_harness,
+        running(west, stores=stores) as west_harness,
+    ):
         await client.app("east.shop")
         await client.app("west.shop")
         await asyncio.sleep(10)
@@ -30,19 +33,19 @@ async def test_each_controller_syncs_only_keys_that_match_its_filter() -> None:
         assert set(east.syncs) == {"east.shop"}
         assert set(west.syncs) == {"west.shop"}
         assert await client.texts() == {"east.shop.main": "hi", "west.shop.main": "hi"}
-        assert one.runtime.status().failing == other.runtime.status().failing == {}
+        assert east_harness.runtime.status().failing == west_harness.runtime.status().failing == {}
 
 
 async def test_no_controller_collects_objects_of_the_other() -> None:
     stores = MemoryStores()
     client = AppClient(stores)
-    async with running(East(), stores=stores) as one, running(West(), stores=stores):
+    async with running(East(), stores=stores) as east_harness, running(West(), stores=stores):
         for key in ("east.shop", "east.bar", "west.shop"):
             await client.app(key)
         await asyncio.sleep(3600)
         assert len(client.part_keys) == 3
         await client.apps.delete("west.shop")
-        assert (await one.runtime.garbage_plan()).orphans == ()
+        assert (await east_harness.runtime.garbage_plan()).orphans == ()
         await asyncio.sleep(3600)
         assert client.part_keys == ["east.bar.main", "east.shop.main"]
 

@@ -72,11 +72,11 @@ async def plan_of(client: AppClient, controller: Controller | None = None, *keys
     return await plan(controller or Apps(), nats=client.stores, keys=keys)
 
 
-def signs(made: Plan) -> list[tuple[str, str, str]]:
+def signs(planned: Plan) -> list[tuple[str, str, str]]:
     """Return the key of each action with its type and its object."""
     return [
         (key, action.action, action.key)
-        for key, key_plan in made.keys.items()
+        for key, key_plan in planned.keys.items()
         for action in key_plan.actions
     ]
 
@@ -89,8 +89,8 @@ async def converge(client: AppClient) -> None:
 async def test_a_plan_has_the_writes_of_the_handler_and_stores_none(client: AppClient) -> None:
     await client.app("shop", parts=("a", "b"))
     before = client.writes
-    made = await plan_of(client)
-    assert signs(made) == [
+    planned = await plan_of(client)
+    assert signs(planned) == [
         ("shop", "create", "shop.a"),
         ("shop", "create", "shop.b"),
         ("shop", "status", "shop"),
@@ -101,8 +101,8 @@ async def test_a_plan_has_the_writes_of_the_handler_and_stores_none(client: AppC
 async def test_a_plan_after_the_controller_has_run_is_empty(client: AppClient) -> None:
     await client.app("shop")
     await converge(client)
-    made = await plan_of(client)
-    assert (made.keys, made.summary.unchanged) == ({}, 1)
+    planned = await plan_of(client)
+    assert (planned.keys, planned.summary.unchanged) == ({}, 1)
 
 
 async def test_the_plan_encodes_to_the_documented_json(client: AppClient) -> None:
@@ -151,9 +151,9 @@ async def test_a_paused_key_is_held_back_with_the_reason(client: AppClient) -> N
     await client.app("shop", parts=("a",))
     pause = "by=ann reason=waits for a disk"
     await edit(client.apps, "shop", "metadata", "annotations", "natsctl.io/paused", to=pause)
-    made = await plan_of(client)
-    assert made.keys == {"shop": KeyPlan(held_back="paused by ann: waits for a disk")}
-    assert made.summary == PlanSummary(held_back=1)
+    planned = await plan_of(client)
+    assert planned.keys == {"shop": KeyPlan(held_back="paused by ann: waits for a disk")}
+    assert planned.summary == PlanSummary(held_back=1)
 
 
 async def test_a_plan_without_held_back_keys_does_not_mention_them(client: AppClient) -> None:
@@ -163,9 +163,9 @@ async def test_a_plan_without_held_back_keys_does_not_mention_them(client: AppCl
 
 async def test_an_invalid_object_is_an_error_of_its_key(client: AppClient) -> None:
     await put(client.apps, "shop", {"spec": {"text": 1}})
-    made = await plan_of(client)
-    assert "Expected `str`, got `int`" in made.keys["shop"].error
-    assert made.summary.failed == 1
+    planned = await plan_of(client)
+    assert "Expected `str`, got `int`" in planned.keys["shop"].error
+    assert planned.summary.failed == 1
 
 
 async def test_a_blocking_call_fails_unless_it_is_safe(client: AppClient) -> None:
@@ -181,8 +181,8 @@ async def test_a_blocking_call_fails_unless_it_is_safe(client: AppClient) -> Non
 async def test_the_second_of_two_keys_that_write_one_secondary_fails(client: AppClient) -> None:
     await client.app("a")
     await client.app("b")
-    made = await plan_of(client, Shared())
-    errors = [key_plan.error for key_plan in made.keys.values() if key_plan.error]
+    planned = await plan_of(client, Shared())
+    errors = [key_plan.error for key_plan in planned.keys.values() if key_plan.error]
     assert len(errors) == 1
     assert errors[0].startswith(ExistsError.__name__)
 
@@ -194,21 +194,21 @@ async def test_two_keys_that_adopt_one_secondary_from_each_other_do_not_settle(
     await client.app("b")
     fighting = Shared()
     fighting.adopt = True
-    made = await plan_of(client, fighting)
-    errors = [key_plan.error for key_plan in made.keys.values() if key_plan.error]
+    planned = await plan_of(client, fighting)
+    errors = [key_plan.error for key_plan in planned.keys.values() if key_plan.error]
     assert len(errors) == 1
     assert "back and forth" in errors[0]
 
 
 async def test_a_handler_sees_its_own_planned_writes(client: AppClient) -> None:
     await client.app("shop")
-    made = await plan_of(client, Reader())
-    assert made.keys["shop"].error == ""
+    planned = await plan_of(client, Reader())
+    assert planned.keys["shop"].error == ""
 
 
 async def test_a_bucket_that_does_not_exist_is_planned_as_empty() -> None:
-    made = await plan(Greetings(), nats=MemoryStores())
-    assert made.keys == {}
+    planned = await plan(Greetings(), nats=MemoryStores())
+    assert planned.keys == {}
 
 
 async def test_orphans_that_garbage_collection_keeps_are_listed_with_the_reason(
@@ -217,10 +217,10 @@ async def test_orphans_that_garbage_collection_keeps_are_listed_with_the_reason(
     await client.app("shop", parts=("a",))
     await converge(client)
     client.apps.recreate()
-    made = await plan_of(client)
-    assert made.garbage is not msgspec.UNSET
-    assert [orphan.key for orphan in made.garbage.orphans] == ["shop.a"]
+    planned = await plan_of(client)
+    assert planned.garbage is not msgspec.UNSET
+    assert [orphan.key for orphan in planned.garbage.orphans] == ["shop.a"]
     async with running(Apps(), stores=client.stores) as harness:
         await harness.run_until_idle()
-        assert made.garbage.refused == (await harness.runtime.garbage_plan()).refused != ""
-    assert (signs(made), client.part_keys) == ([], ["shop.a"])
+        assert planned.garbage.refused == (await harness.runtime.garbage_plan()).refused != ""
+    assert (signs(planned), client.part_keys) == ([], ["shop.a"])

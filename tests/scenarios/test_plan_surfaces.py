@@ -75,8 +75,8 @@ async def ran(cloud: Cloud, stores: MemoryStores) -> None:
     await task
 
 
-def actions(made: Plan, key: str = "d") -> list[tuple[str, object]]:
-    return [(action.action, action.call) for action in made.keys[key].actions]
+def actions(planned: Plan, key: str = "d") -> list[tuple[str, object]]:
+    return [(action.action, action.call) for action in planned.keys[key].actions]
 
 
 def writes(stores: MemoryStores, *kinds: Kind[Any]) -> list[int]:
@@ -88,9 +88,9 @@ async def test_a_missing_resource_is_observed_and_its_creation_is_reported(
 ) -> None:
     await put(stores.store(DISKS), "d", {"spec": {"size": 1}})
     before = writes(stores, DISKS)
-    made = await plan(Disks(cloud), nats=stores)
-    assert ("external", "create") in actions(made)
-    assert (made.summary.create, made.summary.update) == (1, 1)
+    planned = await plan(Disks(cloud), nats=stores)
+    assert ("external", "create") in actions(planned)
+    assert (planned.summary.create, planned.summary.update) == (1, 1)
     assert (set(cloud.calls), cloud.disks, writes(stores, DISKS)) == ({"observe"}, {}, before)
 
 
@@ -108,24 +108,24 @@ async def test_a_change_of_an_existing_resource_is_reported(
     else:
         await disks.delete("d")
     sizes = dict(cloud.disks)
-    made = await plan(Disks(cloud), nats=stores)
-    assert ("external", change) in actions(made)
+    planned = await plan(Disks(cloud), nats=stores)
+    assert ("external", change) in actions(planned)
     assert cloud.disks == sizes
 
 
 async def test_an_observation_has_a_time_limit(stores: MemoryStores, cloud: Cloud) -> None:
     await put(stores.store(DISKS), "d", {"spec": {"size": 1}})
     cloud.takes_s["observe"] = 60.0
-    made = await plan(Disks(cloud), nats=stores)
-    assert "observe was cut short" in made.keys["d"].error
+    planned = await plan(Disks(cloud), nats=stores)
+    assert "observe was cut short" in planned.keys["d"].error
 
 
 async def test_the_writes_of_a_watcher_are_planned(stores: MemoryStores) -> None:
     await put(stores.store(SITES), "a", b"{}")
     await put(stores.store(SITES), "bad", b"{}")
-    made = await plan(Marker(), nats=stores)
-    assert actions(made, "a")[0][0] == "create"
-    assert made.keys["bad"].error == "ValueError: no mark for this site"
+    planned = await plan(Marker(), nats=stores)
+    assert actions(planned, "a")[0][0] == "create"
+    assert planned.keys["bad"].error == "ValueError: no mark for this site"
     assert stores.store(MARKS).keys() == []
 
 

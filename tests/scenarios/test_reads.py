@@ -57,14 +57,14 @@ class Readers(Controller):
         return None
 
     def last(self, key: str) -> object:
-        return [seen for reader, seen in self.seen if reader == key][-1]
+        return [content for reader, content in self.seen if reader == key][-1]
 
     def keys(self) -> list[str]:
         return [key for key, _ in self.seen]
 
 
-def limits(most: int, **labels: str) -> bytes:
-    return json.dumps({"metadata": {"labels": labels}, "spec": {"most": most}}).encode()
+def limits(limit: int, **labels: str) -> bytes:
+    return json.dumps({"metadata": {"labels": labels}, "spec": {"most": limit}}).encode()
 
 
 def limit_called(name: str) -> Read:
@@ -110,7 +110,7 @@ async def test_the_creation_of_an_object_that_was_read_as_missing_syncs_the_key(
         await harness.run_until_idle()
         await buckets(harness).delete("eu")
         await harness.run_until_idle()
-        assert [seen for _, seen in readers.seen] == [None, 1, None]
+        assert [content for _, content in readers.seen] == [None, 1, None]
 
 
 async def test_a_change_of_an_unread_object_syncs_no_key() -> None:
@@ -188,10 +188,10 @@ async def test_a_label_selection_syncs_the_key_if_an_object_enters_changes_or_le
     async with running(readers) as harness:
         await put(buckets(harness), "eu", limits(1, tier="tin"))
         await app(harness, "shop")
-        for most, tier in ((2, "gold"), (3, "gold"), (4, "tin"), (5, "tin")):
-            await put(buckets(harness), "eu", limits(most, tier=tier))
+        for limit, tier in ((2, "gold"), (3, "gold"), (4, "tin"), (5, "tin")):
+            await put(buckets(harness), "eu", limits(limit, tier=tier))
             await harness.run_until_idle()
-        assert [seen for _, seen in readers.seen] == [{}, {"eu": 2}, {"eu": 3}, {}]
+        assert [contents for _, contents in readers.seen] == [{}, {"eu": 2}, {"eu": 3}, {}]
 
 
 async def test_a_change_while_a_sync_reads_is_never_lost() -> None:
@@ -270,7 +270,7 @@ async def test_a_broken_watch_restarts_and_syncs_missed_changes() -> None:
         buckets(harness).break_watches()
         await put(buckets(harness), "eu", limits(2))
         await harness.run_until_idle()
-        assert [seen for _, seen in readers.seen] == [1, 2]
+        assert [content for _, content in readers.seen] == [1, 2]
 
 
 async def test_reading_an_object_that_was_never_valid_raises_invalid_object() -> None:

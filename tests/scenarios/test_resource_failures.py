@@ -35,12 +35,12 @@ FAILURE = OSError("no room")
 
 async def fail(events: EventStream[Thing], times: int = 1) -> list[str]:
     """Fail the next events, and return their types and keys."""
-    seen = []
+    handled_events = []
     for _ in range(times):
         event = await anext(events)
-        seen.append(f"{event.kind} {event.key}".strip())
+        handled_events.append(f"{event.kind} {event.key}".strip())
         event.done(FAILURE)
-    return seen
+    return handled_events
 
 
 async def test_a_failed_event_is_redelivered_with_backoff_until_it_succeeds() -> None:
@@ -92,11 +92,11 @@ async def test_a_failing_subscriber_does_not_delay_other_keys_or_subscribers() -
     async with (
         resource_harness("a", "b") as harness,
         harness.resource.events(rate_limiter=exact_backoff()) as failing,
-        harness.resource.events(rate_limiter=exact_backoff()) as other,
+        harness.resource.events(rate_limiter=exact_backoff()) as other_events,
     ):
         await fail(failing)
         assert await handled(failing, 2) == [("upsert", "b", "hi"), ("sync", "", "")]
-        assert len(await synced(other)) == 3
+        assert len(await synced(other_events)) == 3
         assert clock() < 1
 
 
@@ -197,7 +197,7 @@ async def test_a_key_that_fails_too_often_ends_its_stream_and_no_other() -> None
         harness.resource.events(
             error_handler=retry_up_to(2), rate_limiter=exact_backoff()
         ) as events,
-        harness.resource.events() as other,
+        harness.resource.events() as other_events,
     ):
         assert await fail(events) == ["upsert a"]
         held = await anext(events)
@@ -205,9 +205,9 @@ async def test_a_key_that_fails_too_often_ends_its_stream_and_no_other() -> None
         assert await fail(events, 2) == ["upsert a"] * 2
         assert [event async for event in events] == []
         held.done()
-        assert len(await synced(other)) == 3
+        assert len(await synced(other_events)) == 3
         await harness.put("a", "changed")
-        assert await handled(other, 1) == [("upsert", "a", "changed")]
+        assert await handled(other_events, 1) == [("upsert", "a", "changed")]
         assert [event async for event in events] == []
 
 
@@ -418,11 +418,11 @@ class TestLosing:
                 await leaving()
 
     async def test_a_lost_event_does_not_affect_other_streams(self) -> None:
-        async with resource_harness("a") as harness, harness.resource.events() as other:
+        async with resource_harness("a") as harness, harness.resource.events() as other_events:
             with pytest.raises(EventNotDoneError):
                 async with harness.resource.events() as events:
                     await anext(events)
-            assert len(await synced(other)) == 2
+            assert len(await synced(other_events)) == 2
 
     async def test_an_event_lost_in_a_garbage_collection_of_another_thread_fails_its_stream(
         self,

@@ -37,13 +37,13 @@ def open_watches_and_tasks(harness: ResourceHarness) -> tuple[int, int]:
 
 class TestLeaving:
     async def test_a_closed_stream_gets_no_events_and_others_continue(self) -> None:
-        async with resource_harness("a") as harness, harness.resource.events() as other:
-            async with harness.resource.events() as left:
-                await synced(left)
+        async with resource_harness("a") as harness, harness.resource.events() as open_events:
+            async with harness.resource.events() as closed_events:
+                await synced(closed_events)
             await harness.put("a", "new")
             await asyncio.sleep(1)
-            assert [event async for event in left] == []
-            assert await synced(other) == [("upsert", "a", "new"), ("sync", "", "")]
+            assert [event async for event in closed_events] == []
+            assert await synced(open_events) == [("upsert", "a", "new"), ("sync", "", "")]
 
     async def test_a_closed_stream_is_released(self) -> None:
         async def subscribe() -> weakref.ref[RetryPolicy]:
@@ -101,32 +101,32 @@ class TestLeaving:
         assert len(asyncio.all_tasks()) == 1
 
     async def test_closing_a_resource_ends_streams_in_other_tasks(self) -> None:
-        seen: list[Event[Thing]] = []
+        handled_events: list[Event[Thing]] = []
 
         async def read(resource: Resource[Thing]) -> None:
             async with resource.events() as events:
                 async for event in events:
                     async with event:
-                        seen.append(event)
+                        handled_events.append(event)
 
         async with resource_harness("a") as harness:
             reading = asyncio.create_task(read(harness.resource))
             await asyncio.sleep(1)
             assert not reading.done()
         await reading
-        assert len(seen) == 2
+        assert len(handled_events) == 2
 
     async def test_a_stopped_resource_ends_its_streams_after_their_pending_events(
         self,
     ) -> None:
         async with resource_harness("a") as harness, harness.resource.events() as events:
-            seen = []
+            handled_keys = []
             async for event in events:
                 async with event:
                     harness.resource.stop()
                     await asyncio.sleep(1)
-                    seen.append(event.key)
-            assert seen == ["a"]
+                    handled_keys.append(event.key)
+            assert handled_keys == ["a"]
             assert open_watches_and_tasks(harness) == (0, 0)
 
     async def test_a_closed_resource_raises_stopped(self) -> None:
@@ -175,7 +175,7 @@ class TestBeginning:
         async with Resource(THINGS, stores) as resource:
             store = await resource.store()
             assert clock() == 30  # the begin, the object and the end of the listing
-            assert [thing.spec.text for thing in store.list()] == ["hi"]
+            assert [stored_thing.spec.text for stored_thing in store.list()] == ["hi"]
 
     async def test_the_sync_event_follows_all_objects_of_a_large_listing(self) -> None:
         count = 3000  # more than one batch of an informer
@@ -185,8 +185,8 @@ class TestBeginning:
                 store = await harness.resource.store()
                 async with harness.resource.events() as late:
                     for stream in (events, late):
-                        seen = await synced(stream)
-                        assert len({key for _, key, _ in seen}) == len(seen) == count + 1
+                        listing = await synced(stream)
+                        assert len({key for _, key, _ in listing}) == len(listing) == count + 1
                         assert await is_silent(stream)
                 assert len(store) == count
 
@@ -217,12 +217,12 @@ class TestTrouble:
             await synced(events)
             harness.store.recreate()
             await harness.put("kept", "new", uid="2")
-            seen = await handled(events, 3)
-            assert [event for event in seen if event[1] == "kept"] == [
+            handled_events = await handled(events, 3)
+            assert [event for event in handled_events if event[1] == "kept"] == [
                 ("delete", "kept", "hi"),
                 ("upsert", "kept", "new"),
             ]
-            assert ("delete", "lost", "hi") in seen
+            assert ("delete", "lost", "hi") in handled_events
             assert await is_silent(events)
 
     async def test_a_stream_continues_after_an_outage_of_the_store(self) -> None:

@@ -72,8 +72,8 @@ async def test_a_change_precedes_the_rest_of_the_replay_and_the_sync() -> None:
         first = await handled(events, 1)
         await harness.put("new")
         await asyncio.sleep(1)
-        rest = await synced(events)
-    assert [key for _, key, _ in first + rest] == ["a", "new", "b", "c", ""]
+        later_events = await synced(events)
+    assert [key for _, key, _ in first + later_events] == ["a", "new", "b", "c", ""]
 
 
 async def test_a_late_subscriber_gets_every_object_and_a_sync() -> None:
@@ -235,18 +235,18 @@ async def test_an_invalid_object_is_no_event_until_it_is_valid() -> None:
 
 
 async def test_several_tasks_can_read_one_stream() -> None:
-    seen: list[str] = []
+    keys: list[str] = []
     async with resource_harness("a", "b", "c") as harness, harness.resource.events() as events:
 
         async def read() -> None:
             async for event in events:
                 async with event:
                     await asyncio.sleep(1)
-                    seen.append(event.key)
+                    keys.append(event.key)
 
         readers = [asyncio.create_task(read()) for _ in range(4)]
         await asyncio.sleep(1.5)
-        assert sorted(seen) == ["", "a", "b", "c"]
+        assert sorted(keys) == ["", "a", "b", "c"]
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)

@@ -433,15 +433,15 @@ async def test_secondaries_of_two_kinds_can_have_the_same_key() -> None:
     controller = Pairs()
     async with running(controller) as harness:
         client = app_client(harness)
-        others = harness.stores.store(Pairs.others.kind)
+        other_parts = harness.stores.store(Pairs.others.kind)
         await client.app("shop")
         await harness.run_until_idle()
-        await others.delete("shop")
+        await other_parts.delete("shop")
         await harness.run_until_idle()
 
         assert controller.others.get("shop") == controller.others.owned("shop")["shop"]
-        assert (await document(others, "shop"))["spec"] == {"text": "other"}
+        assert (await document(other_parts, "shop"))["spec"] == {"text": "other"}
         assert await client.texts() == {"shop": "part"}
         await client.apps.delete("shop")
         await harness.run_until_idle()
-        assert (others.keys(), client.parts.keys()) == ([], [])
+        assert (other_parts.keys(), client.parts.keys()) == ([], [])

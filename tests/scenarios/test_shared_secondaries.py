@@ -69,7 +69,7 @@ class Readers(Controller):
 
     async def sync_handler(self, key: str) -> None:
         await self.parts.apply(f"{key}.main", Site(spec={"text": key}))
-        self.counted[key] = sum(len(self.parts.owned(other)) for other in KEYS)
+        self.counted[key] = sum(len(self.parts.owned(owner_key)) for owner_key in KEYS)
 
 
 class Makers(Controller):
@@ -130,7 +130,7 @@ async def test_an_object_of_another_process_is_not_taken_over() -> None:
         for member in group.living:
             member.controller.refused.clear()
             member.controller.runtime.resync(*KEYS)
-        await eventually(lambda: sum(len(found) == 2 for found in refused().values()) >= 6)
+        await eventually(lambda: sum(len(messages) == 2 for messages in refused().values()) >= 6)
         part, config = group.stores.store(PARTS), group.stores.kube.store(MAPS)
         owners = {
             PARTS.metadata((await part.get("common")).value).annotations["natsctl.io/owner-key"],

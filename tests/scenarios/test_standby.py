@@ -73,49 +73,57 @@ async def running(controller: Controller | Runnable, stores: MemoryStores) -> Ru
 
 
 async def test_the_watchers_of_a_standby_are_called_once_it_leads() -> None:
-    stores, one, two = MemoryStores(), RecordingWatcher("one"), RecordingWatcher("two")
+    stores, first_watcher, second_watcher = (
+        MemoryStores(),
+        RecordingWatcher("one"),
+        RecordingWatcher("two"),
+    )
     await put(stores.store(SITES), "a", site())
-    first = await running(watching(one), stores)
-    second = await running(watching(two), stores)
-    await eventually(lambda: one.calls)
-    assert two.calls == []
+    first = await running(watching(first_watcher), stores)
+    second = await running(watching(second_watcher), stores)
+    await eventually(lambda: first_watcher.calls)
+    assert second_watcher.calls == []
     await first.stop()
-    await eventually(lambda: two.calls)
-    assert (one.calls, two.calls) == (["one add a hi"], ["two add a hi"])
+    await eventually(lambda: second_watcher.calls)
+    assert (first_watcher.calls, second_watcher.calls) == (["one add a hi"], ["two add a hi"])
     await second.stop()
 
 
 async def test_an_interrupted_watcher_and_later_watchers_are_called_again() -> None:
-    stores, one, two = MemoryStores(), RecordingWatcher("one"), RecordingWatcher("two")
-    one.takes_s = TTL_S
-    controller = watching(one)
-    controller.add_watcher(two, SITES)
+    stores, first_watcher, second_watcher = (
+        MemoryStores(),
+        RecordingWatcher("one"),
+        RecordingWatcher("two"),
+    )
+    first_watcher.takes_s = TTL_S
+    controller = watching(first_watcher)
+    controller.add_watcher(second_watcher, SITES)
     await put(stores.store(SITES), "a", site())
     process = await running(controller, stores)
     await asyncio.sleep(1)
     stores.store(LEASES).fail(StoreError("out of reach"))
     await asyncio.sleep(TTL_S)
-    assert (one.calls, two.calls) == ([], [])
-    one.takes_s = 0
+    assert (first_watcher.calls, second_watcher.calls) == ([], [])
+    first_watcher.takes_s = 0
     stores.store(LEASES).fail(None)
-    await eventually(lambda: one.calls and two.calls, within_s=TTL_S)
-    assert (one.calls, two.calls) == (["one add a hi"], ["two add a hi"])
+    await eventually(lambda: first_watcher.calls and second_watcher.calls, within_s=TTL_S)
+    assert (first_watcher.calls, second_watcher.calls) == (["one add a hi"], ["two add a hi"])
     await process.stop()
 
 
 async def test_a_watcher_call_interrupted_by_a_process_pause_is_repeated() -> None:
-    stores, one = MemoryStores(), RecordingWatcher("one")
-    one.takes_s = 2.0
+    stores, watcher = MemoryStores(), RecordingWatcher("one")
+    watcher.takes_s = 2.0
     failures: list[Exception] = []
     controller = InformerController(name="sites", error_handler=failures.append)
     controller.add_informer(SITES)
-    controller.add_watcher(one, SITES)
+    controller.add_watcher(watcher, SITES)
     await put(stores.store(SITES), "a", site())
     process = await running(controller, stores)
     await asyncio.sleep(1)
     asyncio.get_running_loop().jump(TTL_S)  # type: ignore[attr-defined]  # the loop has virtual time
-    await eventually(lambda: one.calls, within_s=TTL_S)
-    assert one.calls == ["one add a hi"]
+    await eventually(lambda: watcher.calls, within_s=TTL_S)
+    assert watcher.calls == ["one add a hi"]
     assert failures == []
     await process.stop()
 
@@ -133,13 +141,13 @@ async def test_only_the_leader_applies_to_a_cluster() -> None:
 
 
 async def test_a_new_leader_sees_the_writes_of_the_previous_leader() -> None:
-    seen: list[int] = []
+    key_counts: list[int] = []
 
     class Counts(Controller):
         shops = primary(kv(Shop, bucket="shops"))
 
         async def start(self) -> None:
-            seen.append(len(self.shops.keys()))
+            key_counts.append(len(self.shops.keys()))
 
         async def sync_handler(self, key: str) -> float | None:
             pass
@@ -159,8 +167,8 @@ async def test_a_new_leader_sees_the_writes_of_the_previous_leader() -> None:
 
     operator = Operator([Counts()], nats=LateStores(), election=electing(stores.store(LEASES)))  # type: ignore[arg-type]
     task = asyncio.create_task(operator.run())
-    await eventually(lambda: seen)
-    assert seen == [1]
+    await eventually(lambda: key_counts)
+    assert key_counts == [1]
     operator.stop()
     await task
 
@@ -176,8 +184,8 @@ async def test_a_store_without_a_newest_revision_does_not_block_a_leader(
         async def open(self, kind: Any) -> MemoryStore:
             return Silent(kind) if kind is SITES else await super().open(kind)
 
-    stores, one = SilentStores(), RecordingWatcher("one")
-    process = await running(watching(one), stores)
+    stores, watcher = SilentStores(), RecordingWatcher("one")
+    process = await running(watching(watcher), stores)
     await eventually(
         lambda: (
             "cache may be behind its store kind=Site.sites error='unknown revision'" in caplog.text

@@ -78,61 +78,61 @@ class Idle(Apps):
 async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_leader() -> None:
     stores = MemoryStores()
     client = AppClient(stores)
-    one = await process(stores, Apps())
+    leader = await process(stores, Apps())
     await client.app("shop")
     await eventually(lambda: client.part_keys == ["shop.main"])
-    await one.stop()
-    one = await process(stores, Idle())
-    two = await process(stores, Apps())
-    await eventually(lambda: one.runtime.idle)
+    await leader.stop()
+    leader = await process(stores, Idle())
+    standby = await process(stores, Apps())
+    await eventually(lambda: leader.runtime.idle)
     for number in range(MANY):
         await client.apps.create(f"k{number}", b'{"spec": {}}')
         await client.apps.delete(f"k{number}")
-    await eventually(lambda: one.runtime.idle and two.controller.apps.keys() == ("shop",))
-    assert len(set(one.controller.syncs)) == MANY + 1
-    (queue,) = two.runtime.measures().queues
+    await eventually(lambda: leader.runtime.idle and standby.controller.apps.keys() == ("shop",))
+    assert len(set(leader.controller.syncs)) == MANY + 1
+    (queue,) = standby.runtime.measures().queues
     assert (queue.stats.depth, queue.stats.waiting, queue.stats.held) == (0, 0, 0)
-    assert two.controller.apps.deleted_states == {}
-    counts = two.runtime.measures().syncs
+    assert standby.controller.apps.deleted_states == {}
+    counts = standby.runtime.measures().syncs
     assert counts is not None
     assert counts.unanswered == 0
-    assert two.controller.syncs == []
+    assert standby.controller.syncs == []
 
-    await one.kill()
+    await leader.kill()
     await client.apps.delete("shop")
     await client.app("market")
-    assert not two.runtime.holds("shop")
+    assert not standby.runtime.holds("shop")
     await eventually(lambda: client.part_keys == ["market.main"], within_s=2 * TTL_S)
-    await eventually(lambda: two.runtime.idle)
-    assert len(set(two.controller.syncs)) == MANY + 2  # the new leader syncs every deleted key
-    await two.stop()
+    await eventually(lambda: standby.runtime.idle)
+    assert len(set(standby.controller.syncs)) == MANY + 2  # the new leader syncs every deleted key
+    await standby.stop()
 
 
 async def test_a_key_purged_while_no_leader_ran_is_synced_by_the_next_leader() -> None:
     stores = MemoryStores()
     client = AppClient(stores)
-    one, two = await process(stores, Apps()), await process(stores, Idle())
+    leader, standby = await process(stores, Apps()), await process(stores, Idle())
     await client.app("shop")
-    await eventually(lambda: "shop" in one.controller.syncs)
-    await one.kill()
+    await eventually(lambda: "shop" in leader.controller.syncs)
+    await leader.kill()
     await client.apps.delete("shop", purge=True)
-    assert not two.runtime.holds("shop")
-    await eventually(lambda: "shop" in two.controller.syncs, within_s=2 * TTL_S)
-    await two.stop()
+    assert not standby.runtime.holds("shop")
+    await eventually(lambda: "shop" in standby.controller.syncs, within_s=2 * TTL_S)
+    await standby.stop()
 
 
 async def test_an_owner_that_vanished_while_no_leader_ran_is_synced_by_the_next_leader() -> None:
     stores = MemoryStores()
     client = AppClient(stores)
-    one = await process(stores, Apps())
+    leader = await process(stores, Apps())
     await client.app("shop")
     await eventually(lambda: client.part_keys == ["shop.main"])
-    await one.kill()
+    await leader.kill()
     stores.store(APPS).vanish("shop")  # no marker, and no event of a watch
-    two = await process(stores, Idle())
-    assert not two.runtime.holds("shop")
-    await eventually(lambda: "shop" in two.controller.syncs, within_s=2 * TTL_S)
-    await two.stop()
+    next_leader = await process(stores, Idle())
+    assert not next_leader.runtime.holds("shop")
+    await eventually(lambda: "shop" in next_leader.controller.syncs, within_s=2 * TTL_S)
+    await next_leader.stop()
 
 
 class Refusing(Idle):
@@ -282,10 +282,10 @@ class SlowToStart(InformerController):
 def sharing(
     stores: MemoryStores,
     watcher: RecordingWatcher,
-    made: type[InformerController] = InformerController,
+    controller_type: type[InformerController] = InformerController,
 ) -> Operator:
     clock = asyncio.get_running_loop().time
-    controller = made(name="sites")
+    controller = controller_type(name="sites")
     controller.add_informer(SITES)
     controller.add_watcher(watcher, SITES)
     make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=clock)
@@ -320,10 +320,12 @@ async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
 async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() -> None:
     stores, calls = SlowStores(), list[str]()
     sites = stores.store(SITES)
-    one, two = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
-    tasks = [asyncio.create_task(operator.run()) for operator in (one, two)]
+    leaving, staying = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
+    tasks = [asyncio.create_task(operator.run()) for operator in (leaving, staying)]
     await eventually(
-        lambda: all(len(operator.shards["sites"].state().members) > 1 for operator in (one, two))
+        lambda: all(
+            len(operator.shards["sites"].state().members) > 1 for operator in (leaving, staying)
+        )
     )
     keys = [f"s{number}" for number in range(20)]
     for key in keys:
@@ -332,9 +334,9 @@ async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() 
     moving = {line.split()[2] for line in calls if line.startswith("one")}
     calls.clear()
     stores.way.delay_s = 5.0  # the listing of deletions takes this long
-    one.stop()
+    leaving.stop()
     await tasks[0]
-    (runtime,) = two.runtimes
+    (runtime,) = staying.runtimes
     assert isinstance(runtime, InformerController)
     await eventually(lambda: all(map(runtime.holds, moving)), within_s=2 * TTL_S)
     for key in moving:
@@ -343,7 +345,7 @@ async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() 
     for key in moving:
         story = [line for line in calls if line.split()[2] == key]
         assert story == [f"two add {key} hi", f"two update {key} hi new"]
-    two.stop()
+    staying.stop()
     await tasks[1]
 
 
@@ -351,34 +353,36 @@ async def test_deletions_are_listed_once_and_only_by_members_that_gain_keys() ->
     stores, calls, listings = SlowStores(), list[str](), list[int]()
     for number in range(20):
         await put(stores.store(SITES), f"s{number}", site())
-    one, two = (sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two"))
-    first = asyncio.create_task(one.run())
+    first_operator, second_operator = (
+        sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two")
+    )
+    first_run = asyncio.create_task(first_operator.run())
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)  # watches of sites and pauses, deletions
-    second = asyncio.create_task(two.run())
+    second_run = asyncio.create_task(second_operator.run())
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)
     assert {line.split()[0] for line in calls} == {"one", "two"}
-    one.stop()
-    await first
+    first_operator.stop()
+    await first_run
     await asyncio.sleep(TTL_S)
     listings.append(stores.way.listings)
     assert listings == [3, 6, 7]
-    two.stop()
-    await second
+    second_operator.stop()
+    await second_run
 
 
 async def test_an_object_changed_during_the_start_is_added_and_then_updated() -> None:
     stores, calls = MemoryStores(), list[str]()
     await put(stores.store(SITES), "a", site())
-    one = sharing(stores, RecordingWatcher(calls=calls), SlowToStart)
-    running = asyncio.create_task(one.run())
-    await eventually(lambda: one.leads("sites"))
+    operator = sharing(stores, RecordingWatcher(calls=calls), SlowToStart)
+    running = asyncio.create_task(operator.run())
+    await eventually(lambda: operator.leads("sites"))
     await asyncio.sleep(1.0)
     await put(stores.store(SITES), "a", site("new"))
     await eventually(lambda: len(calls) > 1)
     assert calls == ["add a hi", "update a hi new"]
-    one.stop()
+    operator.stop()
     await running
 
 
@@ -408,17 +412,19 @@ async def test_objects_read_by_a_key_are_watched_only_by_the_member_of_the_key(
     keys = [f"a{number}" for number in range(20)]
     for key in keys:
         await client.app(key)
-    one, two = Readers(pause_s), Readers(pause_s)
-    operators = [Operator([one], nats=stores, shard=make)]
+    first_reader, second_reader = Readers(pause_s), Readers(pause_s)
+    operators = [Operator([first_reader], nats=stores, shard=make)]
     tasks = [asyncio.create_task(operators[0].run())]
-    await eventually(lambda: operators[0].synced.is_set() and one.reads.watch_count == len(keys))
+    await eventually(
+        lambda: operators[0].synced.is_set() and first_reader.reads.watch_count == len(keys)
+    )
     make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
-    operators.append(Operator([two], nats=stores, shard=make))
+    operators.append(Operator([second_reader], nats=stores, shard=make))
     tasks.append(asyncio.create_task(operators[1].run()))
     await asyncio.sleep(4 * TTL_S)
-    for reader in (one, two):
+    for reader in (first_reader, second_reader):
         assert reader.reads.watch_count == sum(map(reader.runtime.holds, keys)) > 0
-    assert one.reads.watch_count + two.reads.watch_count == len(keys)
+    assert first_reader.reads.watch_count + second_reader.reads.watch_count == len(keys)
     for operator, task in zip(operators, tasks, strict=True):
         operator.stop()
         await task

@@ -199,14 +199,14 @@ async def test_a_resync_does_not_starve_under_higher_priority_keys() -> None:
 
 async def test_a_key_is_never_synced_by_two_workers_at_once() -> None:
     inside: Counter[str] = Counter()
-    most: Counter[str] = Counter()
+    concurrent_max: Counter[str] = Counter()
 
     class Wide(Slow):
         workers = 8
 
         async def sync_handler(self, key: str) -> float | None:
             inside[key] += 1
-            most[key] = max(most[key], inside[key])
+            concurrent_max[key] = max(concurrent_max[key], inside[key])
             await super().sync_handler(key)
             inside[key] -= 1
             return None
@@ -218,7 +218,7 @@ async def test_a_key_is_never_synced_by_two_workers_at_once() -> None:
             await asyncio.sleep(0.05)
         await harness.run_until_idle()
 
-        assert most == {"key-0": 1, "key-1": 1, "key-2": 1}
+        assert concurrent_max == {"key-0": 1, "key-1": 1, "key-2": 1}
 
 
 async def test_the_number_of_workers_is_the_number_of_concurrent_syncs() -> None:
@@ -485,13 +485,16 @@ async def test_resync_enqueues_every_primary() -> None:
 async def test_two_controllers_that_share_stores_do_not_affect_each_other() -> None:
     stores = MemoryStores()
     first, second = Apps(), Slow()
-    async with running(first, stores=stores) as one, running(second, stores=stores) as other:
+    async with (
+        running(first, stores=stores) as first_harness,
+        running(second, stores=stores) as second_harness,
+    ):
         await AppClient(stores).app("shop")
         await put(stores.store(Numbers), "n", {"n": 1})
-        await one.run_until_idle()
-        await other.run_until_idle()
+        await first_harness.run_until_idle()
+        await second_harness.run_until_idle()
         assert (first.syncs, second.keys()) == (["shop"], ["n"])
-        assert isinstance(one, Harness)
+        assert isinstance(first_harness, Harness)
 
 
 async def test_the_start_of_syncing_is_logged(caplog: pytest.LogCaptureFixture) -> None:

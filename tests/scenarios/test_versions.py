@@ -104,10 +104,10 @@ class TestReading:
         assert controller.synced == []
 
     async def test_a_watcher_gets_the_newest_type(self, stores: MemoryStores) -> None:
-        seen: list[object] = []
+        specs: list[object] = []
 
         async def add(new: Snapshot[Shop]) -> None:
-            seen.append(new.object.spec)
+            specs.append(new.object.spec)
 
         await stores.store(SHOPS).create("a", old("nginx"))
         controller = InformerController(name="shops", nats=stores)
@@ -117,7 +117,7 @@ class TestReading:
         await asyncio.sleep(1)
         controller.stop()
         await task
-        assert seen == [ShopSpec(("nginx",))]
+        assert specs == [ShopSpec(("nginx",))]
 
     async def test_a_resource_gets_the_newest_type(self, stores: MemoryStores) -> None:
         await stores.store(SHOPS).create("a", old("nginx"))
@@ -156,7 +156,7 @@ class TestMigration:
             assert controller.synced == []
             assert stores.store(SHOPS).writes == writes + 2
             signs = stores.store(SIGNS)
-            assert [one.key for one in outdated(signs, await objects_of(signs))] == []
+            assert [sign.key for sign in outdated(signs, await objects_of(signs))] == []
 
     async def test_a_migration_during_a_broken_watch_syncs_nothing(
         self, stores: MemoryStores
@@ -272,7 +272,7 @@ class TestRollout:
             assert len(older.runtime.status().invalid) == 10
             assert newer.runtime.status().failing == {}
         signs = stores.store(SIGNS)
-        decoded = {one.key: SIGNS.decode(one.value) for one in await objects_of(signs)}
+        decoded = {obj.key: SIGNS.decode(obj.value) for obj in await objects_of(signs)}
         assert {key: len(sign.spec.images) for key, sign in decoded.items()} == {
             f"k{number}": 2 if number % 2 == 0 else 1 for number in range(10)
         }

@@ -44,11 +44,11 @@ def sites(stores: MemoryStores) -> MemoryStore:
 
 
 def controller(*watchers: RecordingWatcher, **options: Any) -> InformerController:
-    made = InformerController(name="sites", **options)
-    made.add_informer(SITES)
+    informer_controller = InformerController(name="sites", **options)
+    informer_controller.add_informer(SITES)
     for watcher in watchers:
-        made.add_watcher(watcher, SITE)
-    return made
+        informer_controller.add_watcher(watcher, SITE)
+    return informer_controller
 
 
 def now() -> float:
@@ -72,7 +72,7 @@ class TestCalls:
             "update athens two three",
             "delete athens three",
         ]
-        assert [seen.revision for seen in recording.seen] == [1, 2, 3, 3]
+        assert [snapshot.revision for snapshot in recording.seen] == [1, 2, 3, 3]
 
     async def test_every_change_calls_the_watchers_in_the_order_they_were_added(
         self, stores: MemoryStores, sites: MemoryStore
@@ -94,30 +94,30 @@ class TestCalls:
     async def test_a_failing_watcher_does_not_delay_another(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        failing, other = RecordingWatcher(), RecordingWatcher()
+        failing, working = RecordingWatcher(), RecordingWatcher()
         failing.failures = 1
-        async with running(controller(failing, other), stores):
+        async with running(controller(failing, working), stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
             assert failing.calls == ["add athens one fails"]
-            assert other.calls == ["add athens one"]
+            assert working.calls == ["add athens one"]
             await asyncio.sleep(5)
         assert failing.calls == ["add athens one fails", "add athens one"]
-        assert other.calls == ["add athens one"]
+        assert working.calls == ["add athens one"]
 
     async def test_a_watcher_is_never_called_concurrently_for_one_object(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        inside = most = 0
+        inside = inside_max = 0
 
         class Slow(RecordingWatcher):
-            async def record(self, call: str, seen: Snapshot[Any]) -> None:
-                nonlocal inside, most
+            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
+                nonlocal inside, inside_max
                 inside += 1
-                most = max(most, inside)
+                inside_max = max(inside_max, inside)
                 await asyncio.sleep(3)
                 inside -= 1
-                await super().record(call, seen)
+                await super().record(call, snapshot)
 
         slow = Slow()
         slow.failures = 2
@@ -126,7 +126,7 @@ class TestCalls:
                 await put(sites, "athens", site(str(number)))
                 await asyncio.sleep(2)
             await asyncio.sleep(60)
-        assert most == 1
+        assert inside_max == 1
         assert text(slow.seen[-1]) == "3"
 
     async def test_an_invalid_object_calls_the_error_handler(
@@ -174,14 +174,14 @@ class TestAddAndRemove:
     ) -> None:
         removed, staying = RecordingWatcher(), RecordingWatcher()
         removed.failures = 100
-        both = controller(removed, staying)
-        async with running(both, stores):
+        sites_controller = controller(removed, staying)
+        async with running(sites_controller, stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-            both.remove_watcher(removed, SITE)
+            sites_controller.remove_watcher(removed, SITE)
             await put(sites, "athens", site("two"))
             await asyncio.sleep(60)
-            assert both.idle
+            assert sites_controller.idle
         assert removed.calls == ["add athens one fails"]
         assert staying.calls == ["add athens one", "update athens one two"]
 
@@ -190,11 +190,11 @@ class TestAddAndRemove:
     ) -> None:
         slow, removed = RecordingWatcher(), RecordingWatcher()
         slow.takes_s = 5
-        both = controller(slow, removed)
-        async with running(both, stores):
+        sites_controller = controller(slow, removed)
+        async with running(sites_controller, stores):
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-            both.remove_watcher(removed, SITE)
+            sites_controller.remove_watcher(removed, SITE)
             await asyncio.sleep(60)
         assert slow.calls == ["add athens one"]
         assert removed.calls == []
@@ -216,23 +216,23 @@ class TestAddAndRemove:
     async def test_all_watchers_of_a_resource_kind_can_be_removed(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        one, other = RecordingWatcher(), RecordingWatcher()
-        both = controller(one, other)
-        async with running(both, stores):
-            both.remove_all_watchers_for_resource(SITES)
+        first_watcher, second_watcher = RecordingWatcher(), RecordingWatcher()
+        sites_controller = controller(first_watcher, second_watcher)
+        async with running(sites_controller, stores):
+            sites_controller.remove_all_watchers_for_resource(SITES)
             await put(sites, "athens", site("one"))
             await asyncio.sleep(1)
-        assert one.calls == other.calls == []
+        assert first_watcher.calls == second_watcher.calls == []
 
     @pytest.mark.parametrize("resource_kind", ["typo", ""])
     async def test_removing_from_an_unknown_resource_kind_adds_no_queue(
         self, stores: MemoryStores, resource_kind: str
     ) -> None:
-        made = controller(RecordingWatcher())
-        async with running(made, stores):
-            made.remove_all_watchers_for_resource(resource_kind)
-            made.remove_watcher(RecordingWatcher(), resource_kind)
-            assert [queue.name for queue in made.measures().queues] == [SITE]
+        sites_controller = controller(RecordingWatcher())
+        async with running(sites_controller, stores):
+            sites_controller.remove_all_watchers_for_resource(resource_kind)
+            sites_controller.remove_watcher(RecordingWatcher(), resource_kind)
+            assert [queue.name for queue in sites_controller.measures().queues] == [SITE]
 
     @pytest.mark.parametrize("watcher", [None, "watcher", object()])
     async def test_a_watcher_without_the_three_methods_is_refused(self, watcher: Any) -> None:
@@ -242,11 +242,11 @@ class TestAddAndRemove:
     async def test_an_unknown_resource_kind_is_refused_while_the_controller_runs(
         self, stores: MemoryStores
     ) -> None:
-        made = controller(RecordingWatcher())
-        async with running(made, stores):
+        sites_controller = controller(RecordingWatcher())
+        async with running(sites_controller, stores):
             with pytest.raises(UsageError, match=r"watchers of typo.*informers are of Site\.sites"):
-                made.add_watcher(RecordingWatcher(), "typo")
-            assert [queue.name for queue in made.measures().queues] == [SITE]
+                sites_controller.add_watcher(RecordingWatcher(), "typo")
+            assert [queue.name for queue in sites_controller.measures().queues] == [SITE]
 
     async def test_a_resource_kind_without_a_name_is_refused(self) -> None:
         with pytest.raises(UsageError, match="has a name"):
@@ -279,10 +279,10 @@ class TestRetries:
         done: dict[str, float] = {}
 
         class Slow(RecordingWatcher):
-            async def record(self, call: str, seen: Snapshot[Any]) -> None:
-                await super().record(call, seen)
-                await asyncio.sleep(50 if seen.key == "athens" else 0)
-                done[seen.key] = now()
+            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
+                await super().record(call, snapshot)
+                await asyncio.sleep(50 if snapshot.key == "athens" else 0)
+                done[snapshot.key] = now()
 
         recording = Slow()
         recording.failures = 2
@@ -545,13 +545,13 @@ class TestRetries:
         errors: list[Exception] = []
 
         class Careless(RecordingWatcher):
-            async def record(self, call: str, seen: Snapshot[Any]) -> None:
+            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
                 if not self.calls:
                     self.calls.append("waits")
                     cancelled = asyncio.create_task(asyncio.sleep(1))
                     cancelled.cancel()
                     await cancelled
-                await super().record(call, seen)
+                await super().record(call, snapshot)
 
         recording = Careless()
         async with running(controller(recording, error_handler=errors.append), stores):
@@ -587,10 +587,10 @@ class TestSelectors:
 
         odd = kv(Odd, bucket="odd")
         recording = RecordingWatcher()
-        made = InformerController()
-        made.add_informer(odd, labels={"region": "eu"})
-        made.add_watcher(recording, odd)
-        async with running(made, stores):
+        sites_controller = InformerController()
+        sites_controller.add_informer(odd, labels={"region": "eu"})
+        sites_controller.add_watcher(recording, odd)
+        async with running(sites_controller, stores):
             store = stores.store(odd)
             await put(store, "a", b'{"metadata": {"labels": [1]}, "spec": {"text": "a"}}')
             await put(store, "b", site("b", labels={"region": "eu"}))
@@ -606,11 +606,11 @@ class TestSelectors:
     ) -> None:
         parts = [kv(SITES.type, bucket="sites", keys=keys) for keys in ("eu.*", "us.*")]
         recording = RecordingWatcher()
-        made = InformerController()
+        sites_controller = InformerController()
         for part in parts:
-            made.add_informer(part, "sites")
-        made.add_watcher(recording, "sites")
-        async with running(made, stores):
+            sites_controller.add_informer(part, "sites")
+        sites_controller.add_watcher(recording, "sites")
+        async with running(sites_controller, stores):
             for key in ("eu.berlin", "us.dallas", "ap.delhi"):
                 await put(sites, key, site("one"))
             await asyncio.sleep(1)
@@ -620,10 +620,10 @@ class TestSelectors:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         recording = RecordingWatcher()
-        made = InformerController()
-        made.add_informer(SITES, labels="region in (eu,us)")
-        made.add_watcher(recording, SITES)
-        async with running(made, stores):
+        sites_controller = InformerController()
+        sites_controller.add_informer(SITES, labels="region in (eu,us)")
+        sites_controller.add_watcher(recording, SITES)
+        async with running(sites_controller, stores):
             await put(sites, "berlin", site("one", labels={"region": "eu"}))
             await put(sites, "delhi", site("one", labels={"region": "ap"}))
             await put(sites, "berlin", site("two", labels={"region": "us"}))
@@ -642,11 +642,11 @@ class TestSelectors:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         recording = RecordingWatcher()
-        made = InformerController()
+        sites_controller = InformerController()
         for region in ("eu", "us"):
-            made.add_informer(SITES, labels={"region": region})
-        made.add_watcher(recording, SITES)
-        async with running(made, stores):
+            sites_controller.add_informer(SITES, labels={"region": region})
+        sites_controller.add_watcher(recording, SITES)
+        async with running(sites_controller, stores):
             for content, region in (("one", "eu"), ("two", "us"), ("three", "eu")):
                 await put(sites, "berlin", site(content, labels={"region": region}))
                 await asyncio.sleep(1)
@@ -670,11 +670,11 @@ class TestStartAndStop:
                 calls.append("clean")
 
         await put(sites, "athens", site("one"))
-        made = Prepared()
-        assert made.name == "prepared"
-        made.add_informer(SITES)
-        made.add_watcher(RecordingWatcher(calls=calls), SITES)
-        async with running(made, stores):
+        sites_controller = Prepared()
+        assert sites_controller.name == "prepared"
+        sites_controller.add_informer(SITES)
+        sites_controller.add_watcher(RecordingWatcher(calls=calls), SITES)
+        async with running(sites_controller, stores):
             pass
         assert calls == ["start", "add athens one", "clean"]
         assert sites.watches == 0
@@ -695,42 +695,42 @@ class TestStartAndStop:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         sites.fail(StoreTimeoutError("no answer"))
-        made = controller(RecordingWatcher())
-        made.use(nats=stores)
-        task = asyncio.create_task(made.run())
+        sites_controller = controller(RecordingWatcher())
+        sites_controller.use(nats=stores)
+        task = asyncio.create_task(sites_controller.run())
         await asyncio.sleep(100)
-        assert made.failure is not None
-        assert not made.synced.is_set()
+        assert sites_controller.failure is not None
+        assert not sites_controller.synced.is_set()
         stopped_at = now()
-        made.stop()
+        sites_controller.stop()
         await task
         assert now() == stopped_at
 
     async def test_a_controller_without_informers_kinds_or_connection_is_refused(
         self, stores: MemoryStores
     ) -> None:
-        nothing = InformerController(nats=stores)
+        empty_controller = InformerController(nats=stores)
         with pytest.raises(UsageError, match="nothing to watch"):
-            await nothing.run()
-        nothing.add_informer(SITES)
-        nothing.add_watcher(RecordingWatcher(), "places")
+            await empty_controller.run()
+        empty_controller.add_informer(SITES)
+        empty_controller.add_watcher(RecordingWatcher(), "places")
         with pytest.raises(UsageError, match=r"watchers of places.*informers are of Site\.sites"):
-            await nothing.run()
+            await empty_controller.run()
         nowhere = controller(RecordingWatcher())
         with pytest.raises(UsageError, match="stored in NATS"):
             await nowhere.run()
 
     async def test_the_same_informer_cannot_be_added_twice(self) -> None:
-        made = controller(RecordingWatcher())
+        sites_controller = controller(RecordingWatcher())
         with pytest.raises(InformerAlreadyAddedError, match="exactly these objects"):
-            made.add_informer(SITES)
-        made.add_informer(SITES, labels={"region": "eu"})
-        made.add_informer(SITES, "other")
+            sites_controller.add_informer(SITES)
+        sites_controller.add_informer(SITES, labels={"region": "eu"})
+        sites_controller.add_informer(SITES, "other")
 
     async def test_add_informer_is_refused_while_the_controller_runs(
         self, stores: MemoryStores
     ) -> None:
-        made = controller(RecordingWatcher())
-        async with running(made, stores):
+        sites_controller = controller(RecordingWatcher())
+        async with running(sites_controller, stores):
             with pytest.raises(UsageError, match="add informers before"):
-                made.add_informer(SITES, "other")
+                sites_controller.add_informer(SITES, "other")

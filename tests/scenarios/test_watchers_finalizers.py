@@ -51,12 +51,14 @@ def opinionated(recording: RecordingWatcher, **options: Any) -> OpinionatedWatch
     )
 
 
-def controller(recording: RecordingWatcher, *others: OpinionatedWatcher) -> InformerController:
-    made = InformerController(name="sites")
-    made.add_informer(SITES)
-    for watcher in (opinionated(recording), *others):
-        made.add_watcher(watcher, SITES)
-    return made
+def controller(
+    recording: RecordingWatcher, *more_watchers: OpinionatedWatcher
+) -> InformerController:
+    informer_controller = InformerController(name="sites")
+    informer_controller.add_informer(SITES)
+    for watcher in (opinionated(recording), *more_watchers):
+        informer_controller.add_watcher(watcher, SITES)
+    return informer_controller
 
 
 async def settled() -> None:
@@ -70,9 +72,9 @@ class TestAdding:
         held: list[list[str]] = []
 
         class Looking(RecordingWatcher):
-            async def record(self, call: str, seen: Snapshot[Any]) -> None:
+            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
                 held.append(await finalizers(sites, KEY))
-                await super().record(call, seen)
+                await super().record(call, snapshot)
 
         await put(sites, KEY, site("one", finalizers=["another's"]))
         recording = Looking()
@@ -120,10 +122,10 @@ class TestAdding:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         class Meddled(RecordingWatcher):
-            async def record(self, call: str, seen: Snapshot[Any]) -> None:
+            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
                 if not self.calls:
                     await change(sites, KEY, "spec", "text", to="two")
-                await super().record(call, seen)
+                await super().record(call, snapshot)
 
         recording = Meddled()
         async with running(controller(recording), stores):
@@ -136,10 +138,10 @@ class TestAdding:
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         class Meddled(RecordingWatcher):
-            async def record(self, call: str, seen: Snapshot[Any]) -> None:
-                others = [*await finalizers(sites, KEY), "another's"]
-                await change(sites, KEY, "metadata", "finalizers", to=others)
-                await super().record(call, seen)
+            async def record(self, call: str, snapshot: Snapshot[Any]) -> None:
+                changed_finalizers = [*await finalizers(sites, KEY), "another's"]
+                await change(sites, KEY, "metadata", "finalizers", to=changed_finalizers)
+                await super().record(call, snapshot)
 
         async with running(controller(Meddled()), stores):
             await put(sites, KEY, site("one"))
@@ -151,29 +153,29 @@ class TestAdding:
     ) -> None:
         recording, first = RecordingWatcher(), RecordingWatcher()
         first.takes_s = 5
-        made = InformerController()
-        made.add_informer(SITES)
-        made.add_watcher(first, SITES)
-        made.add_watcher(opinionated(recording), SITES)
-        async with running(made, stores):
+        sites_controller = InformerController()
+        sites_controller.add_informer(SITES)
+        sites_controller.add_watcher(first, SITES)
+        sites_controller.add_watcher(opinionated(recording), SITES)
+        async with running(sites_controller, stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)
             await sites.delete(KEY)
             await settled()
         assert first.calls == ["add athens one", "delete athens one"]
         assert recording.calls == []
-        assert made.failing == {SITES.name: {}}
+        assert sites_controller.failing == {SITES.name: {}}
 
     async def test_an_object_marked_deleted_before_its_add_gets_no_finalizer(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         recording, first = RecordingWatcher(), RecordingWatcher()
         first.takes_s = 5
-        made = InformerController()
-        made.add_informer(SITES)
-        made.add_watcher(first, SITES)
-        made.add_watcher(opinionated(recording), SITES)
-        async with running(made, stores):
+        sites_controller = InformerController()
+        sites_controller.add_informer(SITES)
+        sites_controller.add_watcher(first, SITES)
+        sites_controller.add_watcher(opinionated(recording), SITES)
+        async with running(sites_controller, stores):
             await put(sites, KEY, site("one", finalizers=["another's"]))
             await asyncio.sleep(1)
             await mark_deleted(sites, KEY)
@@ -343,16 +345,16 @@ class TestDeleting:
             await sites.delete(KEY)
             await settled()
         assert recording.calls[1:] == ["delete athens one fails", "delete athens one"]
-        again = RecordingWatcher()
-        async with running(controller(again), stores):
+        restarted_watcher = RecordingWatcher()
+        async with running(controller(restarted_watcher), stores):
             await settled()
-        assert again.calls == []
+        assert restarted_watcher.calls == []
 
     async def test_an_overwritten_and_deleted_object_gets_a_delete_without_its_finalizer(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
         for away in (False, True):
-            recording, again = RecordingWatcher(), RecordingWatcher()
+            recording, restarted_watcher = RecordingWatcher(), RecordingWatcher()
             async with running(controller(recording), stores):
                 await put(sites, KEY, site("one"))
                 await settled()
@@ -363,10 +365,10 @@ class TestDeleting:
             if away:
                 await put(sites, KEY, site("two"))
                 await sites.delete(KEY)
-            async with running(controller(again), stores):
+            async with running(controller(restarted_watcher), stores):
                 await settled()
-            assert [*recording.calls, *again.calls][-1] == "delete athens two"
-            assert again.calls == (["delete athens two"] if away else [])
+            assert [*recording.calls, *restarted_watcher.calls][-1] == "delete athens two"
+            assert restarted_watcher.calls == (["delete athens two"] if away else [])
 
     async def test_a_recreated_object_without_the_finalizer_gets_no_delete(
         self, stores: MemoryStores, sites: MemoryStore
@@ -482,10 +484,10 @@ class TestWrapping:
         recording = RecordingWatcher()
         watcher = OpinionatedWatcher(SITES)
         watcher.wrap(recording, sync_to_add=bool(calls))
-        made = InformerController()
-        made.add_informer(SITES)
-        made.add_watcher(watcher, SITES)
-        async with running(made, stores):
+        sites_controller = InformerController()
+        sites_controller.add_informer(SITES)
+        sites_controller.add_watcher(watcher, SITES)
+        async with running(sites_controller, stores):
             await settled()
             assert recording.calls == calls
             await change(sites, KEY, "spec", "text", to="two")
@@ -506,10 +508,10 @@ class TestWrapping:
         recording, wrapped = RecordingWatcher(), RecordingWatcher()
         watcher = OpinionatedWatcher(SITES, sync_func=recording.add)
         watcher.wrap(wrapped, sync_to_add=False)
-        made = InformerController()
-        made.add_informer(SITES)
-        made.add_watcher(watcher, SITES)
-        async with running(made, stores):
+        sites_controller = InformerController()
+        sites_controller.add_informer(SITES)
+        sites_controller.add_watcher(watcher, SITES)
+        async with running(sites_controller, stores):
             await settled()
         assert (recording.calls, wrapped.calls) == (["add athens one"], [])
 
@@ -520,11 +522,11 @@ class TestFailures:
     ) -> None:
         recording, first = RecordingWatcher(), RecordingWatcher()
         first.takes_s = 5
-        made = InformerController()
-        made.add_informer(SITES)
-        made.add_watcher(first, SITES)
-        made.add_watcher(opinionated(recording), SITES)
-        async with running(made, stores):
+        sites_controller = InformerController()
+        sites_controller.add_informer(SITES)
+        sites_controller.add_watcher(first, SITES)
+        sites_controller.add_watcher(opinionated(recording), SITES)
+        async with running(sites_controller, stores):
             await put(sites, KEY, site("one"))
             await asyncio.sleep(1)
             sites.fail(StoreTimeoutError("no answer"))
@@ -534,30 +536,30 @@ class TestFailures:
         assert recording.calls == ["add athens one"]
 
     async def test_two_watchers_with_one_finalizer_are_refused(self) -> None:
-        made = controller(RecordingWatcher())
+        sites_controller = controller(RecordingWatcher())
         with pytest.raises(UsageError, match=f"have the finalizer {FINALIZER}"):
-            made.add_watcher(opinionated(RecordingWatcher()), SITES)
-        made.add_watcher(
+            sites_controller.add_watcher(opinionated(RecordingWatcher()), SITES)
+        sites_controller.add_watcher(
             opinionated(RecordingWatcher(), finalizer_supplier=lambda _kind: "another"), SITES
         )
 
     async def test_two_watchers_add_and_remove_their_own_finalizers(
         self, stores: MemoryStores, sites: MemoryStore
     ) -> None:
-        one, other = RecordingWatcher(), RecordingWatcher()
-        another = opinionated(other, finalizer_supplier=lambda _kind: "another")
-        async with running(controller(one, another), stores):
+        first_recording, second_recording = RecordingWatcher(), RecordingWatcher()
+        second_watcher = opinionated(second_recording, finalizer_supplier=lambda _kind: "another")
+        async with running(controller(first_recording, second_watcher), stores):
             await put(sites, KEY, site("one"))
             await settled()
             assert await finalizers(sites, KEY) == [FINALIZER, "another"]
-            other.failures = 2  # a second failure after the first finalizer is removed
+            second_recording.failures = 2  # a second failure after the first finalizer is removed
             await mark_deleted(sites, KEY)
             await asyncio.sleep(1)
             assert await finalizers(sites, KEY) == ["another"]
             await settled()
-        assert one.calls == ["add athens one", "delete athens one"]
+        assert first_recording.calls == ["add athens one", "delete athens one"]
         fails = "delete athens one fails"
-        assert other.calls == ["add athens one", fails, fails, "delete athens one"]
+        assert second_recording.calls == ["add athens one", fails, fails, "delete athens one"]
         assert sites.keys() == []
 
 
@@ -574,12 +576,12 @@ class TestCluster:
 
     @staticmethod
     def watching(recording: RecordingWatcher) -> InformerController:
-        made = InformerController()
-        made.add_informer(WIDGETS)
+        informer_controller = InformerController()
+        informer_controller.add_informer(WIDGETS)
         watcher = OpinionatedWatcher(WIDGETS)
         watcher.wrap(recording, sync_to_add=True)
-        made.add_watcher(watcher, WIDGETS)
-        return made
+        informer_controller.add_watcher(watcher, WIDGETS)
+        return informer_controller
 
     async def test_a_kubernetes_object_is_added_updated_and_deleted_once(
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
@@ -646,12 +648,12 @@ class TestCluster:
         self, stores: MemoryStores, cluster: MemoryCluster, widgets: MemoryManifestStore
     ) -> None:
         recording = RecordingWatcher()
-        made = InformerController()
-        made.add_informer(WIDGETS, labels="region!=ap")
-        made.add_informer(kube("v1", "ConfigMap", namespace="ns"), "configs")
-        made.add_watcher(recording, WIDGETS)
-        made.add_watcher(recording, "configs")
-        async with running(made, stores, cluster):
+        sites_controller = InformerController()
+        sites_controller.add_informer(WIDGETS, labels="region!=ap")
+        sites_controller.add_informer(kube("v1", "ConfigMap", namespace="ns"), "configs")
+        sites_controller.add_watcher(recording, WIDGETS)
+        sites_controller.add_watcher(recording, "configs")
+        async with running(sites_controller, stores, cluster):
             await put(widgets, "ns/a", site("one", labels={"region": "eu"}))
             await put(widgets, "ns/b", site("one", labels={"region": "ap"}))
             configs = cluster.store(kube("v1", "ConfigMap"))
@@ -664,11 +666,11 @@ class TestCluster:
     async def test_a_kubernetes_kind_without_a_cluster_is_refused(
         self, stores: MemoryStores
     ) -> None:
-        made = self.watching(RecordingWatcher())
-        assert made.kinds == [WIDGETS]
-        made.use(nats=stores)
+        sites_controller = self.watching(RecordingWatcher())
+        assert sites_controller.kinds == [WIDGETS]
+        sites_controller.use(nats=stores)
         with pytest.raises(UsageError, match="stored in Kubernetes"):
-            await made.run()
+            await sites_controller.run()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -56,8 +56,8 @@ class Cluster:
 
     async def runs(self, key: str, *, ready: int) -> None:
         """Write the status of a Deployment, as a cluster does."""
-        made = documents.metadata_of(self.deployments.document(key))
-        status = {"observedGeneration": made["generation"], "readyReplicas": ready}
+        metadata = documents.metadata_of(self.deployments.document(key))
+        status = {"observedGeneration": metadata["generation"], "readyReplicas": ready}
         await self.deployments.patch_status(key, status)
         await self.harness.run_until_idle()
 
@@ -82,13 +82,13 @@ async def test_an_app_gets_a_config_map_a_deployment_and_a_service() -> None:
 
         assert shown.keys() == [["default/shop"]] * 3
         assert shown.configs.document("default/shop")["data"] == {"PORT": "3000", "MODE": "demo"}
-        made = shown.deployment("default/shop")
-        (container,) = made["template"]["spec"]["containers"]
-        assert (made["replicas"], container["image"]) == (2, WEB)
+        spec = shown.deployment("default/shop")
+        (container,) = spec["template"]["spec"]["containers"]
+        assert (spec["replicas"], container["image"]) == (2, WEB)
         assert container["envFrom"] == [{"configMapRef": {"name": "shop"}}]
         service: Any = shown.services.document("default/shop")["spec"]
-        assert service["selector"] == made["selector"]["matchLabels"]
-        assert service["selector"] == made["template"]["metadata"]["labels"]
+        assert service["selector"] == spec["selector"]["matchLabels"]
+        assert service["selector"] == spec["template"]["metadata"]["labels"]
         (served,), (listening,) = service["ports"], container["ports"]
         assert served["targetPort"] == listening["name"]
         assert listening["containerPort"] == 3000

@@ -117,7 +117,7 @@ def test_the_hint_fits_the_fault(fault: FaultType, hint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [FaultType.CRASH_BEFORE, FaultType.TIMEOUT], ids=lambda each: each.value
+    "fault", [FaultType.CRASH_BEFORE, FaultType.TIMEOUT], ids=lambda fault_type: fault_type.value
 )
 def test_the_hint_to_a_second_resource_names_the_missing_record(fault: FaultType) -> None:
     case = Case(faulty.CreatesUnnamed, fault, "update", "shops/a", numbers=(2,))

@@ -37,7 +37,7 @@ class Example(msgspec.Struct, frozen=True):
 
     def controller(self, monkeypatch: pytest.MonkeyPatch) -> ControllerClass:
         """Run the page up to the block that defines the class."""
-        found = 0
+        definitions = 0
         module = ModuleType(f"page_{self.page}")
         monkeypatch.setitem(sys.modules, module.__name__, module)
         for name, code in BLOCK.findall((ROOT / f"{self.page}.md").read_text()):
@@ -48,8 +48,8 @@ class Example(msgspec.Struct, frozen=True):
             compiled = compile(code, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             if not compiled.co_flags & inspect.CO_COROUTINE:
                 exec(compiled, vars(module))
-            found += f"class {self.name}(" in code
-            if found > self.number:
+            definitions += f"class {self.name}(" in code
+            if definitions > self.number:
                 cls: ControllerClass = vars(module)[self.name]
                 return cls
         raise LookupError(self.name)
