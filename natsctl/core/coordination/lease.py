@@ -151,9 +151,13 @@ class Lease(OwnRecord[Claim]):
             return None
         return self.last
 
-    async def free(self) -> bool:
-        """Return whether no process holds the lease now; raises `StoreError`."""
-        await self._read()
+    async def free(self, *, kept: bool = False) -> bool:
+        """Return whether no process holds the lease now; raises `StoreError`.
+
+        While a free lease is *kept* from every process, as by the record of a member, it can only
+        expire: it then stays free although the store has no trace of it.
+        """
+        await self._read(kept=kept)
         return self.wait_s <= 0
 
     async def renew(self, held: HeldLease) -> HeldLease:
@@ -190,12 +194,14 @@ class Lease(OwnRecord[Claim]):
         no_claim = self._seen is None or self._seen.claim is None
         return no_claim and self._clock() < self.void_at
 
-    async def _read(self) -> Stored | None:
-        """Return the key's state, and note it."""
+    async def _read(self, *, kept: bool = False) -> Stored | None:
+        """Return the key's state, and note it; see `free` for *kept*."""
         try:
             stored = await self._store.get(self.key)
         except NotFoundError as error:
-            if self._seen is not None or error.deleted_at is not None:
+            if kept and error.deleted_at is None and self._seen is not None and not self.wait_s:
+                self._seen = _Seen(None, 0, self._seen.free_at)
+            elif self._seen is not None or error.deleted_at is not None:
                 self._note(None, error.deleted_at or 0)
             return None
         self._note(claim_of(stored.value), stored.revision)

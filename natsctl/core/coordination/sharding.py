@@ -229,12 +229,17 @@ class Shard(Participant):
             now = self._clock()
             self._peers_until = now + (now - self._opened_at) + self._record.ttl_s
 
-    async def _unled(self) -> bool:
-        """Return whether no process leads the controller, as with `--leader-elect`."""
-        if await self._lease.free():
+    async def _unled(self, *, member: bool = False) -> bool:
+        """Return whether no process leads the controller, as with `--leader-elect`.
+
+        While this process is a *member*, its record keeps others from taking a free lease.
+        """
+        if await self._lease.free(kept=member):
             return True
-        holder = self._lease.seen_holder or "a process whose lease was deleted may be one that"
-        reason = f"{holder} leads it: run all its processes with --shard, or none"
+        holder = self._lease.seen_holder
+        reason = "its lease is lost, and a process that had it may still lead"
+        if holder is not None:
+            reason = f"{holder} leads it: run all its processes with --shard, or none"
         if reason != self._trouble:
             log.error("this process shares no keys", error=reason)
         self._known, self._trouble = False, reason
@@ -335,7 +340,7 @@ class Shard(Participant):
         members = self._members.names
         if self._rebalance is not None and self._rebalance.drained:
             members = self._rebalance.published(self._record.renewals + 1)
-        if not await self._unled():
+        if not await self._unled(member=True):
             raise ConflictError("a leader is elected for it")
         await self._record.write(members, complete=self._knows_all())
 

@@ -403,6 +403,39 @@ async def test_a_lease_is_free_when_its_time_to_live_is_over(store: MemoryStore)
     assert await other_lease.free()
 
 
+@pytest.mark.parametrize("released", [True, False])
+async def test_a_free_lease_that_is_kept_stays_free_when_it_expires(
+    store: MemoryStore, *, released: bool
+) -> None:
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    await acquired(lease)
+    if released:
+        await lease.release()
+    await other_lease.free()
+    await asyncio.sleep(TAKE_OVER * TTL_S)
+    assert await other_lease.free(kept=True)
+    store.vanish(NAME)
+    assert [await other_lease.free(kept=True) for _ in range(2)] == [True, True]
+    assert await other_lease.free()
+
+
+async def test_a_free_lease_that_is_kept_and_deleted_is_not_free(store: MemoryStore) -> None:
+    lease, other_lease = lease_of(store, "one"), lease_of(store, "two")
+    await acquired(lease)
+    await lease.release()
+    assert await other_lease.free(kept=True)
+    await store.delete(NAME)
+    assert not await other_lease.free(kept=True)
+
+
+async def test_a_held_lease_that_vanishes_is_not_free(store: MemoryStore) -> None:
+    other_lease = lease_of(store, "two")
+    await acquired(lease_of(store, "one"))
+    assert not await other_lease.free(kept=True)
+    store.vanish(NAME)
+    assert not await other_lease.free(kept=True)
+
+
 async def test_a_process_looks_often_at_a_free_lease(store: MemoryStore) -> None:
     assert 0.8 * LOOK * TTL_S <= lease_of(store, "one").look_s <= LOOK * TTL_S
 

@@ -10,6 +10,7 @@ import pytest
 
 from natsctl import PermanentError, kv, primary
 from natsctl.core.coordination.election import Election, elections
+from natsctl.core.coordination.lease import Lease
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.sharding import shards
@@ -443,6 +444,22 @@ async def test_sharding_stops_while_a_leader_is_elected_and_logs_the_reason(
     leader.stop()
     await task
     await eventually(lambda: town.shared(member))
+
+
+async def test_members_keep_their_keys_when_the_lease_of_an_earlier_leader_expires(
+    town: Town, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = asyncio.get_running_loop().time
+    lease = Lease(town.leases, "items", holder="leader", ttl_s=TTL_S, clock=clock)
+    assert await lease.acquire() is not None
+    await lease.release()
+    first_member, second_member = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(first_member, second_member))
+    town.leases.vanish("items")
+    for _ in range(20):
+        await asyncio.sleep(TTL_S / 10)
+        assert town.shared(first_member, second_member)
+    assert "this process shares no keys" not in caplog.text
 
 
 async def test_no_process_leads_while_keys_are_shared_and_the_reason_is_logged_once(
