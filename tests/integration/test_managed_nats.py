@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from nats import connect
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
@@ -17,6 +16,7 @@ from natsctl.core.objects.primary import Primary
 from natsctl.jetstream.stores import Nats
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.managed.creation.links import RECORDS
+from tests.support.clients.patient_client import patient_client
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -80,14 +80,12 @@ class Stage:
 
 @pytest.fixture(params=[ShortDisks, Disks], ids=["history 1", "history 5"])
 async def stage(request: pytest.FixtureRequest, nats_server: NatsServer) -> AsyncIterator[Stage]:
-    async with natsctl.connect(nats_server.url) as nats:
-        client = await connect(nats_server.url)
+    async with natsctl.connect(nats_server.url) as nats, patient_client(nats_server.url) as client:
         js = client.jetstream()
         for kind in (request.param.kind, RECORDS):
             await nats.open(kind)
         bucket, records = await js.key_value("disks"), await js.key_value("natsctl")
         yield Stage(request.param, nats, bucket, records)
-        await client.close()
 
 
 async def test_an_object_becomes_ready_within_three_revisions(stage: Stage) -> None:

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import nats
 from nats.js import JetStreamContext
 
 from controllers.hosts import Hosts
@@ -19,10 +18,14 @@ from natsctl import (
     connect_kube,
     kube,
 )
+from natsctl.jetstream.bucket.consumer import ABANDONED_S
+from tests.support.clients.patient_client import patient_client
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
 from tests.support.stores.sample_objects import THINGS, Thing, value
+
+CONSUMERS_S = 0.8 * ABANDONED_S  # within which requested deletions take effect
 
 
 class Subscriber:
@@ -47,31 +50,27 @@ class Subscriber:
 
 @asynccontextmanager
 async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
-    client = await nats.connect(server.url)
-    try:
+    async with patient_client(server.url) as client:
         yield client.jetstream()
-    finally:
-        await client.close()
 
 
-async def consumers_and_tasks(server: NatsServer) -> tuple[int, int]:
-    """Return the number of consumers of the server and of tasks of this process."""
+async def consumers(server: NatsServer) -> int:
+    """Return the number of consumers of the server."""
     async with plain(server) as js:
         streams = [info.config.name or "" for info in await js.streams_info()]
-        consumers = [info for name in streams for info in await js.consumers_info(name)]
-    return len(consumers), len(asyncio.all_tasks())
+        return sum([len(await js.consumers_info(name)) for name in streams])
 
 
 async def test_subscribers_see_equal_objects_over_restarts_and_leave_no_consumer(
     nats_server: NatsServer,
 ) -> None:
-    base = await consumers_and_tasks(nats_server)
+    base = len(asyncio.all_tasks())
     async with connect(nats_server.url, verify_s=1.0) as stores:
         async with (await stores.open(THINGS)).watch():
             pass  # the connection of the watches stays open
-        before = await consumers_and_tasks(nats_server)
+        before = len(asyncio.all_tasks())
         async with Resource(THINGS, stores) as resource:
-            assert await consumers_and_tasks(nats_server) == before
+            await eventually(lambda: has_no_consumer(nats_server, before), within_s=CONSUMERS_S)
             async with (
                 resource.events() as first,
                 resource.events() as second,
@@ -85,14 +84,20 @@ async def test_subscribers_see_equal_objects_over_restarts_and_leave_no_consumer
                 assert {key: store.get_by_key(key) for key in store.iter_keys()} == {
                     "new": THINGS.decode(value("three"))
                 }
-                assert (await consumers_and_tasks(nats_server))[0] == 1
+                await eventually(lambda: has_one_consumer(nats_server), within_s=CONSUMERS_S)
                 resource.stop()
-        await eventually(lambda: has_only(nats_server, before))
-    await eventually(lambda: has_only(nats_server, base))
+        await eventually(lambda: has_no_consumer(nats_server, before), within_s=CONSUMERS_S)
+    await eventually(lambda: has_no_consumer(nats_server, base), within_s=CONSUMERS_S)
 
 
-async def has_only(server: NatsServer, expected: tuple[int, int]) -> bool:
-    assert await consumers_and_tasks(server) == expected
+async def has_one_consumer(server: NatsServer) -> bool:
+    return await consumers(server) == 1
+
+
+async def has_no_consumer(server: NatsServer, tasks_max: int) -> bool:
+    """Return whether the server has no consumer, and this process no more tasks than that."""
+    assert await consumers(server) == 0
+    assert len(asyncio.all_tasks()) <= tasks_max
     return True
 
 
@@ -138,7 +143,9 @@ async def test_a_hosts_file_follows_a_bucket(nats_server: NatsServer, tmp_path: 
             await hosts.synced.wait()
             bucket = await js.key_value("hosts")
             await bucket.put("gw.berlin", b'{"spec": {"address": "10.0.0.1", "aliases": ["gw"]}}')
-            await eventually(lambda: "10.0.0.1\tgw.berlin gw\n" in file.read_text())
+            await eventually(
+                lambda: file.exists() and "10.0.0.1\tgw.berlin gw\n" in file.read_text()
+            )
             await bucket.delete("gw.berlin")
             await eventually(lambda: "gw.berlin" not in file.read_text())
             hosts.stop()

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import nats
 import pytest
 from nats.js import JetStreamContext
-from nats.js.errors import KeyNotFoundError
+from nats.js.errors import KeyNotFoundError, NotFoundError
 from nats.js.kv import KeyValue
 
 from controllers.greetings import Greetings
@@ -25,10 +24,14 @@ from natsctl import (
     primary,
     secondary,
 )
+from natsctl.jetstream.bucket.consumer import ABANDONED_S
 from tests.support.clients.bucket_keys import keys
+from tests.support.clients.patient_client import patient_client
 from tests.support.controllers.app_controller import App, Apps, Part, PartSpec
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
+
+CONSUMERS_S = 0.8 * ABANDONED_S  # within which requested deletions take effect
 
 
 @asynccontextmanager
@@ -43,7 +46,12 @@ async def running(server: NatsServer, controller: Controller) -> AsyncIterator[C
         finally:
             runtime.stop()
             await task
+    await eventually(lambda: has_no_consumer(server), within_s=CONSUMERS_S)
+
+
+async def has_no_consumer(server: NatsServer) -> bool:
     assert await consumers(server) == []
+    return True
 
 
 async def consumers(server: NatsServer) -> list[str]:
@@ -56,11 +64,8 @@ async def consumers(server: NatsServer) -> list[str]:
 
 @asynccontextmanager
 async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
-    client = await nats.connect(server.url)
-    try:
+    async with patient_client(server.url) as client:
         yield client.jetstream()
-    finally:
-        await client.close()
 
 
 async def put(bucket: KeyValue, key: str, document: dict[str, Any]) -> None:
@@ -138,11 +143,17 @@ async def test_a_route_is_restored_after_every_manual_change(
         await becomes(routes)
 
 
+class QuietApps(Apps):
+    """Collects no garbage, which would write a record at some time."""
+
+    garbage = GarbageLimits(interval_s=3600)
+
+
 async def test_many_primaries_converge_and_then_cause_no_write_and_no_sync(
     nats_server: NatsServer,
 ) -> None:
     count = 1000
-    controller = Apps()
+    controller = QuietApps()
     async with plain(nats_server) as js, running(nats_server, controller) as runtime:
         apps, parts = await js.key_value("apps"), await js.key_value("parts")
         names = [f"team-{number % 7}.app-{number}" for number in range(count)]
@@ -231,6 +242,12 @@ class FastGarbage(Apps):
     garbage = GarbageLimits(interval_s=0.1, grace_s=0.5)
 
 
+class PlannedGarbage(Apps):
+    """Keeps an orphan for long enough to see it in a plan."""
+
+    garbage = GarbageLimits(interval_s=0.1, grace_s=6.0)
+
+
 def orphan_of(owner: str) -> dict[str, Any]:
     names = {"natsctl.io/owner-kind": "App.apps", "natsctl.io/owner-key": owner}
     return {"metadata": {"labels": names}, "spec": {"text": "left"}}
@@ -239,7 +256,7 @@ def orphan_of(owner: str) -> dict[str, Any]:
 async def test_an_orphan_is_deleted_after_the_grace_period_and_other_objects_stay(
     nats_server: NatsServer,
 ) -> None:
-    async with plain(nats_server) as js, running(nats_server, FastGarbage()) as runtime:
+    async with plain(nats_server) as js, running(nats_server, PlannedGarbage()) as runtime:
         apps, parts = await js.key_value("apps"), await js.key_value("parts")
         await put(apps, "shop", app())
         await becomes(parts, "shop.main")
@@ -342,6 +359,7 @@ async def test_results_of_syncs_are_recorded_as_events(nats_server: NatsServer) 
             await put(apps, "taken", app())
             await put(apps, "shop", app())
             await becomes(parts, "shop.main", "taken.main")
+            await eventually(lambda: has_events(js, "shop", "taken"))
         messages = {
             subject.rpartition(".")[2]: json.loads(
                 (await js.get_last_msg("natsctl_events", subject)).data or b"{}"
@@ -351,6 +369,15 @@ async def test_results_of_syncs_are_recorded_as_events(nats_server: NatsServer) 
     assert messages["shop"]["reason"] == "Synced"
     assert messages["taken"]["reason"] == "ErrResourceExists"
     assert "is not managed by this controller" in messages["taken"]["message"]
+
+
+async def has_events(js: JetStreamContext, *expected: str) -> bool:
+    """Return whether events about these keys are recorded."""
+    try:
+        recorded = {subject.rpartition(".")[2] for subject in await subjects(js)}
+    except NotFoundError:
+        return False
+    return recorded >= set(expected)
 
 
 async def subjects(js: JetStreamContext) -> list[str]:
@@ -385,7 +412,7 @@ async def test_a_rollout_continues_when_the_agents_of_the_sites_report(
 
         async def is_done() -> bool:
             rollout = await get(rollouts, "eu")
-            return rollout is not None and rollout["status"]["ready"] == 3
+            return rollout is not None and rollout.get("status", {}).get("ready") == 3
 
         await eventually(is_done)
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import nats
 import pytest
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, ConsumerInfo, RetentionPolicy, StreamConfig, StreamInfo
@@ -15,6 +14,7 @@ from nats.js.kv import KeyValue
 
 from controllers.streams import OWNER, Consumers, Streams
 from natsctl import ControllerRuntime, connect
+from tests.support.clients.patient_client import patient_client
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -122,11 +122,12 @@ async def running(server: NatsServer, *controllers: Streams | Consumers) -> Asyn
 
 @pytest.fixture
 async def site(nats_server: NatsServer) -> AsyncIterator[Site]:
-    async with running(nats_server, Streams(), Consumers()):
-        client = await nats.connect(nats_server.url)
+    async with (
+        running(nats_server, Streams(), Consumers()),
+        patient_client(nats_server.url) as client,
+    ):
         js = client.jetstream()
         yield Site(js, await js.key_value("streams"), await js.key_value("consumers"))
-        await client.close()
 
 
 async def test_a_stream_is_created_changed_and_deleted_with_its_object(site: Site) -> None:
@@ -145,8 +146,11 @@ async def test_a_stream_is_created_changed_and_deleted_with_its_object(site: Sit
         return info is not None and info.config.subjects == ["orders.>", "returns.>"]
 
     await eventually(changed)
-    await eventually(lambda: site.condition("orders", "Ready"))
-    assert await site.condition("orders", "Ready") == "True"
+
+    async def is_ready() -> bool:
+        return await site.condition("orders", "Ready") == "True"
+
+    await eventually(is_ready)
 
     await site.delete(site.streams, "orders")
     await eventually(lambda: is_deleted(site, "orders"))

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import nats
 from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, NoKeysError
 from nats.js.kv import KeyValue
@@ -25,6 +24,7 @@ from natsctl import (
     kube,
     kv,
 )
+from tests.support.clients.patient_client import patient_client
 from tests.support.controllers.recording_watcher import FINALIZER, SITES, RecordingWatcher, site
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
@@ -40,11 +40,8 @@ class Named(RecordingWatcher):
 
 @asynccontextmanager
 async def plain(server: NatsServer) -> AsyncIterator[JetStreamContext]:
-    client = await nats.connect(server.url)
-    try:
+    async with patient_client(server.url) as client:
         yield client.jetstream()
-    finally:
-        await client.close()
 
 
 @asynccontextmanager
@@ -219,7 +216,7 @@ async def test_a_watcher_sets_and_removes_its_finalizer_on_cluster_objects(
         patch = [{"op": "replace", "path": "/data/text", "value": "two"}]
         patched = {"content_type": "application/json-patch+json"}
         await kube_server.call("PATCH", f"{path}/one", patch, **patched)
-        await eventually(lambda: events[-1] == "update two")
+        await eventually(lambda: events[-1:] == ["update two"])
         await kube_server.call("DELETE", f"{path}/one")
         await finalizers_are("example.com/other")
         patch = [{"op": "remove", "path": "/metadata/finalizers"}]
