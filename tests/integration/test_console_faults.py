@@ -157,8 +157,13 @@ class TestOldDaemons:
 
 
 class TestSeveralDaemons:
+    @pytest.fixture
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Wait for the answers of daemons for a short time."""
+        monkeypatch.setattr("natsctl.daemon.api.client.FIND_S", 4.0)
+
     async def test_a_daemon_that_does_not_answer_is_named(
-        self, client: ConsoleClient, nats: Nats
+        self, client: ConsoleClient, nats: Nats, impatient: None
     ) -> None:
         answers = {**OLD, "daemon": {**OLD["daemon"], "id": "one"}}  # type: ignore[dict-item]
         async with (
@@ -166,13 +171,18 @@ class TestSeveralDaemons:
             # it answers in the name of the other
             fake_daemon(nats.connection, "two", answers, number=2),
         ):
-            home = await client.read("home")
-            assert home["partial"] == {"answered": 1, "expected": 2, "missing": ["desk/7"]}
-            (row,) = home["controllers"]
-            assert [daemon["answered"] for daemon in row["daemons"]] == [True, False]
+
+            async def is_named() -> bool:
+                home = await client.read("home")
+                assert home["partial"] == {"answered": 1, "expected": 2, "missing": ["desk/7"]}
+                (row,) = home["controllers"]
+                assert [daemon["answered"] for daemon in row["daemons"]] == [True, False]
+                return True
+
+            await eventually(is_named)
 
     async def test_keys_time_out_if_no_daemon_answers(
-        self, client: ConsoleClient, nats: Nats
+        self, client: ConsoleClient, nats: Nats, impatient: None
     ) -> None:
         answers = {**OLD, "daemon": {**OLD["daemon"], "id": "another"}}  # type: ignore[dict-item]
         async with fake_daemon(nats.connection, "one", answers):
@@ -187,10 +197,15 @@ class TestSeveralDaemons:
                 status = {**OLD, "daemon": {**OLD["daemon"], "id": id_}}  # type: ignore[dict-item]
                 fake = fake_daemon(nats.connection, id_, status, number=number)
                 await stack.enter_async_context(fake)
-            (row,) = (await client.read("home"))["controllers"]
-            assert row["mode"] == "alone \N{MULTIPLICATION SIGN}2"
-            assert row["conflict"].startswith("every key is synced more than once")
-            assert row["primaries"] == 3
+
+            async def is_conflict() -> bool:
+                (row,) = (await client.read("home"))["controllers"]
+                assert row["mode"] == "alone \N{MULTIPLICATION SIGN}2"
+                assert row["conflict"].startswith("every key is synced more than once")
+                assert row["primaries"] == 3
+                return True
+
+            await eventually(is_conflict)
 
     async def test_the_keys_of_members_are_added(self, client: ConsoleClient, nats: Nats) -> None:
         async with AsyncExitStack() as stack:
@@ -199,8 +214,13 @@ class TestSeveralDaemons:
                 status = {**OLD, "daemon": daemon, "mode": f"shard {number} of 2", "keys": number}
                 fake = fake_daemon(nats.connection, id_, status, number=number)
                 await stack.enter_async_context(fake)
-            (row,) = (await client.read("home"))["controllers"]
-            assert (row["mode"], row["keys"], row["failing"]) == ("2 shards", 3, 2)
+
+            async def are_added() -> bool:
+                (row,) = (await client.read("home"))["controllers"]
+                assert (row["mode"], row["keys"], row["failing"]) == ("2 shards", 3, 2)
+                return True
+
+            await eventually(are_added)
 
     async def test_a_daemon_that_only_plans_refuses_actions(
         self, client: ConsoleClient, nats: Nats

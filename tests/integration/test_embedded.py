@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from natsctl.errors import ConnectError, UsageError
+from natsctl.jetstream import embedded
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.embedded import EmbeddedServer, find_server
 from tests.support.eventually import eventually
@@ -91,7 +92,7 @@ async def test_an_embedded_server_serves_jetstream_and_leaves_nothing_behind(
             assert "limits" in await connection.api("INFO")
         assert not empty(own_temporary_folder)
     assert not server.running
-    assert not processes(str(own_temporary_folder))
+    await eventually(lambda: not processes(str(own_temporary_folder)))
     assert empty(own_temporary_folder)
 
 
@@ -130,7 +131,10 @@ async def test_a_paused_embedded_server_ends_with_its_process(
     await eventually(lambda: not processes(str(own_temporary_folder)))
 
 
-async def test_a_folder_is_free_again_after_its_process_was_killed(tmp_path: Path) -> None:
+async def test_a_folder_is_free_again_after_its_process_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "LOCK_S", 60.0)
     process = await spawn(str(tmp_path / "data"))
     process.kill()
     await process.wait()
@@ -177,7 +181,7 @@ async def test_a_failed_start_reports_the_reason(tmp_path: Path) -> None:
     async with EmbeddedServer(tmp_path / "one", port=port):
         with pytest.raises(ConnectError, match=r"did not start[^$]*address already in use"):
             await EmbeddedServer(tmp_path / "two", port=port).__aenter__()
-    assert not processes(str(tmp_path))
+    await eventually(lambda: not processes(str(tmp_path)))
 
 
 async def test_a_cancelled_start_leaves_nothing_behind(
@@ -192,7 +196,7 @@ async def test_a_cancelled_start_leaves_nothing_behind(
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert not processes(str(tmp_path))
+    await eventually(lambda: not processes(str(tmp_path)))
 
 
 def test_the_program_comes_from_the_path_or_the_wheel(

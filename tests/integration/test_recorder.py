@@ -14,6 +14,7 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events import AGE_S, STREAM, KvEvent, StreamRecorder, events_of
 from natsctl.jetstream.stores import Nats
 from natsctl.model.recorder import EventType
+from natsctl.telemetry import outbox
 from natsctl.telemetry.outbox import BURST, REFILL_S
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
@@ -192,8 +193,12 @@ class TestEnding:
         assert [event.count for event in await events(nats)] == [1]
 
     async def test_the_end_does_not_wait_long_for_a_silent_server(
-        self, cut_proxy: CutProxy, caplog: pytest.LogCaptureFixture
+        self,
+        cut_proxy: CutProxy,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        monkeypatch.setattr(outbox, "CLOSE_S", 2.0)
         for_ever = NatsOptions(servers=(cut_proxy.url,), request_timeout_s=3600, silence_s=3600)
         async with natsctl.connect(for_ever) as nats:
             async with asyncio.timeout(60), nats.recorder("apps") as recorder:
