@@ -20,7 +20,7 @@ from natsctl.testing.memory import MemoryStores
 from tests.support.eventually import eventually
 
 HERE = Address("127.0.0.1", 0)
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 class Lamp(Object, frozen=True):
@@ -81,7 +81,12 @@ async def exchange(address: Address, sent: bytes) -> bytes:
         except ConnectionResetError:
             return b""
         finally:
-            writer.close()
+            writer.transport.abort()
+
+
+async def is_served(address: Address) -> bool:
+    """Return whether the server answers a request, which it may do too late on a slow machine."""
+    return (await exchange(address, b"GET /livez HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 200")
 
 
 async def fetch(address: Address, target: str, method: str = "GET", headers: str = "") -> Response:
@@ -102,7 +107,7 @@ async def idle(address: Address) -> AsyncIterator[asyncio.StreamReader]:
     try:
         yield reader
     finally:
-        writer.close()
+        writer.transport.abort()
 
 
 @pytest.fixture
@@ -206,30 +211,26 @@ async def test_an_error_in_a_response_is_a_500_and_is_logged(
 async def test_connections_above_the_limit_are_closed_at_once(
     vitals: Vitals,
 ) -> None:
-    async with serving(HERE, vitals, patience_s=3600) as address, AsyncExitStack() as stack:
+    limits = {"connection_s": 3600, "patience_s": 3600}
+    async with serving(HERE, vitals, **limits) as address, AsyncExitStack() as stack:
         waiting = [await stack.enter_async_context(idle(address)) for _ in range(CONNECTIONS_MAX)]
         async with idle(address) as refused:
             assert await refused.read() == b""
         assert not any(reader.at_eof() for reader in waiting)
         await stack.aclose()
-
-        async def is_served() -> bool:
-            return (await exchange(address, b"GET /livez HTTP/1.0\r\n\r\n")).startswith(
-                b"HTTP/1.0 200"
-            )
-
-        await eventually(is_served)
+        await eventually(lambda: is_served(address))
 
 
 async def test_a_client_that_sends_no_complete_request_is_disconnected(vitals: Vitals) -> None:
     async with serving(HERE, vitals, connection_s=0.1) as address:
         for begun in (b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nHost:"):
             assert await exchange(address, begun) == b""
-        assert (await fetch(address, "/livez")).status == 200
+        await eventually(lambda: is_served(address))
 
 
 async def test_the_oldest_slow_connection_is_closed_for_a_new_one(vitals: Vitals) -> None:
-    async with serving(HERE, vitals, patience_s=0) as address, AsyncExitStack() as stack:
+    limits = {"connection_s": 3600, "patience_s": 0}
+    async with serving(HERE, vitals, **limits) as address, AsyncExitStack() as stack:
         slow = [await stack.enter_async_context(idle(address)) for _ in range(CONNECTIONS_MAX)]
         assert (await fetch(address, "/livez")).status == 200
         assert await slow[0].read() == b""
@@ -252,8 +253,12 @@ async def test_a_thousand_concurrent_requests_do_not_stop_syncs() -> None:
             responses = await asyncio.gather(*pending)
             assert {response[9:12] for response in responses} <= {b"200", b""}
             assert sum(response[9:12] == b"200" for response in responses) >= CONNECTIONS_MAX // 2
-            page = (await fetch(address, "/metrics")).body
-    assert 'controller_runtime_reconcile_total{controller="lamps",result="success"} 200.0' in page
+            line = 'controller_runtime_reconcile_total{controller="lamps",result="success"} 200.0'
+
+            async def all_are_synced() -> bool:
+                return line in (await fetch(address, "/metrics")).body
+
+            await eventually(all_are_synced)
     operator.stop()
     await task
 
@@ -298,8 +303,8 @@ async def test_a_client_that_never_reads_is_disconnected(vitals: Vitals) -> None
 
             await eventually(is_cut)
         finally:
-            writer.close()
-        assert (await fetch(address, "/livez")).status == 200
+            writer.transport.abort()
+        await eventually(lambda: is_served(address))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +321,7 @@ async def test_oversized_requests_are_refused(vitals: Vitals, request_line: byte
     async with serving(HERE, vitals, connection_s=0.5) as address:
         with suppress(ConnectionError):
             assert b" 200 " not in await exchange(address, request_line)
-        assert (await fetch(address, "/livez")).status == 200
+        await eventually(lambda: is_served(address))
 
 
 async def test_the_stop_does_not_wait_for_silent_or_slow_connections() -> None:
