@@ -199,6 +199,7 @@ async def test_edits_of_fields_of_other_managers_cause_no_apply(
                 content_type="application/merge-patch+json",
             )
         await eventually(lambda: runtime.idle and runtime.status().syncs > syncs)
+        kube_server.mark()  # until the writes are logged
         assert len(writes_of(kube_server, since)) == 20
 
 
@@ -232,7 +233,13 @@ async def test_a_job_is_recreated_if_its_template_changes(
         await eventually(lambda: runtime.idle)
         before = await kube_server.call("GET", path("Job", kube_namespace))
         await put(nats, {"spec": {"template": image}})
-        await eventually(lambda: runtime.idle and runtime.status().syncs > 1)
+
+        async def is_recreated() -> bool:
+            job = await kube_server.call("GET", path("Job", kube_namespace))
+            return job["metadata"]["uid"] != before["metadata"]["uid"]
+
+        await eventually(is_recreated)
+        await eventually(lambda: runtime.idle)
         assert runtime.status().failing == {}
     after = await kube_server.call("GET", path("Job", kube_namespace))
     assert after["metadata"]["uid"] != before["metadata"]["uid"]

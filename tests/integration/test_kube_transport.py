@@ -182,7 +182,7 @@ async def test_attempts_are_bounded() -> None:
 async def test_a_call_ends_at_its_deadline_and_a_write_has_an_unknown_outcome() -> None:
     async with answering(hang) as server, connecting(to(server.url)) as transport:
         with pytest.raises(StoreTimeoutError, match="unknown"):
-            await transport.call("POST", PATH, body=b"{}", timeout_s=0.1)
+            await transport.call("POST", PATH, body=b"{}", timeout_s=3)
         with pytest.raises(StoreTimeoutError) as raised:
             await transport.call("GET", PATH, timeout_s=0.1)
         assert "unknown" not in str(raised.value)
@@ -198,9 +198,9 @@ async def test_pending_calls_are_limited_and_watches_do_not_count() -> None:
     async with (
         answering(lines(b"{}\n", then=hang)) as server,
         connecting(to(server.url, in_flight_max=2)) as transport,
-        transport.stream("/w", query={}, silence_s=30),
-        transport.stream("/w", query={}, silence_s=30),
-        transport.stream("/w", query={}, silence_s=30),
+        transport.stream("/w", query={}, silence_s=60),
+        transport.stream("/w", query={}, silence_s=60),
+        transport.stream("/w", query={}, silence_s=60),
     ):
         server.handler = wait
         async with asyncio.TaskGroup() as calls:
@@ -270,7 +270,7 @@ async def test_an_error_of_the_server_that_contains_the_token_is_masked() -> Non
             await transport.call("GET", PATH)
         assert "Bearer ***" in str(raised.value)
         with pytest.raises(InvalidObjectError) as raised:
-            async with transport.stream("/w", query={}, silence_s=30):
+            async with transport.stream("/w", query={}, silence_s=60):
                 pass
         assert "Bearer ***" in str(raised.value)
 
@@ -280,7 +280,7 @@ async def test_a_watch_yields_whole_lines_and_ends_with_the_response() -> None:
     async with (
         answering(pieces) as server,
         connecting(to(server.url)) as transport,
-        transport.stream("/w", query={"watch": "true"}, silence_s=30) as stream,
+        transport.stream("/w", query={"watch": "true"}, silence_s=60) as stream,
     ):
         assert [line async for line in stream] == [b'{"a":1}', b"{}", b"[]"]
     assert server.requests == ["GET /w?watch=true"]
@@ -289,7 +289,7 @@ async def test_a_watch_yields_whole_lines_and_ends_with_the_response() -> None:
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (lines(b"{}\n", then=hang), "nothing came for 0.2 s"),
+        (lines(b"{}\n", then=hang), "nothing came for 4 s"),
         (lines(b"{}\n", then=reset), "the connection ended within the response"),
         (lines(b"{}\n", b"{"), "middle of a line"),
         (lines(b"{}\n", b"x" * 2000), "longer than 1000 bytes"),
@@ -299,7 +299,7 @@ async def test_an_incomplete_watch_raises(handler: object, message: str) -> None
     async with (
         answering(handler) as server,  # type: ignore[arg-type]
         connecting(to(server.url, answer_max_bytes=1000)) as transport,
-        transport.stream("/w", query={}, silence_s=0.2) as stream,
+        transport.stream("/w", query={}, silence_s=4) as stream,
     ):
         assert await anext(stream) == b"{}"
         with pytest.raises(WatchBrokenError, match=message):
@@ -317,10 +317,10 @@ async def test_a_slow_reader_does_not_break_a_watch() -> None:
     async with (
         answering(pieces) as server,
         connecting(to(server.url)) as transport,
-        transport.stream("/w", query={}, silence_s=0.2) as stream,
+        transport.stream("/w", query={}, silence_s=4) as stream,
     ):
         assert await anext(stream) == b"1"
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(4.5)
         assert await anext(stream) == b"2"
         released.set()
         assert [line async for line in stream] == []
@@ -329,7 +329,7 @@ async def test_a_slow_reader_does_not_break_a_watch() -> None:
 async def test_a_watch_that_cannot_start_is_broken() -> None:
     async with connecting(to(f"http://127.0.0.1:{free_port()}")) as transport:
         with pytest.raises(WatchBrokenError, match="connection refused"):
-            async with transport.stream("/w", query={}, silence_s=30):
+            async with transport.stream("/w", query={}, silence_s=60):
                 pass
     async with answering(hang) as server, connecting(to(server.url)) as transport:
         with pytest.raises(WatchBrokenError, match=r"does not answer within 0\.1 s"):
@@ -340,7 +340,7 @@ async def test_a_watch_that_cannot_start_is_broken() -> None:
 async def test_no_connection_is_left_open() -> None:
     async with answering(lines(b"{}\n", then=hang)) as server:
         async with connecting(to(server.url)) as transport:
-            async with transport.stream("/w", query={}, silence_s=30) as stream:
+            async with transport.stream("/w", query={}, silence_s=60) as stream:
                 await anext(stream)
             watched = set(server.connections)
             await eventually(lambda: all(connection.is_closing() for connection in watched))
@@ -361,13 +361,13 @@ async def test_no_connection_is_left_open_to_a_paused_server(
     options = KubeOptions(kubeconfig=str(own_kube_server.kubeconfig()))
     async with connecting(options) as transport:
         await asyncio.gather(*(transport.call("GET", collection) for _ in range(5)))
-        async with transport.stream(collection, query={"watch": "true"}, silence_s=30) as stream:
+        async with transport.stream(collection, query={"watch": "true"}, silence_s=60) as stream:
             await anext(stream)
             own_kube_server.pause()
             with pytest.raises(StoreTimeoutError):
                 await transport.call("GET", collection, timeout_s=0.1)
             assert _sockets() > before
-    assert _sockets() == before
+    await eventually(lambda: _sockets() <= before)
 
 
 def _sockets() -> int:
@@ -389,7 +389,7 @@ async def test_calls_and_watches_survive_pauses_and_kills_of_a_real_server(
     collection = f"/api/v1/namespaces/{namespace}/configmaps"
     options = KubeOptions(kubeconfig=str(server.kubeconfig()), attempts_max=200)
     async with connecting(options) as transport:
-        async with transport.stream(collection, query={"watch": "true"}, silence_s=0.5) as stream:
+        async with transport.stream(collection, query={"watch": "true"}, silence_s=8) as stream:
             server.pause()
             with pytest.raises(WatchBrokenError, match="nothing came"):
                 await anext(stream)
@@ -397,7 +397,7 @@ async def test_calls_and_watches_survive_pauses_and_kills_of_a_real_server(
             await transport.call("GET", collection, timeout_s=0.2)
         server.resume()
         await transport.call("GET", collection)
-        async with transport.stream(collection, query={"watch": "true"}, silence_s=30) as stream:
+        async with transport.stream(collection, query={"watch": "true"}, silence_s=60) as stream:
             server.kill()
             with pytest.raises(WatchBrokenError):
                 await anext(stream)
@@ -507,7 +507,7 @@ async def test_a_missing_permission_is_named_and_calls_succeed_when_granted(
         assert f"may not list configmaps in namespace '{kube_namespace}'" in str(raised.value)
         assert "natsctl rbac" in str(raised.value)
         with pytest.raises(PermissionDeniedError, match="may not watch configmaps"):
-            async with transport.stream(collection, query={"watch": "1"}, silence_s=30):
+            async with transport.stream(collection, query={"watch": "1"}, silence_s=60):
                 pass
         rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}
         kube_server.allow("guest", [rule], namespace=kube_namespace)
@@ -527,11 +527,11 @@ async def test_every_attempt_is_counted_by_status_and_method() -> None:
         await transport.call("GET", PATH)
         with pytest.raises(StoreMissingError):
             await transport.call("DELETE", PATH)
-        async with transport.stream(PATH, query={}, silence_s=5) as events:
+        async with transport.stream(PATH, query={}, silence_s=60) as events:
             assert [line async for line in events] == [b"{}"]
         server.handler = hang
         with pytest.raises(StoreTimeoutError):
-            await transport.call("PATCH", PATH, timeout_s=0.1)
+            await transport.call("PATCH", PATH, timeout_s=3)
     assert transport.answers == {
         ("503", "GET"): 1,
         ("<error>", "GET"): 1,

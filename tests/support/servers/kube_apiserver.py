@@ -26,7 +26,7 @@ from tests.support.servers.ports import free_port
 from tests.support.servers.process import dying_with_parent
 
 POLL_S = 0.02
-START_S = 120.0
+START_S = 240.0
 STOP_S = 20.0
 RARE_COLLECTIONS = {"GOGC": "400"}  # a tenth less processor time, for some memory
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import yaml
 from natsctl.kubernetes.watch.watch import STREAMING_LISTS
 
 CALL_S = 30.0
+POLL_S = 0.02
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -154,8 +156,18 @@ class KubeCluster:
         return self._new_file("kubeconfig", yaml.safe_dump(config).encode())
 
     def mark(self) -> int:
-        """Return the current position in the audit log, for `writes(since=...)`."""
-        return self.audit_log.stat().st_size if self.audit_log.exists() else 0
+        """Return the current position in the audit log, for `writes(since=...)`.
+
+        The server answers a request before it logs it. So this method waits until its own request
+        is logged, which follows all answered ones.
+        """
+        mark = f"mark={os.urandom(8).hex()}"
+        self.request("GET", f"/version?{mark}")
+        deadline = time.monotonic() + CALL_S
+        while mark not in (log := self.audit_log.read_text()):
+            assert time.monotonic() < deadline, "the request of the mark is not logged"
+            time.sleep(POLL_S)
+        return len(log.encode())
 
     def writes(
         self, since: int = 0, *, resource: str | None = None, namespace: str | None = None
