@@ -26,6 +26,7 @@ from tests.support.servers.nats_server import NatsCluster, NatsServer
 from tests.support.stores.backends import listing, note, put, take
 
 SECOND = 1_000_000_000
+LONG_S = 3600.0  # no object expires during a test
 
 
 @pytest.fixture
@@ -54,6 +55,12 @@ async def create_bucket(nats: Nats, bucket: str, **options: Any) -> None:
         **options,
     }
     await nats.connection.api(f"STREAM.CREATE.KV_{bucket}", stream_config)
+
+
+async def expire_after(nats: Nats, bucket: str, seconds: int) -> None:
+    """Change the time to live of the objects in a bucket."""
+    ttl = {"max_age": seconds * SECOND, "duplicate_window": SECOND}
+    await nats.connection.api(f"STREAM.UPDATE.KV_{bucket}", {**await config(nats, bucket), **ttl})
 
 
 class TestCreating:
@@ -219,11 +226,12 @@ class TestExpiring:
     async def test_an_expired_object_is_a_deleted_event_and_reads_as_deleted(
         self, nats: Nats
     ) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1, storage="memory"))
+        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=LONG_S, storage="memory"))
         async with store.watch() as events:
             await listing(events)
             stored = await put(store, "a")
             assert await take(events, 1) == [Applied(stored)]
+            await expire_after(nats, "b", 1)
             [deleted] = await take(events, 1)
         assert isinstance(deleted, Deleted)
         assert deleted.key == "a"
@@ -250,11 +258,14 @@ class TestExpiring:
             assert (await listing(events))[1:-1] == [Deleted("a", deleted_at)]
 
     async def test_an_expired_key_can_be_created_again(self, nats: Nats) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1, storage="memory"))
+        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=LONG_S, storage="memory"))
         async with store.watch() as events:
             await listing(events)
             await put(store, "a")
-            await take(events, 2)
+            await take(events, 1)
+            await expire_after(nats, "b", 1)
+            await take(events, 1)
+            await expire_after(nats, "b", 3600)
             recreated = await store.create("a", note("again"))
             assert await take(events, 1) == [Applied(recreated)]
 
@@ -292,7 +303,7 @@ class TestUnknownOutcomes:
 
     @pytest.fixture
     async def nats(self, nats_server: NatsServer) -> AsyncIterator[Nats]:
-        options = NatsOptions(servers=(nats_server.url,), request_timeout_s=0.5)
+        options = NatsOptions(servers=(nats_server.url,), request_timeout_s=4.0)
         async with natsctl.connect(options) as nats:
             yield nats
 
