@@ -107,7 +107,7 @@ async def test_the_keys_of_a_bucket_exclude_illegal_keys(nats: Nats, other: Stra
     store = await nats.open(KIND)
     await write_illegal_keys(other)
     await put(store, "a")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await Bucket(nats.connection, "notes").keys() == {"a"}
 
 
@@ -121,7 +121,7 @@ async def test_the_list_of_the_bucket_store_skips_illegal_keys_and_logs_them(
     listed = await BucketStore(Bucket(nats.connection, "notes")).listing()
     assert [message.key for message in listed] == ["a"]
     assert listed[0].created
-    (line,) = caplog.messages
+    (line,) = [line for line in caplog.messages if line.startswith("skipped")]
     listed = r"a\x0bb, a\x0cb, a\x00b, …"  # type: ignore[assignment]
     assert line.startswith(f"skipped illegal keys bucket=notes count=13 keys={listed!r} hint=")
 

@@ -164,5 +164,5 @@ async def test_a_bucket_that_is_replaced_by_a_mirror_is_read_as_one(nats: Nats) 
     await nats.connection.api("STREAM.DELETE.KV_copy")
     await mirror(nats, "copy", "origin")
     await caught_up(nats, "copy", 1)
-    async with asyncio.timeout(10), store.watch() as events:
+    async with asyncio.timeout(60), store.watch() as events:
         assert (await listing(events))[1:-1] == [Applied(stored)]

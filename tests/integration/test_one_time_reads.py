@@ -20,7 +20,7 @@ from tests.support.servers.nats_server import NatsServer
 @pytest.fixture
 async def bucket(nats_server: NatsServer) -> AsyncIterator[Bucket]:
     """Yield a bucket whose server was killed."""
-    options = NatsOptions(servers=(nats_server.url,), connect_timeout_s=2.0)
+    options = NatsOptions(servers=(nats_server.url,), connect_timeout_s=6.0)
     async with connect(options) as connection:
         bucket = Bucket(connection, "shops")
         await bucket.ensure(kv(bytes, bucket="shops"))

@@ -11,7 +11,7 @@ from natsctl.start_process import start_process
 from tests.support.eventually import eventually
 
 TURNS = 8  # of the event loop; a start takes fewer
-END_S = 20.0
+END_S = 60.0
 SCRIPT = "echo $$ >> pids; sleep 3600 & echo $! >> pids; wait"
 PIPE = asyncio.subprocess.PIPE
 

@@ -70,7 +70,7 @@ async def scripted() -> AsyncIterator[tuple[Script, OneTimeClient]]:
     script, client = Script(), OneTimeClient()
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    await client.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False)
+    await client.connect(f"nats://127.0.0.1:{port}", allow_reconnect=False, connect_timeout=60)
     try:
         yield script, client
     finally:
@@ -117,6 +117,7 @@ async def test_messages_after_unsubscribe_are_dropped() -> None:
 
 async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer) -> None:
     values = [os.urandom(size) for size in (0, 1, 312, 70_000, 900_000, 3)]
+    sizes = [len(value) for value in values for _ in range(2)]
     tapped: list[RawMessage] = []
     client, other = OneTimeClient(), OneTimeClient()
     await client.connect(nats_server.url)
@@ -127,7 +128,12 @@ async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer
         for value in values:
             await other.publish("things.a", value)
             await other.publish("things.b", value, reply="back", headers={"Name": "value"})
-        await eventually(lambda: len(tapped) == 2 * len(values))
+
+        def all_have_arrived() -> bool:
+            assert [len(message[2]) for message in tapped] == sizes
+            return True
+
+        await eventually(all_have_arrived)
     finally:
         await client.close()
         await other.close()

@@ -58,7 +58,7 @@ async def test_each_operation_on_a_key_is_a_span(store: Store, recorded: Recordi
         "db.collection.name": "things",
         "natsctl.kv.key": "a",
     }
-    (request,) = recorded.below(below[2])
+    request, *_ = recorded.below(below[2])  # a late answer causes another request
     assert request.name == "jetstream STREAM.MSG.GET"
     assert request.attributes == {
         "rpc.system": "nats",

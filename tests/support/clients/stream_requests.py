@@ -19,7 +19,7 @@ async def messages(connection: Connection) -> int:
 
 async def works(connection: Connection) -> bool:
     try:
-        return "limits" in await connection.api("INFO", timeout_s=1)
+        return "limits" in await connection.api("INFO", timeout_s=30)
     except StoreError:
         return False
 

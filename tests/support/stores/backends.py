@@ -22,7 +22,7 @@ from natsctl.testing.memory import MemoryStores
 from natsctl.testing.recorder import MemoryRecorder
 from tests.support.stores.custom_resources import define, watches
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 BUCKETS = [
     "memory",
