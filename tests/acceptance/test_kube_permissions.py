@@ -14,7 +14,7 @@ from nats.js.api import KeyValueConfig
 from tests.support.cli.kube_namespace import Namespace, unreachable, without
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
-from tests.support.servers.kube_cluster import KubeCluster, cluster_roles
+from tests.support.servers.kube_cluster import KubeCluster, cluster_role
 from tests.support.servers.nats_server import NatsServer
 
 WEBAPPS = "controllers.webapps:WebApps"
@@ -79,7 +79,7 @@ async def test_the_printed_permissions_suffice_for_syncs_and_garbage_collection(
 ) -> None:
     text = await natsctl.done("rbac", "-c", WEBAPPS, "--service-account", "nobody")
     role, binding = yaml.safe_load_all(text)
-    async with cluster_roles(kube_server, role, {**binding, "subjects": GUEST}):
+    async with cluster_role(kube_server, role, {**binding, "subjects": GUEST}):
         async with natsctl.running("run", "-c", WEBAPPS) as running:
             await running.logged(SYNCING)
             await natsctl.done("put", "webapps", "shop", namespace.app())

@@ -8,7 +8,7 @@ import yaml
 
 from tests.support.cli.kube_namespace import Namespace
 from tests.support.cli.natsctl_command import ROOT, Natsctl
-from tests.support.servers.kube_cluster import KubeCluster, cluster_roles
+from tests.support.servers.kube_cluster import KubeCluster, cluster_role
 from tests.support.servers.nats_server import NatsServer
 
 PAGE = (ROOT / "docs" / "plan.md").read_text()
@@ -59,7 +59,7 @@ async def test_the_documented_role_can_plan(
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
         "subjects": [{"kind": "User", "name": "guest", "apiGroup": "rbac.authorization.k8s.io"}],
     }
-    async with cluster_roles(kube_server, role, binding):
+    async with cluster_role(kube_server, role, binding):
         kubeconfig = kube_server.kubeconfig(user="guest")
         natsctl = Natsctl(folder, nats_server.url, kubeconfig=kubeconfig)
         await natsctl.done("put", "webapps", "shop", namespace.app(), "--create-bucket")

@@ -21,7 +21,12 @@ from natsctl.kubernetes.watch.watch import STREAMING_LISTS
 CALL_S = 30.0
 POLL_S = 0.02
 
+RULES_S = 60.0
+POLL_S = 0.02
+
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+RULES_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+RULES_REVIEW = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
 
 USERS = {"admin": "system:masters", "guest": "guests", "other": "guests"}
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
@@ -122,7 +127,7 @@ class KubeCluster:
         return name
 
     def allow(self, user: str, rules: Sequence[Mapping[str, object]], *, namespace: str) -> None:
-        """Grant the *rules* of a Role to *user* in *namespace*."""
+        """Grant the *rules* of a Role to *user* in *namespace*, and wait until they hold."""
         prefix = f"{RBAC}/namespaces/{namespace}"
         api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
         metadata = {"name": f"{user}-{next(self._files)}"}
@@ -138,6 +143,30 @@ class KubeCluster:
             f"{prefix}/rolebindings",
             {**api, "metadata": metadata, "roleRef": role, "subjects": [subject]},
         )
+        self.wait_for_rules(user, rules, namespace=namespace)
+
+    def wait_for_rules(
+        self,
+        user: str,
+        rules: Sequence[Mapping[str, object]],
+        *,
+        namespace: str = "default",
+        granted: bool = True,
+    ) -> None:
+        """Wait until the server grants *user* these rules, or grants none of them any more.
+
+        The server reads roles through a watch, so a new role holds a little later.
+        """
+        deadline = time.monotonic() + RULES_S
+        wanted = [_rule(rule) for rule in rules]
+        review = {**RULES_REVIEW, "spec": {"namespace": namespace}}
+        while True:
+            held = self.request("POST", RULES_REVIEWS, review, user=user)["status"]
+            present = [_rule(rule) for rule in held["resourceRules"]]
+            if all((rule in present) is granted for rule in wanted):
+                return
+            assert time.monotonic() < deadline, f"granted to {user}: {present}, not {wanted}"
+            time.sleep(POLL_S)
 
     def kubeconfig(self, user: str = "admin", *, namespace: str | None = None) -> Path:
         """Write a kubeconfig for *user*, with a token, and return its path."""
@@ -207,17 +236,36 @@ class KubeCluster:
 
 
 @asynccontextmanager
-async def cluster_roles(server: KubeCluster, *manifests: Mapping[str, Any]) -> AsyncIterator[None]:
-    """Create these cluster roles and bindings, and delete them at the end."""
-    plurals = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
-    paths = [f"{RBAC}/{plurals[manifest['kind']]}" for manifest in manifests]
-    for path, manifest in zip(paths, manifests, strict=True):
+async def cluster_role(
+    server: KubeCluster, role: Mapping[str, Any], binding: Mapping[str, Any]
+) -> AsyncIterator[None]:
+    """Create the cluster role and its binding, and delete them at the end.
+
+    The rules hold for the users of the binding while the context lasts, and not after it.
+    """
+    manifests = {f"{RBAC}/clusterroles": role, f"{RBAC}/clusterrolebindings": binding}
+
+    async def wait_for_rules(*, granted: bool) -> None:
+        for subject in binding["subjects"]:
+            await asyncio.to_thread(
+                server.wait_for_rules, subject["name"], role["rules"], granted=granted
+            )
+
+    for path, manifest in manifests.items():
         await server.call("POST", path, manifest)
     try:
+        await wait_for_rules(granted=True)
         yield
     finally:
-        for path, manifest in zip(paths, manifests, strict=True):
+        for path, manifest in manifests.items():
             await server.call("DELETE", f"{path}/{manifest['metadata']['name']}")
+        await wait_for_rules(granted=False)
+
+
+def _rule(rule: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the rule in a form that can be compared."""
+    names = ("verbs", "apiGroups", "resources", "resourceNames")
+    return {name: sorted(rule.get(name) or ()) for name in names}
 
 
 def _write(entry: Mapping[str, Any]) -> Write:
