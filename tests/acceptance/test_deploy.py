@@ -12,7 +12,7 @@ import yaml
 from aiohttp import ClientError, ClientSession
 
 from natsctl.daemon.settings.settings import ControllerSettings
-from tests.support.cli.natsctl_command import ROOT, Natsctl
+from tests.support.cli.natsctl_command import ROOT, Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsServer
@@ -81,8 +81,10 @@ async def test_two_replicas_of_the_deployment_are_ready_and_one_leads(
     listen = f"--listen=:{ports()['http']}"
     free_ports = [free_port() for _ in range(replicas)]
     async with AsyncExitStack() as stack:
-        running = []
+        running: list[Running] = []
         for port in free_ports:
+            for leader in running:  # the first one leads before another one starts
+                await leader.logged(SYNCING)
             words = [
                 f"--listen=:{port}" if word == listen else word for word in container()["args"]
             ]
@@ -91,7 +93,6 @@ async def test_two_replicas_of_the_deployment_are_ready_and_one_leads(
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 await passes(port, container()[probe])
         leader, standby = running
-        await leader.logged(SYNCING)
         assert SYNCING not in standby.log
         assert await leader.ends(signal.SIGTERM) == 0
         await standby.logged(SYNCING)

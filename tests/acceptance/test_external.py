@@ -149,7 +149,7 @@ async def test_a_daemon_continues_after_resolve(
     async def ready() -> bool:
         status = json.loads((await disks.get("a")).value or b"{}").get("status", {})
         return ("Ready", "True") in {
-            (entry["type"], entry["status"]) for entry in status["conditions"]
+            (entry["type"], entry["status"]) for entry in status.get("conditions", [])
         }
 
     await eventually(ready)

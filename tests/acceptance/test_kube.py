@@ -64,8 +64,9 @@ async def test_a_web_app_is_created_repaired_and_deleted_with_its_object(
 
 
 async def _ready(natsctl: Natsctl, ready: int) -> bool:
-    status = json.loads(await natsctl.done("get", "webapps", "shop", "-o", "json"))["status"]
-    assert (status["ready"], status["readyReplicas"]) == (True, ready)
+    document = json.loads(await natsctl.done("get", "webapps", "shop", "-o", "json"))
+    status = document.get("status", {})
+    assert (status.get("ready"), status.get("readyReplicas")) == (True, ready)
     return True
 
 

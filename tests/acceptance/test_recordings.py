@@ -74,8 +74,13 @@ async def test_a_recorded_failure_is_replayed_and_then_corrected(
     natsctl: Natsctl, controller: str, error: str
 ) -> None:
     name = controller.lower()
-    fetched = await natsctl("recording", "a", "-c", name, "-o", "a.json")
-    assert fetched.status == 0, fetched
+
+    async def is_fetched() -> bool:
+        fetched = await natsctl("recording", "a", "-c", name, "-o", "a.json")
+        assert fetched.status == 0, fetched
+        return True
+
+    await eventually(is_fetched)  # the failure is logged before it is recorded
     failed = await natsctl("replay", "a.json", "-c", f"sites:{controller}")
     assert (failed.status, f"replayed  {error}" in failed.out) == (1, True), failed
     corrected = await natsctl("replay", "a.json", "-c", f"corrected:{controller}")

@@ -86,26 +86,36 @@ async def test_status_explain_and_tree_show_controllers_and_their_keys(
     await daemon(GREETINGS)
     await natsctl.done("put", "greetings", "shop", "spec: {text: hi}")
     await natsctl.done("put", "greetings", "odd", "spec: {text: 5}", "--validate=ignore")
-    await eventually(lambda: synced(natsctl, "greetings", "shop"))
 
-    status = await natsctl("status")
-    assert [row[0] for row in status.rows] == ["greetings"]
-    assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", *"00000", "-"]
-    assert "greetings: odd is skipped: not a valid Greeting: Expected `str`" in status.err
-    assert re.search(r"^installation [0-9a-f]{16}$", status.err, re.MULTILINE)
+    async def is_reported() -> bool:
+        status = await natsctl("status")
+        assert [row[0] for row in status.rows] == ["greetings"]
+        assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", *"00000", "-"]
+        assert "greetings: odd is skipped: not a valid Greeting: Expected `str`" in status.err
+        assert re.search(r"^installation [0-9a-f]{16}$", status.err, re.MULTILINE)
+        return True
 
-    explained = await natsctl.done("explain", "shop")
-    assert explained.startswith("shop of greetings, in ")
-    assert "owns        Route.routes/shop\n" in explained
-    assert "1 created   ok\n" in explained
-    assert '"shop" synced successfully (created)' in explained
+    async def is_explained() -> bool:
+        explained = await natsctl.done("explain", "shop")
+        assert explained.startswith("shop of greetings, in ")
+        assert "owns        Route.routes/shop\n" in explained
+        assert "1 created   ok\n" in explained
+        assert '"shop" synced successfully (created)' in explained
+        return True
+
+    await eventually(is_reported)
+    await eventually(is_explained)
     assert "not a valid Greeting" in await natsctl.done("explain", "odd", "-c", GREETINGS)
 
-    tree = await natsctl("tree", "shop")
-    assert [row[:2] for row in tree.rows] == [
-        ["Greeting.greetings/shop", "True"],
-        ["└─Route.routes/shop", "-"],
-    ]
+    async def is_drawn() -> bool:
+        tree = await natsctl("tree", "shop")
+        assert [row[:2] for row in tree.rows] == [
+            ["Greeting.greetings/shop", "True"],
+            ["└─Route.routes/shop", "-"],
+        ]
+        return True
+
+    await eventually(is_drawn)
     assert await natsctl.done("tree", "shop", "-o", "name") == (
         "Greeting.greetings/shop\nRoute.routes/shop\n"
     )
@@ -154,11 +164,17 @@ async def test_a_wide_status_lists_the_keys_in_the_queue_and_counts_the_last_syn
 
 
 async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> None:
+    async def has_operations(*operations: str) -> bool:
+        reported = (await natsctl("explain", "shop", "-o", "json")).json[0]
+        assert [entry["operation"] for entry in reported["syncs"]] == list(operations)
+        return True
+
     await daemon(GREETINGS)
     for key in ("shop", "market"):
         await natsctl.done("put", "greetings", key, "spec: {text: hi}")
         await eventually(lambda key=key: synced(natsctl, "greetings", key))  # type: ignore[misc]
     assert (await natsctl.done("resync")).startswith("2 keys of greetings queued in ")
+    await eventually(lambda: has_operations("put", "resync"))
     result = await natsctl("resync", "shop", "nobody")
     assert result.out.startswith("1 key of greetings queued in ")
     expected = (3, "natsctl: error: nobody does not exist\n")
@@ -166,12 +182,7 @@ async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> N
     result = await natsctl("resync", "nobody")
     assert (result.status, result.err, result.out) == (*expected, "")
 
-    async def has_expected_operations() -> bool:
-        reported = (await natsctl("explain", "shop", "-o", "json")).json[0]
-        assert [entry["operation"] for entry in reported["syncs"]] == ["put", "resync", "manual"]
-        return True
-
-    await eventually(has_expected_operations)
+    await eventually(lambda: has_operations("put", "resync", "manual"))
 
 
 async def test_the_daemon_plans_and_removes_garbage(
@@ -246,7 +257,7 @@ async def test_a_key_that_no_controller_has_is_not_found(
 async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync(
     natsctl: Natsctl, daemon: Daemon
 ) -> None:
-    elect = ("--leader-elect", "--lease-ttl", "2")
+    elect = ("--leader-elect", "--lease-ttl", "600")  # the leader stays, however slow it is
     await daemon(GREETINGS, options=elect)
     async with natsctl.running("run", "--controller", GREETINGS, *elect):
 
@@ -265,7 +276,7 @@ async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync
 async def test_status_shows_an_equal_message_of_two_daemons_once(
     natsctl: Natsctl, daemon: Daemon
 ) -> None:
-    elected = ("--leader-elect",)
+    elected = ("--leader-elect", "--lease-ttl", "600")
     await daemon(GREETINGS, options=elected)
     await natsctl.done("put", "greetings", "shop", "spec: {text: 5}", "--validate=ignore")
     async with natsctl.running("run", "-c", GREETINGS, *elected) as second:
@@ -316,7 +327,7 @@ async def test_two_daemons_without_leader_election_cause_warnings(
 async def test_status_and_doctor_report_another_application_with_the_same_name(
     natsctl: Natsctl, daemon: Daemon, folder: Path
 ) -> None:
-    await daemon(GREETINGS, options=("--leader-elect",))
+    await daemon(GREETINGS, options=("--leader-elect", "--lease-ttl", "600"))
     (folder / "other.py").write_text(OTHER)
     async with natsctl.running("run", "-c", "other:Greetings", "--leader-elect") as other:
         await other.logged("this process does not lead")
@@ -363,7 +374,7 @@ async def test_daemons_that_shard_keys_answer_for_their_own_keys(
 ) -> None:
     keys = [f"shop-{number}" for number in range(8)]
     for _ in range(2):
-        await daemon(GREETINGS, options=("--shard", "--lease-ttl", "5"))
+        await daemon(GREETINGS, options=("--shard", "--lease-ttl", "600"))
     for key in keys:
         await natsctl.done("put", "greetings", key, "spec: {text: hi}")
 
@@ -496,10 +507,17 @@ async def test_commands_find_the_controller_that_has_the_key(
     await daemon("town:Shops", "town:Roads")
     for name in ("shops/corner", "roads/main", "shops/twin", "roads/twin"):
         await natsctl.done("put", *name.split("/"), "spec: {}")
-    await eventually(lambda: synced(natsctl, "roads", "twin"))
-    await eventually(lambda: synced(natsctl, "shops", "twin"))
+    for controller, key in (
+        *(("shops", "corner"), ("roads", "main")),
+        *(("shops", "twin"), ("roads", "twin")),
+    ):
+        await eventually(lambda name=controller, key=key: synced(natsctl, name, key))  # type: ignore[misc]
     assert "corner of shops" in await natsctl.done("explain", "corner")
-    assert "Thing.posts/main-post" in await natsctl.done("tree", "main")
+
+    async def is_drawn() -> bool:
+        return "Thing.posts/main-post" in await natsctl.done("tree", "main")
+
+    await eventually(is_drawn)
     queued = await natsctl.done("resync", "corner", "main")
     assert "1 key of shops queued" in queued
     assert "1 key of roads queued" in queued

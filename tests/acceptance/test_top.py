@@ -60,10 +60,15 @@ async def test_a_user_finds_a_failing_key_and_resyncs_it(failing: Natsctl) -> No
         await terminal.shows("1 key of jobs queued in")
         await quits(terminal)
     assert SHOWN in terminal.output
-    explained = (await failing("explain", "broken", "-o", "json")).json[0]
-    assert "manual" in {sync["operation"] for sync in explained["syncs"]}
-    (message,) = [e["message"] for e in explained["events"] if e["reason"] == "TopResync"]
-    assert "in natsctl top: 1 key of jobs queued in" in message
+
+    async def is_recorded() -> bool:
+        explained = (await failing("explain", "broken", "-o", "json")).json[0]
+        assert "manual" in {sync["operation"] for sync in explained["syncs"]}
+        messages = [e["message"] for e in explained["events"] if e["reason"] == "TopResync"]
+        assert len(messages) == 1
+        return "in natsctl top: 1 key of jobs queued in" in messages[0]
+
+    await eventually(is_recorded)
 
 
 async def quits(terminal: TerminalSession) -> None:
@@ -104,6 +109,6 @@ async def test_a_missing_extra_is_reported_with_the_install_command(folder: Path
     environ = {**Natsctl(folder).environ, "PYTHONPATH": f"{folder}:{Path.cwd()}"}
     async with at_a_terminal("top", folder=folder, environ=environ) as terminal:
         assert await terminal.ends() == 2
-        await eventually(lambda: "pip install 'natsctl[console]'" in terminal.output)
+        await eventually(lambda: "pip install 'natsctl[console]'\r\n" in terminal.output)
     assert "natsctl top needs the extra console (textual is missing)" in terminal.output
     assert terminal.output.count("\n") == 1

@@ -37,6 +37,8 @@ class Result(NamedTuple):
 
     @property
     def json(self) -> Any:
+        """The parsed output; a command without output failed, and `eventually` runs it again."""
+        assert self.out, self
         return json.loads(self.out)
 
 
