@@ -305,8 +305,9 @@ async def test_a_watch_shows_a_label_that_no_longer_matches_as_a_deletion(
 async def test_a_closed_pipe_ends_a_command_without_an_error(
     natsctl: Natsctl, folder: Path
 ) -> None:
+    # 1.5 MB: more than the pipe and the reader take before the reader is closed
     documents = "\n".join(
-        f"- {{bucket: greetings, key: k{n}, value: {'x' * 500}}}" for n in range(300)
+        f"- {{bucket: greetings, key: k{n}, value: {'x' * 5000}}}" for n in range(300)
     )
     await natsctl.done("apply", "-f", "-", stdin=documents)
     async with natsctl.piped("list", "greetings", "-o", "yaml") as (reader, process):
