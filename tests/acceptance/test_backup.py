@@ -16,6 +16,7 @@ from nats.js.kv import KeyValue
 from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
 
 OBJECT = {
     "metadata": {"uid": "u-1", "finalizers": ["x/y"], "generation": 7, "labels": {"a": "b"}},
@@ -191,22 +192,22 @@ async def test_a_failed_backup_keeps_the_existing_file(
 
 
 async def test_merge_completes_an_interrupted_restore(
-    in_process: InProcess, natsctl: Natsctl, jetstream: JetStreamContext, folder: Path
+    in_process: InProcess, cut_proxy: CutProxy, jetstream: JetStreamContext, folder: Path
 ) -> None:
     bucket = await create_bucket(jetstream, "many")
     await asyncio.gather(*(bucket.put(f"k{n}", b"v" * 1000) for n in range(3000)))
     file = str(folder / "b")
     await in_process("backup", "many", "-o", file)
+    cut_proxy.freeze_after(1_000_000)  # a third of the values
+    patient = {"NATSCTL_TIMEOUT": "600", "NATSCTL_SILENCE_S": "600"}
+    natsctl = Natsctl(folder, cut_proxy.url, environ=patient)
     async with natsctl.running("restore", file, "--bucket", "copy") as running:
-        await eventually(lambda: _exists(jetstream, "copy"))
+        await eventually(lambda: cut_proxy.is_frozen)
         assert await running.ends(signal.SIGKILL) == -signal.SIGKILL
+    assert 0 < len(await values(await jetstream.key_value("copy"))) < 3000
     done = await in_process("restore", file, "--bucket", "copy", "--merge")
     assert done.status == 0
     assert len(await values(await jetstream.key_value("copy"))) == 3000
-
-
-async def _exists(jetstream: JetStreamContext, name: str) -> bool:
-    return f"KV_{name}" in [info.config.name for info in await jetstream.streams_info()]
 
 
 async def test_a_backup_during_writes_has_each_key_once(
