@@ -1,5 +1,6 @@
-"""The keys of a bucket, as a NATS client without natsctl reads them."""
+"""The keys and values of a bucket, as a NATS client without natsctl reads them."""
 
+import asyncio
 from contextlib import suppress
 
 from nats.js.errors import NoKeysError
@@ -18,3 +19,9 @@ async def keys(bucket: KeyValue) -> list[str]:
         with suppress(NoKeysError):
             return sorted(await bucket.keys())
     return []
+
+
+async def values(bucket: KeyValue) -> dict[str, bytes]:
+    """Return all keys and values of a bucket that nobody changes meanwhile."""
+    entries = await asyncio.gather(*map(bucket.get, await keys(bucket)))
+    return {entry.key: entry.value or b"" for entry in entries}
