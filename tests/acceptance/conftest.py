@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import nats
 import pytest
 from nats.js import JetStreamContext
 
 from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
+from tests.support.clients.plain_client import plain_jetstream
 from tests.support.servers.nats_server import NatsServer
 
 
@@ -35,11 +35,8 @@ def in_process(
 @pytest.fixture
 async def jetstream(nats_server: NatsServer) -> AsyncIterator[JetStreamContext]:
     """A plain NATS client that does not use natsctl."""
-    client = await nats.connect(nats_server.url)
-    try:
-        yield client.jetstream()
-    finally:
-        await client.close()
+    async with plain_jetstream(nats_server.url) as connected:
+        yield connected
 
 
 @pytest.fixture

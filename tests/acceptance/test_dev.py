@@ -4,10 +4,11 @@ import json
 import signal
 from pathlib import Path
 
-import nats
+from nats.js.errors import NotFoundError
 
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.cli.process_tree import alive, descendants
+from tests.support.clients.plain_client import plain_jetstream
 from tests.support.eventually import eventually
 from tests.support.servers.ports import free_port
 
@@ -35,14 +36,12 @@ def write(folder: Path, source: str) -> None:
 
 async def copied_version(url: str) -> str | None:
     """Return the version in the copy of `a`, read by a plain NATS client."""
-    client = await nats.connect(url)
-    try:
-        bucket = await client.jetstream().key_value("copies")
-        return str(json.loads((await bucket.get("a")).value or b"")["spec"]["made"])
-    except nats.js.errors.NotFoundError:
-        return None
-    finally:
-        await client.close()
+    async with plain_jetstream(url) as jetstream:
+        try:
+            bucket = await jetstream.key_value("copies")
+            return str(json.loads((await bucket.get("a")).value or b"")["spec"]["made"])
+        except NotFoundError:
+            return None
 
 
 async def test_an_edit_restarts_the_controllers_and_a_syntax_error_waits_for_the_next_save(

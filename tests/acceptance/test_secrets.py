@@ -1,18 +1,16 @@
 """No log line, event or response of a daemon contains a secret of an exception."""
 
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import aiohttp
-import nats
 import pytest
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
 from tests.support.cli.natsctl_command import Natsctl
+from tests.support.clients.plain_client import plain_jetstream
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
@@ -67,7 +65,7 @@ async def test_no_output_of_a_daemon_contains_a_secret(
         url = server.url.replace("://", f"://ann:{PASSWORD}@")
         natsctl, listen = Natsctl(folder, url), f"127.0.0.1:{free_port()}"
         words = ("run", "-c", "leaks:Leaks", "--log-format", style, "--listen", listen)
-        async with natsctl.running(*words) as running, jetstream_at(url) as jetstream:
+        async with natsctl.running(*words) as running, plain_jetstream(url) as jetstream:
             await running.logged("primaries listed, syncing")
             await natsctl.done("put", "things", "failing", "spec: {}")
             bucket = await jetstream.key_value("things")
@@ -94,16 +92,6 @@ async def test_no_output_of_a_daemon_contains_a_secret(
         assert "postgres://***@db, and that is all" in text
     for text in (*with_message, *without_message):
         assert [secret for secret in SECRETS if secret in text] == []
-
-
-@asynccontextmanager
-async def jetstream_at(url: str) -> AsyncIterator[JetStreamContext]:
-    """Connect a plain NATS client that does not use natsctl."""
-    client = await nats.connect(url)
-    try:
-        yield client.jetstream()
-    finally:
-        await client.close()
 
 
 async def event(jetstream: JetStreamContext, key: str) -> str:

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 from aiohttp import ClientSession
 from nats.aio.client import Client
@@ -19,12 +18,14 @@ from nats.js.errors import KeyNotFoundError, NotFoundError
 
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.cli.process_tree import alive, descendants
+from tests.support.clients.plain_client import PATIENCE_S, jetstream_of, plain_client
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
 
 GREETINGS = "controllers.greetings:Greetings"
-ELECT = ("--leader-elect", "--lease-ttl", "2")
+ELECT = ("--leader-elect", "--lease-ttl", "600")  # the process leads, however slow it is
+EXPIRING = ("--leader-elect", "--lease-ttl", "2")
 SLOW = """
 import asyncio
 import json
@@ -92,7 +93,7 @@ class Hub:
 
     async def held(self) -> dict[str, Any]:
         """Return the connections, consumers and leases on the server."""
-        jetstream = self.client.jetstream()
+        jetstream = jetstream_of(self.client)
         streams = [info.config.name or "" for info in await jetstream.streams_info()]
         return {
             "connections": await self._count("/connz", "num_connections"),
@@ -111,7 +112,7 @@ class Hub:
         """
 
         async def one_for_each_watch() -> bool:
-            jetstream = self.client.jetstream()
+            jetstream = jetstream_of(self.client)
             streams = [info.config.name or "" for info in await jetstream.streams_info()]
             consumers = [info for name in streams for info in await jetstream.consumers_info(name)]
             watches = {(info.stream_name, info.config.filter_subject) for info in consumers}
@@ -136,7 +137,7 @@ class Hub:
         return [name for name in await self.keys("natsctl_leases") if await self._is_held(name)]
 
     async def _is_held(self, name: str) -> bool:
-        claims = await self.client.jetstream().key_value("natsctl_leases")
+        claims = await jetstream_of(self.client).key_value("natsctl_leases")
         try:
             claim = json.loads((await claims.get(name)).value or b"{}")
         except KeyNotFoundError:  # it expired after the keys were listed
@@ -145,7 +146,7 @@ class Hub:
 
     async def keys(self, bucket: str) -> list[str]:
         """Return the keys of a bucket without creating a consumer, unlike `KeyValue.keys`."""
-        jetstream = self.client.jetstream()
+        jetstream = jetstream_of(self.client)
         try:
             values = await jetstream.key_value(bucket)
             info = await jetstream.stream_info(f"KV_{bucket}", subjects_filter=">")
@@ -159,7 +160,7 @@ class Hub:
 
     async def put(self, key: str) -> None:
         config = KeyValueConfig(bucket="jobs", history=5)
-        await (await self.client.jetstream().create_key_value(config)).put(key, b"{}")
+        await (await jetstream_of(self.client).create_key_value(config)).put(key, b"{}")
 
     async def _count(self, path: str, name: str) -> int:
         async with ClientSession() as session, session.get(self._monitor + path) as response:
@@ -170,12 +171,11 @@ class Hub:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     monitor = free_port()
-    async with NatsServer(tmp_path / "nats", config=f"http: 127.0.0.1:{monitor}") as server:
-        client = await nats.connect(server.url)
-        try:
-            yield Hub(server, monitor, client)
-        finally:
-            await client.close()
+    async with (
+        NatsServer(tmp_path / "nats", config=f"http: 127.0.0.1:{monitor}") as server,
+        plain_client(server.url) as client,
+    ):
+        yield Hub(server, monitor, client)
 
 
 @pytest.fixture
@@ -214,7 +214,8 @@ async def test_a_running_sync_finishes_and_no_new_sync_begins(
     natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
 ) -> None:
     port = free_port()
-    async with at_work(natsctl, hub, *options, "--listen", f"127.0.0.1:{port}") as running:
+    patient = ("--stop-timeout", "600", "--listen", f"127.0.0.1:{port}")
+    async with at_work(natsctl, hub, *options, *patient) as running:
         assert (await fetch(port, "/readyz"))[0] == 200
         running.process.send_signal(signal.SIGTERM)
         await running.logged("stopping  signal=SIGTERM")
@@ -250,8 +251,9 @@ async def test_a_stopped_daemon_leaves_no_connection_consumer_or_lease(
     async with natsctl.running(*words) as running:
         await running.logged("primaries listed, syncing")
         assert await running.ends(signal.SIGTERM) == 0
-    before, subscriptions = await hub.held(), await hub.subscriptions()
-    assert (before["consumers"], before["leases"]) == ([], [])
+    before = {"connections": 1, "consumers": [], "leases": []}  # the connection of this test
+    await eventually(lambda: hub.holds(before))
+    subscriptions = await hub.subscriptions()
     async with natsctl.running(*words) as running:
         await running.logged("primaries listed, syncing")
         during = await hub.held()
@@ -259,16 +261,20 @@ async def test_a_stopped_daemon_leaves_no_connection_consumer_or_lease(
         assert bool(during["leases"]) == bool(options)
         assert await running.ends(signal.SIGINT) == 0
     await eventually(lambda: hub.holds(before))
-    assert await hub.subscriptions() == subscriptions
+
+    async def has_no_more_subscriptions() -> bool:
+        return await hub.subscriptions() <= subscriptions
+
+    await eventually(has_no_more_subscriptions)
     with pytest.raises(NoRespondersError):
-        await hub.client.request("$SRV.PING.natsctl")
+        await hub.client.request("$SRV.PING.natsctl", timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("options", [(), ELECT], ids=["alone", "elected"])
 async def test_a_sync_that_exceeds_the_stop_timeout_is_cancelled_and_repeated_by_the_next_process(
     natsctl: Natsctl, hub: Hub, options: tuple[str, ...]
 ) -> None:
-    await hub.client.jetstream().create_key_value(KeyValueConfig(bucket="marks", history=5))
+    await jetstream_of(hub.client).create_key_value(KeyValueConfig(bucket="marks", history=5))
     before = await hub.held()
     async with at_work(natsctl, hub, *options, "--stop-timeout", "0.3") as running:
         assert await running.ends(signal.SIGTERM) == 0
@@ -394,21 +400,25 @@ async def test_an_unreachable_lease_does_not_delay_the_stop(folder: Path, tmp_pa
 
 
 async def test_a_lease_that_could_not_be_released_expires(natsctl: Natsctl, hub: Hub) -> None:
-    async with at_work(natsctl, hub, *ELECT, "--stop-timeout", "0.3") as running:
+    async with at_work(natsctl, hub, *EXPIRING, "--stop-timeout", "0.3") as running:
         hub.server.pause()
         assert await running.ends(signal.SIGTERM) == 0
         hub.server.resume()
-    async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as running:
+    async with natsctl.running("run", "-c", "jobs:Jobs", *EXPIRING) as running:
         await running.logged("begun a")
 
 
 async def test_the_consumers_and_the_lease_of_a_killed_daemon_expire(
     natsctl: Natsctl, hub: Hub
 ) -> None:
-    await hub.client.jetstream().create_key_value(KeyValueConfig(bucket="marks", history=5))
+    await jetstream_of(hub.client).create_key_value(KeyValueConfig(bucket="marks", history=5))
     before = await hub.held()
-    async with at_work(natsctl, hub, *ELECT) as running:
-        assert (await hub.held())["leases"] == ["jobs"]
+    async with at_work(natsctl, hub, *EXPIRING) as running:
+
+        async def is_leased() -> bool:
+            return await hub.leases() == ["jobs"]
+
+        await eventually(is_leased)
         assert await running.ends(signal.SIGKILL) == -signal.SIGKILL
     await eventually(lambda: hub.holds(before), within_s=60)
 

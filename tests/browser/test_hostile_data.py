@@ -2,12 +2,12 @@
 
 import json
 
-import nats
 import pytest
 from playwright.async_api import expect
 
 from tests.support.cli.browser import Visitor
 from tests.support.cli.console import Site
+from tests.support.clients.plain_client import plain_jetstream
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,9 +22,8 @@ KEY = "hostile.a=b/c-_d"  # as far as keys of NATS go
 
 async def store(site: Site) -> None:
     """Store each text as a value, a label, an annotation, an error and a value that is no JSON."""
-    client = await nats.connect(site.nats.url)
-    try:
-        shops = await client.jetstream().key_value("shops")
+    async with plain_jetstream(site.nats.url) as jetstream:
+        shops = await jetstream.key_value("shops")
         for name, text in TEXTS.items():
             shop = {
                 "metadata": {"labels": {text[:60]: text[:60]}, "annotations": {"a": text[:1000]}},
@@ -38,8 +37,6 @@ async def store(site: Site) -> None:
             await shops.put(
                 f"{KEY}.{name}.invalid", json.dumps({"spec": {"image": [text]}}).encode()
             )
-    finally:
-        await client.close()
 
 
 async def test_no_text_of_an_object_becomes_markup_on_any_page(

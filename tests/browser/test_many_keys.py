@@ -2,13 +2,18 @@
 
 import asyncio
 
-import nats
 import pytest
 from nats.js.kv import KeyValue
 from playwright.async_api import expect
 
 from tests.support.cli.browser import Visitor
 from tests.support.cli.console import Site
+from tests.support.clients.plain_client import (
+    PATIENCE_S,
+    jetstream_of,
+    plain_client,
+    plain_jetstream,
+)
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -20,15 +25,12 @@ ROWS = "document.querySelectorAll('[role=grid] tbody tr').length"
 
 async def fill(site: Site, bucket: str, count: int) -> None:
     """Create a bucket of so many keys, `k00000` and so on."""
-    client = await nats.connect(site.nats.url, pending_size=64_000_000)
-    try:
-        store = await client.jetstream().create_key_value(bucket=bucket)
+    async with plain_client(site.nats.url, pending_size=64_000_000) as client:
+        store = await jetstream_of(client).create_key_value(bucket=bucket)
         for number in range(count):
             await client.publish(f"$KV.{bucket}.k{number:05}", b'{"spec": {"number": 1}}')
-        await client.flush()
+        await client.flush(timeout=int(PATIENCE_S))
         await eventually(lambda: _has(store, count))
-    finally:
-        await client.close()
 
 
 async def test_a_table_of_100_000_keys_has_few_rows_in_the_document(
@@ -93,13 +95,12 @@ async def test_changes_keep_the_selection_and_the_rows_in_view(
     await chosen.check()
     place = page.get_by_role("row").filter(has=chosen)
     before = await place.bounding_box()
-    client = await nats.connect(shared_site.nats.url)
     stop = asyncio.Event()
-    changes = asyncio.create_task(change(await client.jetstream().key_value("busy"), stop))
-    await expect(page.get_by_role("status").filter(has_text="of 2,100 keys")).to_be_visible()
-    stop.set()
-    await changes
-    await client.close()
+    async with plain_jetstream(shared_site.nats.url) as jetstream:
+        changes = asyncio.create_task(change(await jetstream.key_value("busy"), stop))
+        await expect(page.get_by_role("status").filter(has_text="of 2,100 keys")).to_be_visible()
+        stop.set()
+        await changes
     await expect(chosen).to_be_checked()
     assert await place.bounding_box() == before
     elapsed_ms = await page.evaluate("performance.now()")

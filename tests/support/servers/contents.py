@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import nats
-
+from tests.support.clients.plain_client import plain_jetstream
 from tests.support.servers.kube_cluster import KubeCluster
 
 KINDS = (
@@ -19,15 +18,11 @@ KINDS = (
 
 async def nats_contents(url: str) -> dict[str, Any]:
     """Return the state, the configuration and the consumers of every stream, by name."""
-    client = await nats.connect(url)
-    try:
-        jetstream = client.jetstream()
+    async with plain_jetstream(url) as jetstream:
         return {
             info.config.name or "": (info.config, info.state, info.state.consumer_count)
             for info in await jetstream.streams_info()
         }
-    finally:
-        await client.close()
 
 
 async def kube_contents(server: KubeCluster, namespace: str) -> dict[str, str]:
