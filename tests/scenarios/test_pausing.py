@@ -13,9 +13,11 @@ from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import (
     APPS,
+    PARTS,
     App,
     AppClient,
     Apps,
+    SlowStores,
     app_client,
     document,
     edit,
@@ -134,6 +136,26 @@ async def test_a_changed_secondary_of_a_paused_key_is_restored_after_it_is_resum
         await edit(client.apps, "shop", *PAUSED, to=None)
         await harness.run_until_idle()
         assert await client.texts() == {"shop.main": "hi"}
+
+
+async def test_a_key_that_is_paused_while_it_waits_for_its_own_writes_is_not_synced() -> None:
+    stores = SlowStores()
+    async with running(Calm(), stores=stores) as harness:
+        client = await built(harness, "shop")
+        with stores.store(PARTS).held_up():
+            await change(client, "shop", "ho")
+            await harness.run_for(0.1)
+            await change(client, "shop", "hey")
+            await harness.run_for(0.1)
+            await edit(client.apps, "shop", *PAUSED, to="true")
+            await harness.run_for(0.1)
+        await harness.run_until_idle()
+        assert await client.texts() == {"shop.main": "ho"}
+        assert syncs_of(harness) == ["shop"]
+        await edit(client.apps, "shop", *PAUSED, to=None)
+        await harness.run_until_idle()
+        assert await client.texts() == {"shop.main": "hey"}
+        assert syncs_of(harness) == ["shop", "shop"]
 
 
 async def test_a_pause_with_an_end_resumes_by_itself() -> None:

@@ -157,8 +157,10 @@ class SyncRuns:
                 raise
 
     async def _wait_and_call(self, run: "_SyncRun") -> float | None:
-        """Sync a key whose writes the caches may lack."""
+        """Sync a key whose writes the caches may lack, unless it is paused meanwhile."""
         await self._barrier.wait(run.key)
+        if self._paused.holds_back(run.key):
+            return None
         self._read(run, self._barrier.read(self._primary.informer, run.key))
         return await self._call_for_deleted(run)
 
