@@ -45,12 +45,14 @@ class Script:
 
     def __init__(self) -> None:
         self.url = ""
+        self.received: list[bytes] = []  # the first words of the client's commands
         self._writer: asyncio.StreamWriter | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         writer.write(b'INFO {"max_payload":1048576,"headers":true}\r\n')
         async for line in reader:
+            self.received.append(line.split()[0])
             if line.startswith(b"PING"):
                 writer.write(b"PONG\r\n")
 
@@ -100,6 +102,13 @@ async def test_a_tap_gets_whole_messages_in_order(size: int) -> None:
         await eventually(lambda: len(plain) == 4)
     assert tapped == MESSAGES * 3
     assert plain == [("other", b"plain"), ("other", b"")] * 2
+
+
+async def test_a_flush_follows_the_commands_before_it() -> None:
+    async with scripted() as (script, client):
+        await client.subscribe_raw("inbox", list[RawMessage]().extend)
+        await client.flush()
+        assert script.received[-2:] == [b"SUB", b"PING"]
 
 
 async def test_messages_after_unsubscribe_are_dropped() -> None:

@@ -115,6 +115,13 @@ class OneTimeClient(Client):
         subjects = (subscription.subject for subscription in self._subs.values())
         return next((subject for subject in subjects if subject.lower() == lowered), None)
 
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        # nats-py sends a ping before pending commands, so `flush` would not wait for them
+        if self._transport is not None and self._pending:
+            self._transport.writelines(self._pending)
+            self._pending, self._pending_data_size = [], 0
+        await super()._send_ping(future)
+
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         self._receivers.pop(b"%d" % sid, None)
         super()._remove_sub(sid, max_msgs)

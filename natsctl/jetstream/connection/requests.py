@@ -130,7 +130,7 @@ class Requests:
     async def _round_trip(self, timeout_s: float) -> None:
         """Wait until the server has processed all commands sent before, and answered them.
 
-        A ping does not suffice: nats-py may send it before commands that are still buffered.
+        A ping does not suffice: its caller may wait for the answer after the connection was lost.
         """
         try:
             await self.ask(UNUSED_SUBJECT, b"", None, timeout_s)
