@@ -34,6 +34,7 @@ MARKER_TTL_S = 30 * 24 * 3600  # the time to live of the server's delete markers
 ANSWER_S = 2.0  # the deadline of a read; a stream without a leader does not answer
 KEY_S = 1e-5  # of `busy_s`: several processes may create consumers at the same time
 ELECTION_S = 20.0  # the deadline of a stream's leader election
+ELECTION_PAUSE_S = 0.1  # between two requests during an election
 OVERLAP = 1000  # keys that two pages of 100,000 names have in common
 READS = 32  # concurrent reads of messages
 REPLICAS = 3  # of a new bucket in a cluster
@@ -296,6 +297,7 @@ class Bucket:
                 if clock() >= deadline:
                     raise
                 log.warning("bucket does not answer, retrying", bucket=self.name)
+            await asyncio.sleep(ELECTION_PAUSE_S)
 
     async def _info_or_create(self, kind: KvKind[Any]) -> dict[str, Any]:
         try:

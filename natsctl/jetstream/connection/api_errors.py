@@ -10,10 +10,12 @@ from natsctl.errors import (
     NotFoundError,
     StoreError,
     StoreMissingError,
+    StoreTimeoutError,
     TooLargeError,
 )
 
 _KINDS: dict[int, type[StoreError]] = {
+    10008: StoreTimeoutError,  # a server without a leader of JetStream; most of them do not answer
     10014: NotFoundError,  # consumer
     10037: NotFoundError,  # message
     10054: TooLargeError,
@@ -42,8 +44,8 @@ def result(data: bytes, about: str) -> dict[str, Any]:
     """Return the JSON object of an answer; *about* names the request in errors.
 
     Raises `StoreMissingError` (no such stream), `NotFoundError` (no such message or consumer),
-    `ConflictError` (wrong last sequence), `TooLargeError`, or `StoreError` with the server's
-    description and error code.
+    `ConflictError` (wrong last sequence), `TooLargeError`, `StoreTimeoutError` (JetStream has no
+    leader), or `StoreError` with the server's description and error code.
     """
     try:
         refusal = _answers.decode(data).error

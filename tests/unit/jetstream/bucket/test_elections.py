@@ -24,10 +24,14 @@ from natsctl.jetstream.bucket.consumer import HEDGE_S
 from natsctl.jetstream.bucket.hedge import AGAIN_S
 from natsctl.jetstream.bucket.store import PAUSES_S, KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
+from natsctl.jetstream.connection.api_errors import result
 from natsctl.model.kinds import Kind
 from natsctl.model.write_guard import WriteGuard
 
 ELECTING_S = 9.0
+UNAVAILABLE = b"""{"error": {
+    "code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"
+}}"""
 
 
 class Cluster:
@@ -48,6 +52,7 @@ class Cluster:
         self.max_payload = 1024 * 1024
         self.client = self.watches = self
         self.dropped: list[str] = []  # prefixes of requests that get no response, one each
+        self.reports_elections = False  # whether it refuses requests instead of not answering
         self.slow_reads_s = 0.0  # duration of a read
         self.accepts_s = math.inf  # the time from which messages are stored
         self.slow_s = 0.0  # duration of a request to create a consumer
@@ -71,6 +76,8 @@ class Cluster:
         config = dict(body or {"deny_delete": True})
         if endpoint.startswith("STREAM.CREATE"):
             self.replicas.append(config["num_replicas"])
+        if self.leaderless and self.reports_elections:
+            return result(UNAVAILABLE, endpoint)
         if self.leaderless or self._is_dropped(endpoint):
             await asyncio.sleep(timeout_s or 5)
             raise StoreTimeoutError(endpoint)
@@ -187,6 +194,14 @@ async def test_ensure_gives_up_after_the_election_timeout() -> None:
 
 async def test_a_missing_response_does_not_reduce_the_replicas_of_a_new_bucket() -> None:
     cluster = Cluster(has_bucket=False, resigns_s=ELECTING_S)
+    await bucket(cluster).ensure(natsctl.kv(bytes, bucket="b", replicas=None))
+    assert cluster.requests[-1] == "STREAM.CREATE.KV_b"
+    assert set(cluster.replicas) == {3}
+
+
+async def test_a_reported_election_does_not_reduce_the_replicas_of_a_new_bucket() -> None:
+    cluster = Cluster(has_bucket=False, resigns_s=ELECTING_S)
+    cluster.reports_elections = True
     await bucket(cluster).ensure(natsctl.kv(bytes, bucket="b", replicas=None))
     assert cluster.requests[-1] == "STREAM.CREATE.KV_b"
     assert set(cluster.replicas) == {3}
