@@ -14,6 +14,7 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
 KEYS = ("a", "b", "c", "d")
+LEADING = "leading  controller="
 
 
 class Member:
@@ -51,10 +52,7 @@ class Member:
             assert self._process is not None
             new_lines = self.log[before:]
             assert self._process.returncode is None, new_lines
-            return any(
-                text in new_lines
-                for text in ("standing by", "leading  controller=", "sharing keys")
-            )
+            return any(text in new_lines for text in ("standing by", LEADING, "sharing keys"))
 
         await eventually(ready)
 
@@ -74,6 +72,11 @@ class Member:
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def terms(self) -> int:
+        """The number of terms in which this member began to lead."""
+        return self.log.count(LEADING)
 
     @property
     def runs(self) -> bool:
@@ -122,10 +125,10 @@ class ProcessGroup:
         assert member is not None
         return member
 
-    async def progress(self, member: Member, *, syncs: int = 20) -> None:
-        """Wait until the member has begun this many more syncs."""
+    async def progress(self, *members: Member, syncs: int = 20) -> None:
+        """Wait until the members together have begun this many more syncs."""
         since = self.recorded
-        await eventually(lambda: member.begun(since) >= syncs)
+        await eventually(lambda: sum(member.begun(since) for member in members) >= syncs)
 
     def check(self) -> None:
         """Raise `Overlap` if two processes synced one key at the same time."""
@@ -145,7 +148,8 @@ async def processes(
 ) -> AsyncIterator[ProcessGroup]:
     """Start this many processes, one after another, and check the sync log at the end.
 
-    The first process leads. Every key is synced again after *again_s* seconds.
+    The first process leads, unless it was stopped for longer than half of *ttl_s*. Every key is
+    synced again after *again_s* seconds.
     """
     group = ProcessGroup(folder, ttl_s, options, again_s)
     async with AsyncExitStack() as stack:
@@ -164,6 +168,6 @@ async def processes(
         async with Admin(server.url) as admin:
             for key in keys:
                 await admin.put(TURNS, key, {"spec": {}})
-        await eventually(lambda: group.members[0].begun() >= len(KEYS))
+        await eventually(lambda: sum(member.begun() for member in group.members) >= len(KEYS))
         yield group
         group.check()
