@@ -20,8 +20,7 @@ async def test_a_watch_survives_deleted_consumers_under_writes(
         async with bed.user.writing():
             for _ in range(2):
                 await bed.watched()
-                async with bed.breaking(times=2):
-                    await delete_consumers(bed.admin)
+                await bed.break_watches(lambda: delete_consumers(bed.admin))
         await bed.settled()
 
 

@@ -11,11 +11,16 @@ from typing import Any, Self
 
 import msgspec
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
 
 from natsctl.jetstream.connection.client import OneTimeClient
 
-ANSWER_S = 2.0
+ANSWER_S = 10.0  # a machine that stops for some seconds fails no test
+CONNECT_S = 5
+CLOSE_S = 2.0
+PAUSES_S = (0.01, 0.03, 0.1, 0.3)  # before a write that no server received is sent again
 NO_MESSAGE = 10037
 BATCH = 1_000  # writes per acknowledgement: a stream drops messages above its rate
 PATIENCE_S = 60.0  # for this acknowledgement
@@ -83,7 +88,7 @@ class Admin:
         try:
             async with asyncio.timeout(2 * answer_s):
                 client = await self._connected()
-                reply = await client.request(subject, payload, timeout=answer_s, headers=headers)
+                reply = await _answer(client, subject, payload, timeout=answer_s, headers=headers)
         except Exception:
             await self._give_up(client)
             raise
@@ -106,13 +111,13 @@ class Admin:
         return int((await self.request(f"$KV.{bucket}.{key}", encoded(document)))["seq"])
 
     async def write(self, bucket: str, key: str, document: object) -> None:
-        """Store *document*, and wait for an acknowledgement once per `BATCH` writes."""
-        self._written += 1
+        """Store *document*, and wait for an acknowledgement of the first of `BATCH` writes."""
         subject, payload = f"$KV.{bucket}.{key}", encoded(document)
         if self._written % BATCH:
             await self.publish(subject, payload)
         else:
             await self.request(subject, payload, answer_s=PATIENCE_S)
+        self._written += 1
 
     async def delete(self, bucket: str, key: str) -> int:
         """Put a delete marker."""
@@ -215,7 +220,7 @@ class Admin:
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
-                    connect_timeout=1,
+                    connect_timeout=CONNECT_S,
                     error_cb=_ignore,
                 )
             except FAILURES:
@@ -229,8 +234,23 @@ class Admin:
         if client is not None:
             client.abort()
             with suppress(*FAILURES):
-                async with asyncio.timeout(ANSWER_S):
+                async with asyncio.timeout(CLOSE_S):
                     await client.close()
+
+
+async def _answer(client: Client, subject: str, payload: bytes, **options: Any) -> Msg:
+    """Send a request, again if it is a write that no server has received.
+
+    No server receives it shortly after the creation of a bucket or the election of its leader.
+    """
+    for pause_s in PAUSES_S:
+        try:
+            return await client.request(subject, payload, **options)
+        except NoRespondersError:
+            if not subject.startswith("$KV."):
+                raise
+        await asyncio.sleep(pause_s)
+    return await client.request(subject, payload, **options)
 
 
 def encoded(document: object) -> bytes:

@@ -1,7 +1,7 @@
 """A running controller with real NATS servers, and the clients of a test."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 import natsctl
 from natsctl import Controller, ControllerRuntime
 from natsctl.jetstream.connection.connection import Connection
-from tests.support.clients.nats_admin import FAILURES, Admin
+from tests.support.clients.nats_admin import FAILURES, Admin, Refused
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
 from tests.support.eventually import eventually
 from tests.support.faults.invariants import Checker
@@ -51,6 +51,17 @@ class NatsTestBed:
         goal = self.restarts + times
         yield
         await eventually(lambda: self.restarts >= goal)
+
+    async def break_watches(self, fault: Callable[[], Awaitable[None]]) -> None:
+        """Cause the fault until both watches have restarted.
+
+        A fault does not break a watch that is about to start.
+        """
+        goal = self.restarts + 2
+        while self.restarts < goal:
+            await fault()
+            with suppress(AssertionError):
+                await eventually(lambda: self.restarts >= goal, within_s=5.0)
 
     async def broken(self) -> None:
         """Wait until a watch restarts once more."""
@@ -135,7 +146,11 @@ async def no_consumers(admin: Admin) -> bool:
 
 
 async def delete_consumers(admin: Admin) -> None:
-    """Delete every consumer as an administrator may."""
+    """Delete every consumer as an administrator may.
+
+    A watch that broke may have deleted its consumer first.
+    """
     for stream, names in (await admin.consumers()).items():
         for name in names:
-            await admin.api(f"CONSUMER.DELETE.{stream}.{name}")
+            with suppress(Refused):
+                await admin.api(f"CONSUMER.DELETE.{stream}.{name}")
