@@ -9,6 +9,7 @@ system as their owner.
 import asyncio
 import re
 import secrets
+from contextlib import suppress
 
 import msgspec
 
@@ -21,6 +22,7 @@ from natsctl.model.store import Store, Stores
 KEY = "installation"
 ID_BYTES = 8
 DEADLINE_S = 10.0
+RETRY_S = 0.1
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{3,62}")
 
@@ -72,12 +74,16 @@ async def known_installation(store: Store) -> Installation | None:
 async def installation(stores: Stores, *, deadline_s: float = DEADLINE_S) -> Installation:
     """Return the installation of this system; the first call creates its id.
 
-    Concurrent calls return the same id. Raises `StoreError` if the record cannot be read or
-    created, and `InvalidObjectError` if it does not decode.
+    Concurrent calls return the same id. A request without an answer is repeated within
+    *deadline_s*. Raises `StoreError` if the record cannot be read or created, and
+    `InvalidObjectError` if it does not decode.
     """
     try:
         async with asyncio.timeout(deadline_s):
-            return await _read_or_create(await stores.open(INSTALLATION))
+            while True:
+                with suppress(StoreTimeoutError):
+                    return await _read_or_create(await stores.open(INSTALLATION))
+                await asyncio.sleep(RETRY_S)
     except TimeoutError as error:
         raise StoreTimeoutError(
             f"the installation's id was not read from the bucket {INSTALLATION.bucket} "

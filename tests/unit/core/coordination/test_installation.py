@@ -51,6 +51,14 @@ async def test_an_unreadable_bucket_creates_no_id() -> None:
         await installation(stores)
 
 
+async def test_a_read_without_an_answer_is_repeated() -> None:
+    stores = MemoryStores()
+    created = await installation(stores)
+    stores.store(INSTALLATION).fail(StoreTimeoutError("no answer"))
+    asyncio.get_running_loop().call_later(2.0, stores.store(INSTALLATION).fail, None)
+    assert await installation(stores) == created
+
+
 class SilentStores(MemoryStores):
     async def open(self, kind: object) -> object:  # type: ignore[override]
         await asyncio.Event().wait()
