@@ -69,7 +69,6 @@ class SyncLoop(Generic[K]):
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
         self._leadership: Leadership | None = None
-        self._workers = 1
         self._long_syncs: LongSyncs | None = None  # records keys that are held for long
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
 
@@ -99,7 +98,6 @@ class SyncLoop(Generic[K]):
         """
         async with AsyncExitStack() as stack:
             self._leadership = leadership = current_leadership.get()
-            self._workers = workers
             self._plan = current_plan.get()
             if self._plan is not None and not self._plan.continuous:
                 self._retry = _never_retry
@@ -110,28 +108,28 @@ class SyncLoop(Generic[K]):
 
             async def work() -> None:
                 await ready()
-                await self._run_workers()
+                await self._run_workers(workers)
 
             if leadership is None:
                 await work()
             else:
                 await leadership.lead(partial(self.assigned.lead, work), self.queue.closed)
 
-    async def _run_workers(self) -> None:
+    async def _run_workers(self, workers: int) -> None:
         with self.counters.answering():
             await self._pausing.listed.wait()
             self.paused.check_records()
             await self._pausing.note_deaths(self.paused)
-            await self._call_workers()
+            await self._call_workers(workers)
 
-    async def _call_workers(self) -> None:
+    async def _call_workers(self, workers: int) -> None:
         with (
-            held_file(self.paused.name, self._workers, self._pausing.process) as held,
-            self._pausing.long_syncs(self.paused, self.queue, self._workers) as self._long_syncs,
+            held_file(self.paused.name, workers, self._pausing.process) as held,
+            self._pausing.long_syncs(self.paused, self.queue, workers) as self._long_syncs,
         ):
             async with together() as group:
                 with supervising():
-                    for number in range(self._workers):
+                    for number in range(workers):
                         slot = None if held is None else held.slot(number)
                         group.create_task(self._work(slot), name=f"worker {number}")
 
@@ -176,7 +174,6 @@ class SyncLoop(Generic[K]):
                 await self.assigned.give_up(key)
             if waited or (queue.ready and slices.is_over()):
                 await slices.pause()  # events of its writes arrive first
-        raise asyncio.CancelledError  # the handler swallowed the cancellation
 
     async def _waited(self, key: K, rest: Unfinished[Outcome]) -> Outcome:
         """Wait until the sync has ended, and record the key if that takes long."""
@@ -191,9 +188,8 @@ class SyncLoop(Generic[K]):
     def _survived(self, slot: HeldSlot, key: K) -> None:
         """Note that the process has survived a sync of the key."""
         slot.release()
-        quarantine = self.paused.quarantine
-        if quarantine.deaths and str(key) in quarantine.deaths:
-            quarantine.release(str(key))
+        if self.paused.quarantine.deaths:
+            self.paused.quarantine.release(str(key))
 
     async def _next(self) -> K | None:
         """Wait for the next key; return None when the queue is shut down."""

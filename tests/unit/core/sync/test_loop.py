@@ -1,12 +1,15 @@
 """The sync loop takes keys from the queue, calls the handler and settles the result."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.pausing.held_file import keys_of_dead, state_directory
 from natsctl.core.pausing.pausing import PAUSES, Pausing, controller_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.core.planning.record import PlanRecord, current_plan
@@ -17,6 +20,7 @@ from natsctl.core.sync.loop import SyncLoop
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import TURN_S
+from natsctl.telemetry.logger import log_context
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
 from tests.support.eventually import eventually
@@ -166,6 +170,20 @@ class TestSyncs:
                 loop.queue.add(key)
             await idle(loop)
         assert loop.counters.read(0).succeeded == 2
+
+    async def test_the_log_lines_of_a_sync_have_its_key_and_attempt(self) -> None:
+        fields: list[Mapping[str, object]] = []
+
+        async def fail_once(_key: str) -> None:
+            fields.append(log_context())
+            if len(fields) < 2:
+                raise OSError
+
+        loop = SyncLoop(Handler(fail_once))
+        async with running(loop):
+            loop.queue.add("a")
+            await idle(loop)
+        assert fields == [{"key": "a", "attempt": attempt} for attempt in (1, 2)]
 
     async def test_a_handler_that_awaits_a_cancelled_future_has_failed(self) -> None:
         async def wait(_key: str) -> None:
@@ -421,6 +439,28 @@ class TestPausedController:
             await idle(loop)
         assert handler.calls == ["a"]
 
+    async def test_a_plan_of_it_calls_the_handler(self, pausing: Pausing) -> None:
+        handler = Handler()
+        loop = SyncLoop(handler, pausing=pausing)
+        token = current_plan.set(PlanRecord(lambda: ""))
+        async with running(loop):
+            current_plan.reset(token)
+            loop.queue.add("a")
+            await idle(loop)
+        assert handler.calls == ["a"]
+
+    async def test_a_pause_that_is_over_leaves_no_task_behind(self, pausing: Pausing) -> None:
+        loop = SyncLoop(Handler(), pausing=pausing)
+        async with running(loop):
+            await asyncio.sleep(60)
+            tasks = asyncio.all_tasks()
+            loop.queue.add("a")
+            await asyncio.sleep(60)
+            await self.records.delete(controller_record("apps"))
+            await idle(loop)
+            await asyncio.sleep(60)
+            assert asyncio.all_tasks() <= tasks
+
     async def test_it_can_be_shut_down(self, pausing: Pausing) -> None:
         loop = SyncLoop(Handler(), pausing=pausing)
         async with running(loop) as task:
@@ -428,6 +468,141 @@ class TestPausedController:
             await asyncio.sleep(60)
             loop.queue.shut_down(drain=False)
             await task
+
+
+class TestHeldKeys:
+    """The process notes which keys it syncs, so that a key that kills it is found."""
+
+    @pytest.fixture(autouse=True)
+    def directory(self, tmp_path: Path) -> Iterator[None]:
+        self.notes = tmp_path
+        token = state_directory.set(tmp_path)
+        yield
+        state_directory.reset(token)
+
+    def keys_after_a_death(self) -> set[str]:
+        """Return the keys that the next process finds if this one dies now."""
+        for notes in self.notes.glob("apps.0.*.held"):
+            shutil.copy(notes, self.notes / "apps.0.1-dead.held")  # without the lock
+        return {key for key, _ in keys_of_dead("apps.0")}
+
+    async def test_each_worker_notes_its_key(self) -> None:
+        async def slowly(_key: str) -> None:
+            await asyncio.sleep(3600)
+
+        loop = SyncLoop(Handler(slowly), pausing=Pausing("apps"))
+        async with running(loop, workers=2):
+            for key in ("a", "b", "c"):
+                loop.queue.add(key)
+            await asyncio.sleep(1)
+            assert self.keys_after_a_death() == {"a", "b"}
+
+    @pytest.mark.parametrize("error", [None, OSError("broken")], ids=["success", "failure"])
+    async def test_a_sync_that_ends_is_noted_no_more(self, error: OSError | None) -> None:
+        async def end(_key: str) -> None:
+            if error is not None:
+                raise error
+
+        loop = SyncLoop(Handler(end), retry=lambda *_: Drop(), pausing=Pausing("apps"))
+        async with running(loop):
+            loop.queue.add("a")
+            await idle(loop)
+            assert self.keys_after_a_death() == set()
+
+    async def test_a_cancelled_sync_is_no_death(self) -> None:
+        async def hang(_key: str) -> None:
+            await asyncio.sleep(3600)
+
+        loop = SyncLoop(Handler(hang), pausing=Pausing("apps"))
+        async with running(loop):
+            loop.queue.add("a")
+            await asyncio.sleep(1)
+        assert keys_of_dead("apps.0") == []
+
+    @pytest.mark.parametrize("waits_s", [0.0, 3.0])
+    async def test_the_delay_that_a_handler_returns_applies(self, waits_s: float) -> None:
+        async def again(_key: str) -> float:
+            await asyncio.sleep(waits_s)
+            return 60
+
+        handler = Handler(again)
+        loop = SyncLoop(handler, pausing=Pausing("apps"))
+        async with running(loop):
+            loop.queue.add("a")
+            await asyncio.sleep(150)
+        assert handler.calls == ["a", "a", "a"]
+
+    @pytest.mark.parametrize("error", [None, OSError("broken")], ids=["success", "failure"])
+    async def test_a_sync_that_ends_forgets_the_deaths_of_its_key_only(
+        self, error: OSError | None
+    ) -> None:
+        async def end(_key: str) -> None:
+            if error is not None:
+                raise error
+
+        loop = SyncLoop(Handler(end), retry=lambda *_: Drop(), pausing=Pausing("apps"))
+        for key in ("a", "b"):
+            loop.paused.quarantine.found(key, Deaths(count=1, last="", state=""))
+        async with running(loop):
+            loop.queue.add("a")
+            await idle(loop)
+        assert set(loop.paused.quarantine.deaths) == {"b"}
+
+    async def test_a_death_is_counted_before_the_first_sync(self) -> None:
+        async def hang(_key: str) -> None:
+            await asyncio.sleep(3600)
+
+        dying = SyncLoop(Handler(hang), pausing=Pausing("apps"))
+        async with running(dying):
+            dying.queue.add("a")
+            await asyncio.sleep(1)
+            (notes,) = self.notes.glob("apps.0.*.held")
+            shutil.copy(notes, self.notes / "apps.0.1-dead.held")
+        handler = Handler()
+        loop = SyncLoop(handler, pausing=Pausing("apps"))
+        earlier = Deaths(count=DEATHS_MAX - 1, last="", state="")
+        loop.paused.quarantine.found("a", earlier)
+        async with running(loop):
+            for key in ("a", "b"):
+                loop.queue.add(key)
+            await idle(loop)
+        assert (handler.calls, set(loop.paused.quarantine.quarantined)) == (["b"], {"a"})
+
+
+class TestCancellations:
+    """Code of a handler may cancel its own task, as old libraries do for a time limit."""
+
+    async def test_a_handler_that_cancels_its_task_and_goes_on_affects_no_other_key(self) -> None:
+        async def cancel(key: str) -> None:
+            if key == "bad":
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+
+        handler = Handler(cancel)
+        loop = SyncLoop(handler)
+        async with running(loop):
+            for key in ("bad", "good", "bad"):
+                loop.queue.add(key)
+            await idle(loop)
+            assert handler.calls == ["bad", "good"]
+            loop.queue.add("later")
+            await idle(loop)
+        assert handler.calls == ["bad", "good", "later"]
+
+    async def test_the_loop_ends_although_its_handler_ignores_a_cancellation(self) -> None:
+        async def ignore(_key: str) -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+
+        handler = Handler(ignore)
+        loop = SyncLoop(handler)
+        async with running(loop) as task:
+            for key in ("a", "b"):
+                loop.queue.add(key)
+            await asyncio.sleep(1)
+        assert task.cancelled()
+        assert handler.calls == ["a"]
 
 
 class TestUnknownPauses:
