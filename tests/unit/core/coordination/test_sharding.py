@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -21,7 +22,16 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
-from tests.support.controllers.sharding_group import TTL_S, Item, Items, Member, Town, Way, WayStore
+from tests.support.controllers.sharding_group import (
+    TTL_S,
+    Floor,
+    Item,
+    Items,
+    Member,
+    Town,
+    Way,
+    WayStore,
+)
 from tests.support.eventually import eventually
 
 KEYS = [f"k{number}" for number in range(60)]
@@ -143,6 +153,15 @@ async def test_a_withdrawal_is_repeated_until_the_store_is_reached(town: Town) -
     assert asyncio.get_running_loop().time() - died <= 0.4 * TTL_S
 
 
+async def test_a_withdrawal_ends_after_a_time_to_live_without_the_store(town: Town) -> None:
+    one, two = town.join("one"), town.join("two")
+    await eventually(lambda: town.shared(one, two))
+    one.way.cut = True
+    began = asyncio.get_running_loop().time()
+    await one.shard.withdraw(_identities(two)[0])
+    assert asyncio.get_running_loop().time() - began == pytest.approx(TTL_S)
+
+
 async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
     town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -242,6 +261,53 @@ async def test_a_suspended_process_continues_no_sync(
     await eventually(lambda: town.shared(member))
 
 
+async def test_the_state_of_a_process_that_was_suspended_for_long_is_standby(town: Town) -> None:
+    one = town.join("one", again_s=None)
+    await eventually(lambda: town.shared(one))
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.jump(0.85 * TTL_S)
+    state = one.shard.state()
+    assert (state.works, state.members) == (False, ())
+
+
+class StubbornItems(Items):
+    """Items whose syncs go on after a cancellation until they are released."""
+
+    name = "items"
+
+    def __init__(self, floor: Floor) -> None:
+        super().__init__("one", floor, pause_s=0.0, again_s=None)
+        self.released = asyncio.Event()
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.floor.visits.append((self.who, key))
+        while not self.released.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.released.wait()
+        return None
+
+
+async def test_a_member_takes_no_keys_while_a_sync_of_its_last_term_goes_on(town: Town) -> None:
+    way, clock = Way(), asyncio.get_running_loop().time
+    make = shards(
+        lambda kind: WayStore(town.stores, kind, way), LEASES.bucket, ttl_s=TTL_S, clock=clock
+    )
+    controller = StubbornItems(town.floor)
+    operator = Operator([controller], nats=town.stores, shard=make)
+    running = asyncio.create_task(operator.run())
+    await eventually(lambda: town.floor.visits)
+    way.cut = True
+    await asyncio.sleep(TTL_S)
+    way.cut = False
+    await asyncio.sleep(3 * TTL_S)
+    assert not operator.shards["items"].state().works
+    controller.released.set()
+    await eventually(lambda: operator.shards["items"].state().works)
+    operator.stop()
+    await running
+
+
 async def test_members_keep_their_keys_if_no_reply_to_a_write_arrives(town: Town) -> None:
     first_member, second_member = town.join("one", again_s=None), town.join("two", again_s=None)
     await eventually(lambda: town.shared(first_member, second_member))
@@ -289,6 +355,20 @@ async def test_a_process_does_not_wait_for_one_that_has_ended() -> None:
     await first_member.shard.withdraw("two")
     await eventually(lambda: town.shared(first_member))
     assert asyncio.get_running_loop().time() < 3.5 * TTL_S
+    await town.close()
+
+
+async def test_a_process_that_waits_for_another_begins_once_that_has_ended() -> None:
+    town = Town()
+    await town.put(*KEYS)
+    one, two = (town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two"))
+    await two.kill()
+    await asyncio.sleep(0.2 * TTL_S)
+    assert not one.shard.state().works
+    await one.shard.withdraw("two")
+    withdrawn = asyncio.get_running_loop().time()
+    await eventually(lambda: town.shared(one))
+    assert asyncio.get_running_loop().time() - withdrawn <= 0.05 * TTL_S
     await town.close()
 
 
