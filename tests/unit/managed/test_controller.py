@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from natsctl import UsageError
+from natsctl.core.queue.retry import Retry
 from natsctl.managed import ManagedController
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.disk_reconciler import (
@@ -98,6 +99,27 @@ async def test_a_failed_reconciliation_is_logged(
         await asyncio.sleep(1)
     assert "reconciliation failed" in caplog.text
     assert "no such cloud" in caplog.text
+
+
+class Patient(Disks):
+    """Disks that are retried an hour after a failure."""
+
+    retry = staticmethod(lambda _error, _failures: Retry(3600))
+
+
+async def test_a_failed_object_is_reconciled_at_once_after_the_store_is_reconnected(
+    stores: MemoryStores, play: Play, cloud: Cloud
+) -> None:
+    cloud.failures["observe"] = ValueError("no such cloud")
+    async with ran(Patient(cloud, nats=stores)):
+        await play.put()
+        await asyncio.sleep(1)
+        cloud.failures.clear()
+        await asyncio.sleep(1000)
+        assert cloud.created == []
+        stores.store(DISKS).break_watches()
+        await asyncio.sleep(60)
+        assert cloud.created == ["a"]
 
 
 class TestMeasures:

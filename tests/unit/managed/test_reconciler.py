@@ -31,6 +31,7 @@ from natsctl.managed import (
 from natsctl.managed.names import FINALIZER_NAME
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Stored
+from natsctl.model.times import time_text
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore
@@ -76,6 +77,31 @@ class TestCreate:
         await play.settle()
         assert await play.conditions() == {"Ready": ("True", "Available"), "Synced": SYNCED}
         assert (await play.store.get("a")).revision == 3
+
+    async def test_an_object_is_creating_until_its_new_resource_is_observed(
+        self, play: Play
+    ) -> None:
+        play.cloud.appears_after_s = 20
+        await play.put()
+        assert await play.reconcile() == pytest.approx(0.1)
+        assert (await play.conditions())["Ready"] == ("False", "Creating")
+
+    async def test_a_new_resource_that_differs_is_updated_before_its_object_is_ready(
+        self, play: Play
+    ) -> None:
+        class Smaller(CloudClient):
+            async def create(self, managed: Managed[Any]) -> None:
+                await super().create(managed)
+                play.cloud.disks[managed.external_name] -= 1
+
+        play.connect_with(Smaller)
+        await play.put(size=3)
+        assert await play.reconcile() == pytest.approx(0.1)
+        assert (await play.conditions())["Ready"] == ("False", "Creating")
+        await play.reconcile()
+        assert play.cloud.disks == {"disk-1": 3}
+        await play.reconcile()
+        assert (await play.conditions())["Ready"] == ("True", "Available")
 
     async def test_the_external_name_set_by_create_is_stored(self, play: Play) -> None:
         await play.put()
@@ -197,6 +223,17 @@ class TestGracePeriod:
         await play.reconcile()
         assert play.cloud.created == ["a", "a"]
 
+    async def test_a_missing_resource_is_created_again_soon_after_the_grace_period(
+        self, play: Play
+    ) -> None:
+        play.cloud.appears_after_s = 3600
+        await play.put()
+        while len(play.cloud.created) < 2:
+            after_s = await play.reconcile()
+            assert after_s is not None
+            await asyncio.sleep(after_s)
+        assert 29 <= asyncio.get_running_loop().time() <= 31  # stored times are in seconds
+
     async def test_an_older_observation_of_a_new_resource_creates_no_second_one(
         self, play: Play
     ) -> None:
@@ -215,6 +252,24 @@ class TestGracePeriod:
             "The external resource is missing, and is created again if it is missing 30 s after "
             "its creation"
         )
+
+    async def test_a_wait_for_the_resource_of_a_deleted_object_is_not_reported(
+        self, play: Play
+    ) -> None:
+        await play.put()
+        await play.settle()
+        play.cloud.disks.clear()
+        await play.primary.delete("a")
+        await play.reconcile()
+        assert "WaitingForExternalResource" not in play.reasons
+
+    async def test_a_wait_for_a_resource_that_was_never_observed_is_not_reported(
+        self, play: Play
+    ) -> None:
+        now = time_text(clock())
+        await play.put(external_create_pending=now, external_create_succeeded=now)
+        assert await play.reconcile() is not None
+        assert play.reasons == []
 
     async def test_a_wait_for_a_resource_that_appears_late_is_not_reported(
         self, play: Play
@@ -417,6 +472,23 @@ class TestUnknownCreations:
         assert "natsctl external resolve a" in await play.message()
         assert play.reasons == ["CannotInitializeManagedResource"]
 
+    async def test_an_object_that_was_ready_is_creating_until_the_result_is_known(self) -> None:
+        play = Play()
+        await play.put()
+        await play.settle()
+        await play.annotate(external_create_pending="2031-01-01T00:00:00Z revision 99")
+        await play.reconcile()
+        assert (await play.conditions())["Ready"] == ("False", "Creating")
+
+    async def test_a_deleted_object_with_an_unknown_creation_is_not_creating(self) -> None:
+        play = Play()
+        await play.put()
+        await play.settle()
+        await play.annotate(external_create_pending="2031-01-01T00:00:00Z revision 99")
+        await play.primary.delete("a")
+        await play.reconcile()
+        assert (await play.conditions())["Ready"] != ("False", "Creating")
+
     async def test_a_deleted_object_with_an_unknown_creation_keeps_its_finalizer(
         self, play: Play
     ) -> None:
@@ -456,6 +528,18 @@ class TestUnknownCreations:
         await play.put(external_name="imported")
         await play.settle()
         assert await play.annotations() == {"external-name": "imported"}
+
+    async def test_a_missing_resource_of_a_predetermined_name_that_was_removed_is_created_again(
+        self,
+    ) -> None:
+        play = Play(by_key=True)
+        await play.put()
+        await play.settle()
+        await play.annotate(external_name=None)
+        play.cloud.disks.clear()
+        await asyncio.sleep(31)
+        await play.settle()
+        assert play.cloud.disks == {"a": 1}
 
     async def test_a_predetermined_name_shows_that_nothing_was_created(self) -> None:
         play = Play(by_key=True)
@@ -547,6 +631,23 @@ class TestLateInitialization:
         assert "status" not in document
         assert await play.reconcile() == 60
         assert (await play.document())["status"]["seen"] is True
+
+    async def test_late_initialized_fields_of_a_new_resource_are_stored_soon(
+        self, play: Play
+    ) -> None:
+        class Zoned(CloudClient):
+            async def observe(self, managed: Managed[Any]) -> Observation:
+                observation = await super().observe(managed)
+                late = observation.exists and "zone" not in managed.spec
+                if late:
+                    managed.spec["zone"] = "b"
+                return msgspec.structs.replace(observation, late_initialized=late)
+
+        play.connect_with(Zoned)
+        await play.put()
+        assert await play.reconcile() == pytest.approx(0.1)
+        await play.settle()
+        assert (await play.document())["spec"] == {"size": 1, "zone": "b"}
 
     async def test_late_initialization_of_a_set_field_is_refused(self) -> None:
         play = Play(client=lambda _: self._client(size=5))
@@ -740,6 +841,15 @@ class TestPause:
             assert await play.reconcile() is None
         assert play.cloud.calls == []
         assert await play.conditions() == {"Synced": ("False", "ReconcilePaused")}
+        assert play.reasons == ["ReconciliationPaused"]
+
+    async def test_the_pause_of_a_ready_object_is_reported_once(self, play: Play) -> None:
+        await play.put()
+        await play.settle()
+        play.recorder.events.clear()
+        await play.annotate(paused="true")
+        for _ in range(3):
+            await play.reconcile()
         assert play.reasons == ["ReconciliationPaused"]
 
     async def test_a_paused_object_that_is_deleted_keeps_its_finalizer(self, play: Play) -> None:
@@ -1038,6 +1148,24 @@ class TestOutages:
         assert play.cloud.created == ["a"]
         assert (await play.annotations())["external-name"] == "disk-1"
 
+    async def test_an_object_is_not_linked_to_the_resource_of_an_earlier_object_of_its_key(
+        self, play: Play
+    ) -> None:
+        self._cut_off_by_create(play)
+        await play.put()
+        with pytest.raises(StoreError, match="away"):
+            await play.reconcile()
+        play.fail(None)
+        play.connect_with(CloudClient)
+        await play.store.delete("a")
+        await play.settle()
+        assert play.cloud.disks == {}
+        play.recorder.events.clear()
+        await play.put()
+        await play.settle()
+        assert play.reasons == ["CreatedExternalResource"]
+        assert play.cloud.disks == {"disk-2": 1}
+
     async def test_an_intent_without_an_acknowledgement_is_withdrawn(self) -> None:
         store = _LostReplyStore(DISKS)
         play = Play(store=store)
@@ -1231,6 +1359,14 @@ class TestCustomResources:
         assert play.cloud.disks == {}
         with pytest.raises(StoreError):
             await play.store.get("shop/a")
+
+    async def test_a_custom_resource_is_creating_until_its_resource_is_observed(
+        self, play: Play
+    ) -> None:
+        play.cloud.appears_after_s = 20
+        await play.put("shop/a")
+        await play.reconcile("shop/a")
+        assert await play.conditions("shop/a") == {"Ready": ("False", "Creating"), "Synced": SYNCED}
 
     async def test_an_up_to_date_custom_resource_causes_no_write(self, play: Play) -> None:
         await play.put("shop/a")
