@@ -192,7 +192,7 @@ class Member:
             ttl_s=TTL_S,
             clock=lambda: rate * loop.time(),
             vacant=vacant,
-            identity=member if peers else "",
+            identity=member if peers else f"{member}-{len(town.members)}",
             peers=peers,
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)

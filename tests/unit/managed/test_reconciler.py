@@ -108,6 +108,21 @@ class TestCreate:
         await play.reconcile()
         assert (await play.annotations())["external-name"] == "disk-1"
 
+    @pytest.mark.parametrize("appears_after_s", [0, 20])
+    async def test_other_annotations_set_by_create_are_stored(
+        self, play: Play, appears_after_s: float
+    ) -> None:
+        class Labelled(CloudClient):
+            async def create(self, managed: Managed[Any]) -> None:
+                await super().create(managed)
+                managed.annotations["example.org/rack"] = "7"
+
+        play.connect_with(Labelled)
+        play.cloud.appears_after_s = appears_after_s
+        await play.put()
+        await play.settle()
+        assert (await play.annotations())["example.org/rack"] == "7"
+
     async def test_status_changes_made_by_create_are_dropped(self, play: Play) -> None:
         await play.put()
         await play.reconcile()
@@ -505,6 +520,15 @@ class TestUnknownCreations:
         assert isinstance(play.store, MemoryStore)
         assert play.store.keys() == []
 
+    async def test_an_object_that_was_restored_to_an_earlier_state_asks_for_help_too(
+        self, play: Play
+    ) -> None:
+        earlier = "2020-01-01T00:00:00Z revision 1"
+        await play.annotate(external_create_pending=earlier, external_create_failed=earlier)
+        assert await play.reconcile() is None
+        assert play.cloud.created == ["a"]
+        assert "natsctl external resolve a" in await play.message()
+
     async def test_removing_the_intent_resumes_reconciliation(self, play: Play) -> None:
         await play.annotate(external_create_pending=None, external_name="disk-1")
         await play.settle()
@@ -521,6 +545,7 @@ class TestUnknownCreations:
         assert play.cloud.created == ["a"]
         assert play.cloud.disks == {"a": 4}
         assert "external-create-succeeded" in await play.annotations()
+        assert play.reasons[-1] == "CreatedExternalResource"
 
     async def test_a_predetermined_name_does_not_replace_the_name_of_an_object(self) -> None:
         play = Play(by_key=True)
@@ -596,6 +621,20 @@ class TestUpdate:
         assert await play.finalizers() == HELD
         assert play.cloud.disks == {"found": 2}
         assert play.cloud.created == []
+
+    async def test_an_update_that_does_not_change_the_status_writes_nothing(
+        self, play: Play
+    ) -> None:
+        await play.put()
+        await play.settle()
+        play.cloud.disks["disk-1"] = 5
+        await play.reconcile()
+        play.cloud.disks["disk-1"] = 5
+        assert isinstance(play.store, MemoryStore)
+        writes = play.store.writes
+        await play.reconcile()
+        assert play.cloud.disks == {"disk-1": 1}
+        assert play.store.writes == writes
 
     async def test_a_failed_update_is_reported_and_raised(self, play: Play) -> None:
         await play.put(size=1)

@@ -387,6 +387,19 @@ async def test_a_process_that_has_ended_does_not_end_the_wait_for_others() -> No
     await town.close()
 
 
+async def test_a_process_waits_for_another_as_long_as_its_own_start_took() -> None:
+    await asyncio.sleep(20 * TTL_S)
+    town = Town(SlowStores(1.5 * TTL_S, 1000 * TTL_S))
+    await town.put(*KEYS)
+    began = asyncio.get_running_loop().time()
+    one, two = (town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two"))
+    await eventually(lambda: town.shared(one))
+    waited_s = asyncio.get_running_loop().time() - began
+    assert 4 * TTL_S <= waited_s <= 4.1 * TTL_S  # it starts, waits as long, and its time to live
+    await two.kill()
+    await town.close()
+
+
 class FarStore(WayStore):
     """A store whose reads take as long as its writes."""
 
@@ -766,6 +779,13 @@ async def test_members_of_another_application_do_not_share_keys_with_ours(
         state.trouble
     )
     assert caplog.text.count("this process shares no keys error=") == 1
+
+    async def has_left() -> bool:
+        return (state.identity, True) in [
+            (record.holder, record.left) for record in await town.records()
+        ]
+
+    await eventually(has_left)
     await first_member.stop()
     await second_member.stop()
     await eventually(lambda: other_operator.shards["items"].state().works, within_s=100)
