@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -149,8 +150,9 @@ async def test_lines_of_threads_are_folded(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_folded_lines_are_written_when_the_handler_closes(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)  # the lines come within a second
     log_to_stderr(JSON)
     for _ in range(5):
         log.warning("slow", controller="shops")
