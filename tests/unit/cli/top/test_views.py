@@ -19,6 +19,17 @@ from natsctl.model.pause import Pause
 from tests.support.cli.fake_answers import FAILING, SHOPS, FakeAnswers, home_of
 
 
+@pytest.fixture(autouse=True)
+def _pauses_are_virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pause for a virtual time after a key; Textual pauses until the processor is idle."""
+
+    async def pause(*_: float) -> None:
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr("textual.pilot.wait_for_idle", pause)
+    monkeypatch.setattr("textual.app.wait_for_idle", pause)
+
+
 class Terminal:
     """A user of the program."""
 
