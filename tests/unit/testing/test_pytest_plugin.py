@@ -99,7 +99,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     return result.stdout
 
