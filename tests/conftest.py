@@ -8,6 +8,7 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -78,7 +79,7 @@ def pytest_collection_finish() -> None:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if _folder(item) in VIRTUAL or item.get_closest_marker("virtual"):
+    if _is_virtual(item):
         return {"virtual": VirtualTimeLoop}
     return {"real": asyncio.new_event_loop}
 
@@ -93,9 +94,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("server")
 
 
+def _is_virtual(item: pytest.Item) -> bool:
+    return _folder(item) in VIRTUAL or item.get_closest_marker("virtual") is not None
+
+
 def _folder(item: pytest.Item) -> str:
     """Return the folder in tests/ that has the test. Paths are slow for thousands of tests."""
     return item.nodeid.split("/", 2)[1]
+
+
+@pytest.fixture(autouse=True)
+def _draws_are_repeatable(request: pytest.FixtureRequest) -> None:
+    """Seed the jitter of each test in virtual time, so that its result is the same in each run."""
+    if _is_virtual(request.node):
+        random.seed(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)
