@@ -32,10 +32,14 @@ Progress = Callable[[int, int], None]
 
 
 class MadePlan(msgspec.Struct, frozen=True):
-    """A plan, and the objects that it changes before and after the change."""
+    """A plan, and the objects that it changes before and after the change.
+
+    `without_bucket` has the buckets of primaries that do not exist.
+    """
 
     plan: Plan
     changes: tuple[PlannedChange, ...]
+    without_bucket: tuple[str, ...] = ()
 
 
 async def plan(
@@ -141,13 +145,17 @@ class _Run:
             if not keys or key in keys:
                 record.skipped(key, reason)
         plans = record.keys()
+        missing = tuple(key for key in keys if key not in plans and not runtime.existing([key]))
         plan = Plan(
             controller=runtime.name,
             summary=record.summary(plans, runtime.existing),
             keys=plans,
             garbage=garbage if garbage.orphans else UNSET,
+            missing=missing or UNSET,
         )
-        return MadePlan(plan, tuple(record.changes()))
+        sources = {source.bucket for source in runtime.status().sources}
+        without_bucket = tuple(sorted(sources & self._stores.nats.missing))
+        return MadePlan(plan, tuple(record.changes()), without_bucket)
 
     async def _started(self) -> None:
         """Wait until the caches are synced; raises the error of a store that cannot be read."""

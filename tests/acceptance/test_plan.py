@@ -67,7 +67,7 @@ async def test_a_daemon_plans_keys_that_are_sent_to_it_by_the_name_of_the_contro
     assert refused.status == 2
     assert "-o diff needs the controller's class" in refused.err
     unselected = await natsctl("plan", "-c", "greetings")
-    assert "send 1 to 20 keys" in unselected.err
+    assert "name 1 to 20 keys: a daemon makes no larger plan; run natsctl plan -c" in unselected.err
 
 
 async def _pause(natsctl: Natsctl, controller: str) -> None:
@@ -100,6 +100,14 @@ async def test_a_key_that_fails_sets_the_exit_status(natsctl: Natsctl) -> None:
     result = await natsctl("plan", "-c", GREETINGS, "--exit-code")
     assert result.status == 1
     assert "  ! not a valid Greeting: Expected `str`, got `int`" in result.out
+
+
+async def test_a_missing_bucket_and_a_missing_key_are_named(natsctl: Natsctl) -> None:
+    summary = "Plan: 0 to create, 0 to change, 0 to delete, 0 failed, 0 unchanged\n"
+    bucket = "bucket greetings does not exist: the plan takes it as empty\n"
+    assert await natsctl("plan", "-c", GREETINGS) == (0, summary, bucket)
+    await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
+    assert await natsctl("plan", "-c", GREETINGS, "shpo") == (0, summary, "shpo does not exist\n")
 
 
 async def test_the_diff_is_unified_yaml(natsctl: Natsctl) -> None:

@@ -147,6 +147,14 @@ async def test_a_named_key_is_planned_alone(client: AppClient) -> None:
     assert {key for key, _, _ in signs(await plan_of(client, Apps(), "shop"))} == {"shop"}
 
 
+async def test_a_requested_key_that_does_not_exist_is_missing(client: AppClient) -> None:
+    await client.app("shop", parts=("a",))
+    await converge(client)
+    await client.apps.delete("shop")
+    await put(client.apps, "odd", b"no object")
+    assert (await plan_of(client, None, "shop", "odd", "shpo")).missing == ("shpo",)
+
+
 async def test_a_paused_key_is_held_back_with_the_reason(client: AppClient) -> None:
     await client.app("shop", parts=("a",))
     pause = "by=ann reason=waits for a disk"

@@ -11,7 +11,13 @@ from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import KeysOrAllArgument, find_daemons
-from natsctl.cli.output.plans import PlanOutput, exit_with_plan, planning_bar, write_plan
+from natsctl.cli.output.plans import (
+    PlanOutput,
+    exit_with_plan,
+    planning_bar,
+    write_missing,
+    write_plan,
+)
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.planning.planning_stores import planned
 from natsctl.core.sync.calls import current_key
@@ -68,6 +74,7 @@ async def plan(
         made_plan = await _plan_in_daemon(stores, controller, selected, output)
     else:
         made_plan = await _plan_here(stores, controller, selected, verbose=verbose)
+    write_missing(made_plan)
     write_plan(made_plan, output)
     exit_with_plan(made_plan.plan, exit_code=exit_code)
 

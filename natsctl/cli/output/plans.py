@@ -58,6 +58,14 @@ def write_plan(made_plan: MadePlan, output: PlanOutput) -> None:
             write_line(str(made_plan.plan.summary))
 
 
+def write_missing(made_plan: MadePlan) -> None:
+    """Write a notice of each bucket of primaries, and each requested key, that does not exist."""
+    for bucket in made_plan.without_bucket:
+        write_notice(f"bucket {bucket} does not exist: the plan takes it as empty")
+    for key in made_plan.plan.missing or ():
+        write_notice(f"{key} does not exist")
+
+
 def exit_with_plan(plan: Plan, *, exit_code: bool) -> None:
     """Exit with the status of a plan; return if it is 0."""
     if plan.summary.failed:

@@ -77,6 +77,10 @@ class PlanningStores(_Planning[Stores]):
     A bucket that does not exist is empty, and is not created, unless its kind forbids that.
     """
 
+    def __init__(self, stores: Stores, record: PlanRecord, revisions: Iterator[int]) -> None:
+        super().__init__(stores, record, revisions)
+        self.missing: set[str] = set()  # the opened buckets that do not exist
+
     async def open(self, kind: Kind[Any]) -> PlanningStore:
         """See `Stores.open`."""
         stored = await self._opened(kind)
@@ -103,9 +107,12 @@ class PlanningStores(_Planning[Stores]):
     async def _opened(self, kind: Kind[Any]) -> Store | None:
         """Return the store of the kind, None if it does not exist."""
         try:
-            return await self._stores.open(kind)
+            store = await self._stores.open(kind)
         except StoreMissingError:
+            self.missing.add(place_of(kind))
             return None
+        self.missing.discard(place_of(kind))
+        return store
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """See `JetStream.api`; a request that changes something raises `NotStoredError`."""

@@ -54,7 +54,9 @@ class Planner:
         made, and if the plan takes longer than `LIMIT_S`.
         """
         if not 1 <= len(keys) <= KEYS_MAX:
-            raise UsageError(f"send 1 to {KEYS_MAX} keys, separated by spaces")
+            raise UsageError(
+                f"name 1 to {KEYS_MAX} keys: a daemon makes no larger plan; {_command(runtime)}"
+            )
         controller = _new(runtime)
         caches = [informer.cache for informer in runtime.informers.values()]
         objects = sum(len(cache) + len(cache.invalid) for cache in caches)

@@ -100,9 +100,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         summary: the counts.
         keys: the keys that change anything, fail, are held back, or ask to be synced again.
         garbage: the orphans that garbage collection would keep, with the reasons.
+        missing: the requested keys that do not exist and change nothing, if any.
     """
 
     controller: str
     summary: PlanSummary
     keys: dict[str, KeyPlan]
     garbage: GarbagePlan | UnsetType = UNSET
+    missing: tuple[str, ...] | UnsetType = UNSET
