@@ -11,6 +11,9 @@ _VIOLATION = re.compile(
 )
 
 
+_CONSUMER = re.compile(r"(\.CONSUMER\.[^.]+\.[^.]+)\.natsctl-[^.]+")
+
+
 class PermissionViolation(msgspec.Struct, frozen=True):
     """A denied publish, or a denied subscription.
 
@@ -34,9 +37,10 @@ def violation(error: Exception) -> PermissionViolation | None:
 
 
 def may_not_publish(subject: str) -> PermissionDeniedError:
-    """Return the error of a denied publish."""
+    """Return the error of a denied publish; `*` is the name of a consumer, which is random."""
+    subjects = _CONSUMER.sub(r"\1.*", subject)
     return PermissionDeniedError(
-        f"this NATS user may not publish to {subject}: allow it in the user's permissions"
+        f"this NATS user may not publish to {subjects}: allow it in the user's permissions"
     )
 
 
