@@ -23,6 +23,7 @@ from natsctl.model.times import time_text
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+[dhms])+")
+_LONGEST = timedelta(days=36_500)
 
 
 class Resumption(msgspec.Struct, frozen=True):
@@ -42,14 +43,17 @@ def new_pause(*, reason: str = "", duration: timedelta | None = None) -> Pause:
 
 
 def duration_in(text: str) -> timedelta:
-    """Return a duration such as 90s, 30m, 2h or 1d12h; raises `UsageError`."""
+    """Return a duration such as 90s, 30m, 2h or 1d12h, above 0; raises `UsageError`."""
     if not _DURATION.fullmatch(text):
         raise UsageError(f"{text!r} is no duration: write 90s, 30m, 2h or 1d12h")
     parts = re.findall(r"(\d+)([dhms])", text)
     try:
-        return timedelta(seconds=sum(int(number) * _UNITS_S[unit] for number, unit in parts))
-    except OverflowError:
-        raise UsageError(f"{text!r} is too long") from None
+        duration = timedelta(seconds=sum(int(number) * _UNITS_S[unit] for number, unit in parts))
+    except (OverflowError, ValueError):  # also a number with too many digits
+        duration = timedelta.max
+    if not timedelta(0) < duration <= _LONGEST:
+        raise UsageError(f"{text[:40]!r} must be above 0s and at most {_LONGEST.days}d")
+    return duration
 
 
 def in_cluster(kind: str, key: str) -> UsageError:

@@ -65,9 +65,12 @@ class Answers(Apps):
     ("returned", "message"),
     [
         ("soon", "sync_handler returned 'soon': return seconds or None"),
-        (-5, "sync_handler returned -5: return seconds or None (a finite number, 0 or more)"),
-        (math.nan, "sync_handler returned nan: return seconds or None (a finite number, 0 or"),
-        (math.inf, "sync_handler returned inf: return seconds or None (a finite number, 0 or"),
+        (
+            -5,
+            "sync_handler returned -5: return seconds or None (a number from 0 to less than 1e+12)",
+        ),
+        (math.nan, "sync_handler returned nan: return seconds or None (a number from 0 to"),
+        (math.inf, "sync_handler returned inf: return seconds or None (a number from 0 to"),
         (10**400, "sync_handler returned 1000000000000000"),
         (True, "sync_handler returned True: return seconds or None"),
         ([], "sync_handler returned []: return seconds or None"),

@@ -48,4 +48,5 @@ async def backup(
     if result.illegal:
         write_notice(f"skipped, because the keys are not legal: {', '.join(result.illegal)}")
     target = "standard output" if output == "-" else output
-    write_notice(f"{bucket}: {result.keys} keys written to {target}")
+    keys = "1 key" if result.keys == 1 else f"{result.keys} keys"
+    write_notice(f"{bucket}: {keys} written to {target}")

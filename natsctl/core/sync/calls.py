@@ -21,7 +21,14 @@ from natsctl.core.recording.outside import outside
 from natsctl.core.sync.cancellation import is_ordered_to_end
 from natsctl.core.sync.steps import Rest, first_step
 from natsctl.core.sync.threads import Threads
-from natsctl.errors import HandlerError, PlanningError, SyncTimeoutError, UsageError, is_delay
+from natsctl.errors import (
+    DELAY_MAX_S,
+    HandlerError,
+    PlanningError,
+    SyncTimeoutError,
+    UsageError,
+    is_delay,
+)
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.frames import (
     coroutine_frames,
@@ -358,7 +365,7 @@ def _log_ignored(call: Call, cause: str) -> None:
 
 def _why(value: object) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return " (a finite number, 0 or more)" if number else ""
+    return f" (a number from 0 to less than {DELAY_MAX_S:g})" if number else ""
 
 
 def _current_task() -> Task | None:

@@ -104,9 +104,11 @@ WORKERS = Shape(f"a whole number from 1 to {WORKERS_MAX}", "N", _WorkerCount)
 COUNT_OR_AUTO = Shape(
     f"a whole number from 1 to {PROCESSES_MAX}, or {AUTO}", f"N|{AUTO}", int | str, _count_or_auto
 )
-SECONDS = Shape("a number of seconds above 0", "SECONDS", Annotated[float, Meta(gt=0, le=1e9)])
+SECONDS = Shape(
+    "a number of seconds above 0, at most 1e9", "SECONDS", Annotated[float, Meta(gt=0, le=1e9)]
+)
 SECONDS_OR_ZERO = Shape(
-    "a number of seconds, or 0", "SECONDS", Annotated[float, Meta(ge=0, le=1e9)]
+    "a number of seconds from 0 to 1e9", "SECONDS", Annotated[float, Meta(ge=0, le=1e9)]
 )
 LEASE = Shape("at least 1 second", "SECONDS", Annotated[float, Meta(ge=1, le=1e9)])
 SWITCH = Shape("true or false", "", bool | str, _switch)

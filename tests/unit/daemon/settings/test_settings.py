@@ -110,6 +110,14 @@ def test_the_error_of_a_wrong_value_has_its_setting_source_and_an_example(name: 
             ),
         ),
         (
+            {"resync": "1e300"},
+            {},
+            (
+                "controllers.resync_s in --resync: '1e300' must be a number of seconds above 0, "
+                "at most 1e9; write --resync 60"
+            ),
+        ),
+        (
             {"workers": "many"},
             {},
             (
