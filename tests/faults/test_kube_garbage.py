@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 
+from natsctl import ControllerRuntime, GarbagePlan
 from tests.support.clients.nats_admin import FAILURES
 from tests.support.eventually import eventually
 from tests.support.faults.kube_test_bed import EAGER, SITES, Maps, kube_test_bed, running
@@ -104,8 +105,7 @@ async def test_a_recreated_primary_bucket_deletes_no_secondary(
         await bed.admin.restore(config)
         await eventually(lambda: cache.incarnation != incarnation)
         await gc_cycles()
-        plan = await bed.runtime.garbage_plan()
-        assert "recreated" in plan.refused
+        plan = await eventually(lambda: recreated(bed.runtime))
         assert len(plan.orphans) == len(KEYS)
         assert bed.deleted(mark) == set()
         await bed.put(*KEYS)
@@ -127,7 +127,7 @@ async def test_a_bucket_recreated_while_no_controller_ran_deletes_no_secondary(
         await admin.restore(config)
         async with running(Maps(), nats_server.url, own_kube_server.kubeconfig()) as runtime:
             await gc_cycles()
-            assert "recreated" in (await runtime.garbage_plan()).refused
+            await eventually(lambda: recreated(runtime))
         assert bed.deleted(mark) == set()
         assert await bed.uids() == before
 
@@ -166,6 +166,13 @@ async def test_secondaries_of_owners_purged_while_no_controller_ran_are_collecte
             await eventually(lambda: len(bed.deleted(mark)) == 3)
             assert await bed.equal()
         assert bed.deleted(mark) == set(KEYS[:3])
+
+
+async def recreated(runtime: ControllerRuntime) -> GarbagePlan:
+    """Return the plan that garbage collection does not apply, because the bucket was recreated."""
+    plan = await runtime.garbage_plan()
+    assert "recreated" in plan.refused
+    return plan
 
 
 async def is_recorded(entry: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import natsctl
-from natsctl import WatchBrokenError, kv
+from natsctl import NatsOptions, WatchBrokenError, kv
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Listed
@@ -29,7 +29,8 @@ async def admin(nats_server: NatsServer) -> AsyncIterator[Admin]:
 
 @pytest.fixture
 async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
-    async with natsctl.connect(nats_server.url, verify_s=0.5) as nats:
+    options = NatsOptions(servers=(nats_server.url,), request_timeout_s=60.0)
+    async with natsctl.connect(options, verify_s=0.5) as nats:
         yield nats
 
 

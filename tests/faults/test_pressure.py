@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from tests.support.clients.nats_admin import Admin
 from tests.support.controllers.bulk_reader import PADDING, Readers, settled, taken_in, write
 from tests.support.controllers.copy_controller import THINGS, Thing
 from tests.support.eventually import eventually
-from tests.support.faults.nats_test_bed import delete_consumers, no_consumers, running
+from tests.support.faults.nats_test_bed import breaks, delete_consumers, no_consumers, running
 from tests.support.servers.nats_server import NatsServer
 
 UPDATES, KEYS = 200_000, 4_000
@@ -26,7 +26,7 @@ GROWTH_MAX = 160 * 1024 * 1024  # bytes, of 400 MB that are written
 
 
 async def test_memory_stays_bounded_while_a_handler_stalls_under_many_updates(
-    nats_server: NatsServer,
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller = Readers()
     async with Admin(nats_server.url) as admin:
@@ -38,8 +38,9 @@ async def test_memory_stays_bounded_while_a_handler_stalls_under_many_updates(
                 if update % 1_000 == 0:
                     largest = max(largest, resident())
             await eventually(lambda: taken_in(controller, UPDATES))
+            print("GROWTH", (max(largest, resident()) - before) / 2**20)
             assert max(largest, resident()) - before < GROWTH_MAX
-            assert controller.restarts() == 0
+            assert not breaks(caplog)
             controller.sights.go_on.set()
             await eventually(lambda: settled(controller, admin), every_s=0.2)
         await eventually(lambda: no_consumers(admin))
@@ -66,8 +67,8 @@ async def test_relists_under_constant_writes_miss_no_key(nats_server: NatsServer
             await eventually(lambda: taken_in(controller, len(hot) + len(cold)))
             async with controller.things.informer.subscribe(watch):
                 async with overwriting(nats_server.url, hot):
-                    for restart in range(1, 4):
-                        await restart_watch(controller, admin, restart)
+                    for _ in range(3):
+                        await restart_watch(controller, admin)
                 await eventually(lambda: settled(controller, admin), every_s=0.2)
         assert not wrong
         assert not controller.sights.gone
@@ -136,10 +137,13 @@ async def test_a_watch_replaces_a_consumer_that_sends_only_heartbeats(
             await follow(watch)
 
 
-async def restart_watch(controller: Readers, admin: Admin, times: int) -> None:
+async def restart_watch(controller: Readers, admin: Admin) -> None:
     """Restart the watch, and wait until the cache has every revision."""
-    await delete_consumers(admin)
-    await eventually(lambda: controller.restarts() >= times)
+    before = controller.restarts()
+    while controller.restarts() == before:  # a watch that is about to start does not break
+        await delete_consumers(admin)
+        with suppress(AssertionError):
+            await eventually(lambda: controller.restarts() > before, within_s=5.0)
     written = (await admin.info(THINGS))["state"]["last_seq"]
     await eventually(lambda: taken_in(controller, written))
 

@@ -5,6 +5,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class KubeTestBed:
 
     async def equal(self) -> bool:
         """Assert that the cluster matches the bucket. Returns False if a server is down."""
-        with suppress(*FAILURES, OSError):
+        with suppress(*FAILURES, HTTPException):
             sites, maps = await self.sites(), await self.maps()
             differing = {key: (sites.get(key), maps.get(key)) for key in sites.keys() | maps.keys()}
             assert not {key: both for key, both in differing.items() if both[0] != both[1]}
@@ -240,7 +241,7 @@ async def meddling(bed: KubeTestBed, keys: list[str], *, seed: int = 0) -> Async
 
     async def work() -> None:
         while not stopped.is_set():
-            with suppress(*FAILURES, AssertionError, OSError):
+            with suppress(*FAILURES, AssertionError, HTTPException):
                 await act()
             await asyncio.sleep(0.002)
 

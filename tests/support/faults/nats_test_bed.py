@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
+import pytest
 
 import natsctl
 from natsctl import Controller, ControllerRuntime
@@ -15,6 +16,7 @@ from tests.support.eventually import eventually
 from tests.support.faults.invariants import Checker
 from tests.support.faults.random_writer import User
 
+SILENCES = ("the consumer sent nothing for", "stale connection")
 SELDOM_S = 3600.0  # only watches detect changes, not comparisons of key sets
 
 
@@ -134,6 +136,15 @@ async def running(
                 task.cancel()
                 raise
             runtime.stop()
+
+
+def breaks(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the log lines of watches that broke, except for a server that was silent.
+
+    The server is silent if the machine stops it for more than a second.
+    """
+    lines = [line for line in caplog.text.splitlines() if "watch broke" in line]
+    return [line for line in lines if not any(silence in line for silence in SILENCES)]
 
 
 async def no_consumers(admin: Admin) -> bool:
