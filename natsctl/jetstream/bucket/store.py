@@ -27,7 +27,7 @@ from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
 
-PAUSES_S = (0.01, 0.03, 0.1, 0.3)  # before a write that no server received is sent again
+PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # before a write is sent again, see `KvStore._sent`
 
 
 class KvStore:
@@ -166,8 +166,9 @@ class KvStore:
     async def _sent(self, send: Callable[[], Awaitable[Msg]]) -> Msg:
         """Send a write, again if no server has received it, and return the answer.
 
-        No server receives it while the bucket has no leader, and shortly after its creation. The
-        guard may forbid the write before it is sent again, because a term may have ended.
+        No server receives it while the bucket has no leader, and shortly after its creation, which
+        can be a second in a busy cluster. The guard may forbid the write before it is sent again,
+        because a term may have ended.
         """
         for pause_s in PAUSES_S:
             self._guard.check(self.kind)

@@ -20,7 +20,7 @@ from natsctl.jetstream.connection.client import OneTimeClient
 ANSWER_S = 10.0  # a machine that stops for some seconds fails no test
 CONNECT_S = 5
 CLOSE_S = 2.0
-PAUSES_S = (0.01, 0.03, 0.1, 0.3)  # before a write that no server received is sent again
+PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0, 2.0)  # before a write that no server received is sent again
 NO_MESSAGE = 10037
 BATCH = 1_000  # writes per acknowledgement: a stream drops messages above its rate
 PATIENCE_S = 60.0  # for this acknowledgement

@@ -328,7 +328,7 @@ async def test_a_write_that_nobody_receives_fails_soon_after_an_election() -> No
 async def test_a_write_is_sent_again_after_the_creation_of_its_bucket() -> None:
     """The server knows of the new bucket before it passes messages on."""
     cluster = Cluster()
-    cluster.accepts_s = asyncio.get_running_loop().time() + 0.1
+    cluster.accepts_s = asyncio.get_running_loop().time() + 2.0
     stored = await KvStore(bucket(cluster), natsctl.kv(dict, bucket="b")).create("a", b"{}")
     assert stored.revision == 1
     assert [subject for subject in cluster.requests if "$KV" in subject] == ["$KV.b.a"]
@@ -339,7 +339,7 @@ async def test_a_write_fails_if_the_bucket_receives_no_message() -> None:
     started = asyncio.get_running_loop().time()
     with pytest.raises(StoreError, match="no leader"):
         await KvStore(bucket(cluster), natsctl.kv(dict, bucket="b")).create("a", b"{}")
-    assert asyncio.get_running_loop().time() - started < 1
+    assert asyncio.get_running_loop().time() - started <= sum(PAUSES_S)
 
 
 class Term(WriteGuard):
