@@ -3,9 +3,12 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from natsctl import UsageError
+from natsctl.core.pausing.pausing import PAUSES, controller_record, deaths_record
+from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.core.queue.retry import Retry
 from natsctl.managed import ManagedController
 from natsctl.testing.memory import MemoryStores
@@ -107,6 +110,18 @@ class Patient(Disks):
     retry = staticmethod(lambda _error, _failures: Retry(3600))
 
 
+async def test_a_new_resource_of_a_purged_object_is_deleted_once_it_is_observed(
+    controller: Disks, play: Play, cloud: Cloud
+) -> None:
+    cloud.appears_after_s = 20
+    async with ran(controller):
+        await play.put()
+        await asyncio.sleep(5)
+        await play.store.delete("a", purge=True)
+        await asyncio.sleep(60)
+        assert (cloud.created, cloud.disks) == (["a"], {})
+
+
 async def test_a_failed_object_is_reconciled_at_once_after_the_store_is_reconnected(
     stores: MemoryStores, play: Play, cloud: Cloud
 ) -> None:
@@ -120,6 +135,62 @@ async def test_a_failed_object_is_reconciled_at_once_after_the_store_is_reconnec
         stores.store(DISKS).break_watches()
         await asyncio.sleep(60)
         assert cloud.created == ["a"]
+
+
+class TestPauses:
+    """A managed object is neither reconciled nor cleaned up while it is held back."""
+
+    async def test_a_paused_object_that_is_deleted_keeps_its_resource(
+        self, controller: Disks, play: Play, cloud: Cloud
+    ) -> None:
+        async with ran(controller):
+            await play.put()
+            await asyncio.sleep(5)
+            await play.annotate(paused="true")
+            await asyncio.sleep(5)
+            await play.store.delete("a")
+            await asyncio.sleep(600)
+            assert cloud.disks == {"disk-1": 1}
+
+    async def test_no_object_of_a_paused_controller_is_reconciled(
+        self, controller: Disks, play: Play, cloud: Cloud, stores: MemoryStores
+    ) -> None:
+        records = stores.store(PAUSES)
+        await records.create(controller_record("disks"), b"true")
+        await play.put()
+        async with ran(controller):
+            await asyncio.sleep(600)
+            assert cloud.calls == []
+            await records.delete(controller_record("disks"))
+            await asyncio.sleep(5)
+            assert cloud.created == ["a"]
+
+    async def test_a_quarantined_object_is_not_reconciled(
+        self, controller: Disks, play: Play, cloud: Cloud, stores: MemoryStores
+    ) -> None:
+        await play.put()
+        state = DISKS.digest((await play.store.get("a")).value)
+        deaths = msgspec.json.encode(Deaths(count=DEATHS_MAX, last="", state=state))
+        await stores.store(PAUSES).create(deaths_record("disks", "disks", "a"), deaths)
+        async with ran(controller):
+            await asyncio.sleep(600)
+            assert cloud.calls == []
+
+
+class TestHistory:
+    """The history of reconciliations is kept, for explanations and across restarts."""
+
+    async def test_a_failing_object_keeps_its_count_of_failures_after_a_restart(
+        self, play: Play, cloud: Cloud, stores: MemoryStores
+    ) -> None:
+        cloud.failures["observe"] = ValueError("no such cloud")
+        await play.put()
+        for _ in range(2):
+            controller = Disks(cloud, nats=stores)
+            async with ran(controller):
+                await asyncio.sleep(1)
+                failures = controller.explain("a").failures
+        assert failures == cloud.calls.count("observe") >= 2
 
 
 class TestMeasures:
@@ -148,6 +219,28 @@ class TestSyncOutsideOfTheLoop:
             after_s = await controller.sync("a")
         assert cloud.created == ["a"]
         assert after_s is not None
+
+    async def test_the_explanation_has_the_reconciliation_as_manual(
+        self, controller: Disks, play: Play
+    ) -> None:
+        await play.put()
+        async with controller.opened():
+            await asyncio.sleep(1)
+            await controller.sync("a")
+            assert [sync.operation for sync in controller.explain("a").syncs] == ["manual"]
+
+    async def test_the_resource_of_an_object_whose_history_is_gone_is_deleted(
+        self, controller: Disks, play: Play, cloud: Cloud
+    ) -> None:
+        await play.put()
+        async with controller.opened():
+            await asyncio.sleep(1)
+            await controller.sync("a")
+            last = await play.store.get("a")
+            await play.store.delete("a", purge=True)
+            await asyncio.sleep(1)
+            await controller.sync("a", last=last)
+        assert cloud.disks == {}
 
     async def test_the_failure_is_raised(self, controller: Disks, play: Play, cloud: Cloud) -> None:
         cloud.failures["observe"] = ValueError("no such cloud")

@@ -789,6 +789,21 @@ async def test_members_of_another_application_do_not_share_keys_with_ours(
     await first_member.stop()
     await second_member.stop()
     await eventually(lambda: other_operator.shards["items"].state().works, within_s=100)
+    assert other_operator.shards["items"].state().trouble == ""
+    other_operator.stop()
+    await task
+
+
+async def test_one_of_two_applications_that_start_together_works(town: Town) -> None:
+    clock = asyncio.get_running_loop().time
+    make = shards(town.stores.store, LEASES.bucket, ttl_s=TTL_S, clock=clock)
+    others = OtherItems("stranger", town.floor, pause_s=1.0, again_s=None)
+    other_operator = Operator([others], nats=town.stores, shard=make)
+    member = town.join("one")
+    task = asyncio.create_task(other_operator.run())
+    await asyncio.sleep(3 * TTL_S)
+    states = [member.shard.state(), other_operator.shards["items"].state()]
+    assert sorted(state.works for state in states) == [False, True]
     other_operator.stop()
     await task
 
