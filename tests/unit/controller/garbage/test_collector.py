@@ -57,11 +57,31 @@ class RacingStore(MemoryStore):
         return stored
 
 
+class ReplacedStore(MemoryStore):
+    """A store whose bucket is replaced by a copy during the next read, if `replaces` is set.
+
+    The read ends after the watch has listed the new bucket.
+    """
+
+    replaces = False
+
+    async def get(self, key: str) -> Stored:
+        if self.replaces:
+            self.replaces = False
+            stored = self.stored()
+            self.recreate()
+            for kept in stored:
+                await self.create(kept.key, kept.value)
+            await asyncio.sleep(10)
+        return await super().get(key)
+
+
 class Yard:
     """Apps that own parts and things, and a collector."""
 
     def __init__(self) -> None:
-        self.apps, self.things, self.memory = (MemoryStore(kind) for kind in (APPS, THINGS, MEMORY))
+        self.things, self.memory = (MemoryStore(kind) for kind in (THINGS, MEMORY))
+        self.apps = ReplacedStore(APPS)
         self.parts = RacingStore(PARTS)
         self.primary = Informer(self.apps, APPS)
         self.secondaries = [self._secondary(store) for store in (self.parts, self.things)]
@@ -274,6 +294,13 @@ class TestRefusal:
         await asyncio.sleep(1)
         assert await yard.collector.plan() == GarbagePlan((), "bucket x does not exist")
 
+    async def test_a_plan_is_refused_if_the_bucket_is_found_missing_first(self, yard: Yard) -> None:
+        await yard.app("bar")
+        await yard.part("shop")
+        await yard.synced()
+        yard.apps.fail(StoreMissingError("bucket x does not exist"))  # no watch has noticed it
+        assert await yard.collector.plan() == GarbagePlan((), "bucket x does not exist")
+
     async def test_a_plan_is_refused_after_the_bucket_was_recreated(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
         assert (await yard.plan()).refused == ""
@@ -282,6 +309,18 @@ class TestRefusal:
         plan = await yard.plan()
         assert plan.refused == "the bucket of Thing.apps was recreated since it was last seen"
         assert keys(plan) == ["shop.part"]
+
+    async def test_a_plan_is_refused_if_the_bucket_is_recreated_while_owners_are_read(
+        self, yard: Yard
+    ) -> None:
+        await yard.app("shop", "bar", "pub")
+        await yard.plan()
+        await yard.apps.delete("shop")
+        await yard.synced()
+        yard.apps.replaces = True
+        plan = await yard.collector.plan(at_once=True)
+        assert keys(plan) == ["shop.part"]
+        assert plan.refused == "the bucket of primaries was recreated just now"
 
     async def test_a_plan_is_refused_if_the_bucket_was_recreated_before_a_restart(
         self, yard: Yard
