@@ -42,7 +42,12 @@ async def examined(natsctl: Natsctl, *words: str, status: int = 1) -> Found:
 
 
 def problems(findings: Found) -> list[str]:
-    return [check for check, (result, _, _) in findings.items() if result != "ok"]
+    """Return the checks that are not ok, but for the latency, which a busy machine makes long."""
+    return [
+        check
+        for check, (result, _, _) in findings.items()
+        if result != "ok" and check != "nats latency"
+    ]
 
 
 # ---- no problems
@@ -136,7 +141,14 @@ async def test_the_text_output_has_a_line_for_each_check_with_advice_below(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.create_key_value(KeyValueConfig(bucket="routes", history=1))
-    ended = await natsctl("doctor", "-c", GREETINGS)
+
+    async def examined_quickly() -> Result:
+        """Return the output of an examination that finds the server quick."""
+        ended = await natsctl("doctor", "-c", GREETINGS)
+        assert "ok      nats latency" in ended.out
+        return ended
+
+    ended = await eventually(examined_quickly)
     lines = ended.out.splitlines()
     assert ended.status == 0
     assert lines[0].startswith("ok      nats server: nats://127.0.0.1:")
@@ -454,22 +466,27 @@ async def test_doctor_does_not_disturb_a_running_daemon(
     daemon: Callable[..., Awaitable[Running]],
     jetstream: JetStreamContext,
 ) -> None:
-    running = await daemon(GREETINGS, options=("--leader-elect",))
+    lasting = ("--leader-elect", "--lease-ttl", "600")  # the daemon leads, however slow it is
+    running = await daemon(GREETINGS, options=lasting)
     await natsctl.done("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
     await eventually(lambda: has_one_event(jetstream))
-    before = running.log, [entry["syncs"] for entry in (await daemon_status(natsctl)).json]
-    assert before[1] == [1]
+
+    async def has_synced_once() -> bool:
+        statuses = (await natsctl("status", "-o", "json")).json
+        return [entry["syncs"] for entry in statuses] == [1]
+
+    await eventually(has_synced_once)
+    before = lines_about_work(running)
     findings = await examined(natsctl, "-c", GREETINGS, "--leader-elect", status=0)
     assert problems(findings) == []
     assert findings["bucket natsctl_leases"][1] == "history 1, one replica"
-    assert (
-        running.log,
-        [entry["syncs"] for entry in (await daemon_status(natsctl)).json],
-    ) == before
+    await eventually(has_synced_once)
+    assert lines_about_work(running) == before
 
 
-async def daemon_status(natsctl: Natsctl) -> Result:
-    return await natsctl("status", "-o", "json")
+def lines_about_work(running: Running) -> list[str]:
+    """Return the lines of the log, but for those that a busy machine causes."""
+    return [line for line in running.log.splitlines() if "event loop" not in line]
 
 
 # ---- leases
@@ -608,9 +625,13 @@ async def test_doctor_reports_offline_replicas_and_buckets_with_one_replica(
     async with natsctl.running("run", "-c", "many:Things") as running:
         await running.logged("primaries listed, syncing")
         assert await running.ends(signal.SIGTERM) == 0
-    findings = await examined(natsctl, "-c", "many:Things", status=0)
-    assert problems(findings) == ["bucket one"]
-    assert "one replica in a cluster" in findings["bucket one"][1]
+
+    async def reports_one_replica() -> bool:
+        findings = await examined(natsctl, "-c", "many:Things", status=0)
+        assert problems(findings) == ["bucket one"]
+        return "one replica in a cluster" in findings["bucket one"][1]
+
+    await eventually(reports_one_replica)  # another replica may be behind at first
     nats_cluster["n3"].kill()
     await eventually(lambda: reports_an_offline_replica(natsctl))
 
@@ -645,12 +666,12 @@ from natsctl import Controller, Object, kube, kv, primary, secondary, tertiary
 class Things(Controller):
     things = primary(kv(Object, bucket="things"))
     configs = secondary(kube("v1", "ConfigMap", namespace="{namespace}"))
-    unicorns = tertiary(kube("zoo.example.com/v1", "Unicorn"))
+    unicorns = tertiary(kube("fables.example.com/v1", "Unicorn"))
 
     async def sync_handler(self, key):
         pass
 """
-KNOWN = FOREIGN.replace('unicorns = tertiary(kube("zoo.example.com/v1", "Unicorn"))', "")
+KNOWN = FOREIGN.replace('unicorns = tertiary(kube("fables.example.com/v1", "Unicorn"))', "")
 
 
 @pytest.fixture
@@ -679,8 +700,8 @@ async def test_doctor_reports_a_kind_that_the_cluster_does_not_have(
     (folder / "foreign.py").write_text(FOREIGN.format(namespace=kube_namespace))
     admin = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
     findings = await examined(admin, "-c", "foreign:Things")
-    assert problems(findings) == ["kind Unicorn.zoo.example.com"]
-    assert "the server has no API group" in findings["kind Unicorn.zoo.example.com"][1]
+    assert problems(findings) == ["kind Unicorn.fables.example.com"]
+    assert "the server has no API group" in findings["kind Unicorn.fables.example.com"][1]
     assert findings["kind ConfigMap"][1] == "configmaps of v1"
     assert findings["kubernetes clock"][1] == "equal to the local clock"
 

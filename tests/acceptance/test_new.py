@@ -112,4 +112,6 @@ async def test_doctor_finds_no_problem_with_a_generated_controller(
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig())
     await natsctl.done("new", "site", *(["--kube"] if kube else []))
     findings = json.loads(await natsctl.done("doctor", "-c", "sites:Sites", "-o", "json"))
-    assert {finding["result"] for finding in findings} == {"ok"}
+    # a busy machine makes the latency long
+    results = {entry["result"] for entry in findings if entry["check"] != "nats latency"}
+    assert results == {"ok"}
