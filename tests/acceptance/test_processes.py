@@ -15,7 +15,7 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
 
 GREETINGS = ("-c", "controllers.greetings:Greetings")
-TWO = (*GREETINGS, "--processes", "2", "--lease-ttl", "3")
+TWO = (*GREETINGS, "--processes", "2", "--lease-ttl", "600")  # no process leaves for being slow
 SHARED = "sharing keys  process={} controller=greetings members=2"
 
 
@@ -41,9 +41,13 @@ async def test_two_processes_share_the_keys_and_stop_at_one_signal(natsctl: Nats
             return len(routes) == 12
 
         await eventually(are_synced)
-        rows = json.loads(await natsctl.done("status", "-o", "json"))
-        assert sorted(row["mode"] for row in rows) == ["shard 1 of 2", "shard 2 of 2"]
-        assert sum(row["keys"] for row in rows) == 12
+
+        async def are_shared() -> bool:
+            rows = json.loads(await natsctl.done("status", "-o", "json"))
+            assert sorted(row["mode"] for row in rows) == ["shard 1 of 2", "shard 2 of 2"]
+            return sum(row["keys"] for row in rows) == 12
+
+        await eventually(are_shared)
         processes = descendants(daemon.process.pid)
         assert await daemon.ends(signal.SIGTERM) == 0
         assert not any(map(alive, processes))

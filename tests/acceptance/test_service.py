@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.js import JetStreamContext
@@ -261,16 +262,20 @@ async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync
     await daemon(GREETINGS, options=elect)
     async with natsctl.running("run", "--controller", GREETINGS, *elect):
 
-        async def states() -> bool:
-            reported = (await natsctl("status", "-o", "json")).json
-            return sorted(entry["state"] for entry in reported) == ["standby", "syncing"]
+        async def states() -> list[dict[str, Any]]:
+            """Return the status of both daemons; a slow one may not be found at first."""
+            reported: list[dict[str, Any]] = (await natsctl("status", "-o", "json")).json
+            assert sorted(entry["state"] for entry in reported) == ["standby", "syncing"]
+            return reported
 
-        await eventually(states)
-        reported = (await natsctl("status", "-o", "json")).json
+        async def only_the_leader_answers() -> bool:
+            expected = f"0 keys of greetings queued in {leader['host']}/{leader['pid']}\n"
+            assert await natsctl.done("resync") == expected
+            return (await natsctl("gc", "plan")).err == "there are no orphans\n"
+
+        reported = await eventually(states)
         leader = next(entry["daemon"] for entry in reported if entry["state"] == "syncing")
-        expected = f"0 keys of greetings queued in {leader['host']}/{leader['pid']}\n"
-        assert await natsctl.done("resync") == expected
-        assert (await natsctl("gc", "plan")).err == "there are no orphans\n"
+        await eventually(only_the_leader_answers)
 
 
 async def test_status_shows_an_equal_message_of_two_daemons_once(
@@ -315,13 +320,26 @@ async def test_two_daemons_without_leader_election_cause_warnings(
     async with natsctl.running("run", "-c", GREETINGS) as second:
         await first.logged(warned)
         await second.logged(warned)
-        status = await natsctl("status")
-        assert status.out.count("alone \N{MULTIPLICATION SIGN}2") == 2
-        assert "greetings: every key is synced more than once because 2 daemons run" in status.err
-        reported = (await natsctl("doctor", "-c", GREETINGS, "-o", "json")).json
-        (modes,) = (entry for entry in reported if entry["check"] == "modes greetings")
-        assert (modes["result"], "2 daemons run alone" in modes["found"]) == ("warning", True)
-    assert "\N{MULTIPLICATION SIGN}" not in (await natsctl("status")).out
+
+        async def status_warns() -> bool:
+            status = await natsctl("status")
+            assert status.out.count("alone \N{MULTIPLICATION SIGN}2") == 2
+            because = "every key is synced more than once because 2 daemons run"
+            return f"greetings: {because}" in status.err
+
+        async def doctor_warns() -> bool:
+            reported = (await natsctl("doctor", "-c", GREETINGS, "-o", "json")).json
+            modes = [entry for entry in reported if entry["check"] == "modes greetings"]
+            assert [entry["result"] for entry in modes] == ["warning"]
+            return "2 daemons run alone" in modes[0]["found"]
+
+        await eventually(status_warns)
+        await eventually(doctor_warns)
+
+    async def status_is_quiet() -> bool:
+        return "\N{MULTIPLICATION SIGN}" not in await natsctl.done("status")
+
+    await eventually(status_is_quiet)
 
 
 async def test_status_and_doctor_report_another_application_with_the_same_name(
@@ -383,18 +401,26 @@ async def test_daemons_that_shard_keys_answer_for_their_own_keys(
         assert [len(entry["members"]) for entry in reported] == [2, 2]
         return sum(entry["keys"] for entry in reported) == len(keys)
 
+    async def both_are_reported() -> bool:
+        return "greetings: 2 members share the keys\n" in (await natsctl("status")).err
+
+    async def is_explained() -> bool:
+        reported = (await natsctl("explain", keys[0], "-o", "json")).json
+        assert [entry["here"] for entry in reported] == [True]
+        expected = f"member      {reported[0]['member']}, which is this one"
+        return expected in await natsctl.done("explain", keys[0])
+
+    async def are_resynced(*words: str) -> bool:
+        resynced = await natsctl("resync", *words)
+        queued = re.findall(r"^(\d+) keys? of greetings", resynced.out, re.MULTILINE)
+        return sum(map(int, queued)) == len(keys)
+
+    # a command does not find a member that answers too late
     await eventually(shared)
-    assert "greetings: 2 members share the keys\n" in (await natsctl("status")).err
-    await eventually(lambda: synced(natsctl, "greetings", keys[0]))
-    (reported,) = (await natsctl("explain", keys[0], "-o", "json")).json
-    assert reported["here"]
-    assert f"member      {reported['member']}, which is this one" in await natsctl.done(
-        "explain", keys[0]
-    )
-    queued = re.findall(r"^(\d+) keys? of greetings", await natsctl.done("resync"), re.MULTILINE)
-    assert sum(map(int, queued)) == len(keys)
-    named = re.findall(r"^(\d) keys?", await natsctl.done("resync", *keys), re.MULTILINE)
-    assert sum(map(int, named)) == len(keys)
+    await eventually(both_are_reported)
+    await eventually(is_explained)
+    await eventually(are_resynced)
+    await eventually(lambda: are_resynced(*keys))
 
     routes = await jetstream.key_value("routes")
     spec = {"subject": "hello.nobody", "payload": "?"}
@@ -407,9 +433,14 @@ async def test_daemons_that_shard_keys_answer_for_their_own_keys(
         return len((await natsctl("gc", "plan", "-o", "json")).json["orphans"]) == 6
 
     await eventually(planned)
-    done = await natsctl.done("gc", "apply", "--yes", "--force")
-    removed = re.findall(r"^Route.routes/(s\d) deleted$", done, re.MULTILINE)
-    assert removed == ["s1", "s2", "s3", "s4", "s5", "s6"]
+    removed: list[str] = []
+
+    async def are_removed() -> bool:
+        applied = await natsctl("gc", "apply", "--yes", "--force")
+        removed.extend(re.findall(r"^Route.routes/(s\d) deleted$", applied.out, re.MULTILINE))
+        return sorted(removed) == ["s1", "s2", "s3", "s4", "s5", "s6"]
+
+    await eventually(are_removed)
 
 
 async def test_a_leader_waits_until_the_last_shard_member_ends(
@@ -443,11 +474,15 @@ async def test_a_large_amount_of_garbage_is_removed_in_several_plans(
     async def planned() -> bool:
         return "100 more suspects were not checked" in (await natsctl("gc", "plan")).err
 
+    async def applied() -> tuple[int, int]:
+        """Apply once the daemon answers in time; return the status and the number of objects."""
+        result = await natsctl("gc", "apply", "--yes", "--force")
+        assert result.status != 1, result
+        return result.status, result.out.count("Route.routes/")
+
     await eventually(planned)
-    first = await natsctl("gc", "apply", "--yes", "--force")
-    assert (first.status, first.out.count("Route.routes/")) == (4, 1000)
-    second = await natsctl("gc", "apply", "--yes", "--force")
-    assert (second.status, second.out.count("Route.routes/")) == (0, 100)
+    assert await eventually(applied) == (4, 1000)
+    assert await eventually(applied) == (0, 100)
     assert await keys(routes) == ["shop"]
 
 
