@@ -33,10 +33,10 @@ async def until_signalled(
     def stop(sent: signal.Signals) -> None:
         nonlocal signalled
         signalled = True
-        log.info("stopping", signal=sent.name, hint="send the signal again to stop at once")
         for number in SIGNALS:
-            loop.remove_signal_handler(number)
+            loop.remove_signal_handler(number)  # sets a handler of Python's for SIGINT
             signal.signal(number, signal.SIG_DFL)
+        log.info("stopping", signal=sent.name, hint="send the signal again to stop at once")
         on_signal()
         task.cancel()
 
