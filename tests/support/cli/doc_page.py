@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```(?:(console)|[a-z]+ (\S+))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _READ_ONLY = re.compile(
-    r"natsctl (get|list|history|status|explain|tree|doctor|plan)\b|kubectl get\b|curl\b|cat\b"
+    r"natsctl (get|list|history|status|explain|tree|doctor|plan|schema|recording|external list)\b"
+    r"|kubectl get\b|curl\b|cat\b"
 )
 _DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|dev|console)\b")
 _PORT = re.compile(r"\b808\d\b")
@@ -49,7 +50,7 @@ class RunCommand(NamedTuple):
 
     @property
     def is_read_only(self) -> bool:
-        """True if the command changes nothing, so it may run again until its output is as shown."""
+        """True if the command changes no object, so it may run until its output is as shown."""
         return _READ_ONLY.match(self.command) is not None
 
     def matches(self, output: str) -> bool:

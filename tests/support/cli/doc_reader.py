@@ -16,7 +16,6 @@ from tests.support.cli.forked_process import FORKS
 from tests.support.cli.natsctl_command import LIMIT_S, ROOT
 from tests.support.eventually import eventually
 
-READ_S = 30.0
 SERVER_URL = re.compile(r"private nats-server listens  url=(nats://[\d.:]+)")
 
 
@@ -118,7 +117,7 @@ class Reader:
         elif step.is_daemon:
             await self._start(step)
         elif step.is_read_only:
-            await eventually(lambda: self._compare(step), within_s=READ_S, every_s=0.1)
+            await eventually(lambda: self._compare(step), within_s=LIMIT_S, every_s=0.1)
         else:
             await self._compare(step)
 
