@@ -80,8 +80,12 @@ async def test_a_whole_controller_is_paused_and_resumed(
     dialog = page.get_by_role("dialog", name="Resume all keys of shops?")
     await dialog.get_by_role("button", name="Resume").click()
     await expect(reports(visitor)).not_to_be_empty()
-    status = await shared_site.natsctl.done("status", "-o", "json")
-    assert json.loads(status)[0]["paused_controller"] is None
+
+    async def is_resumed() -> bool:
+        status = await shared_site.natsctl.done("status", "-o", "json")
+        return json.loads(status)[0]["paused_controller"] is None
+
+    await eventually(is_resumed)
 
 
 async def test_a_key_is_recorded_on_request(shared_site: Site, visitor: Visitor) -> None:

@@ -16,10 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "FORK_SERVER"
+FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
 def main() -> int:
     """Run the command, and return its exit status."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until the command's id is known
     environ = dict(os.environ)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.connect(f"\0{environ.pop(VARIABLE)}")
@@ -29,8 +31,9 @@ def main() -> int:
     other_end.close()
     report = own_end.makefile()
     pid = int(report.readline())
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in FORWARDED:
         signal.signal(number, lambda received, _: _send(pid, received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     status = os.waitstatus_to_exitcode(int(report.readline()))
     return status if status >= 0 else 128 - status
 
