@@ -82,7 +82,8 @@ async def test_readiness_follows_the_connection_to_the_server(
         assert (await probe.numbers())["natsctl_connection_up", ""] == 0
         await nats_server.start()
         await probe.comes_to("/readyz", 200, "ok")
-        assert (await probe.numbers())["natsctl_connection_losses_total", ""] == 1
+        # a server that is silent for 3 s on a busy machine is another loss
+        assert (await probe.numbers())["natsctl_connection_losses_total", ""] >= 1
         assert await running.ends(signal.SIGTERM) == 0
     with pytest.raises(ClientError):
         await probe.get("/livez")
@@ -173,7 +174,7 @@ class Jobs(Controller):
 async def test_a_standby_is_ready_and_its_metrics_show_that_it_does_not_lead(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
-    words = ("run", "-c", GREETINGS, "--leader-elect")
+    words = ("run", "-c", GREETINGS, "--leader-elect", "--lease-ttl", "600")
     first, second = Probe(free_port()), Probe(free_port())
 
     async def leads(probe: Probe) -> tuple[float, float]:
@@ -192,9 +193,14 @@ async def test_a_standby_is_ready_and_its_metrics_show_that_it_does_not_lead(
             assert ("natsctl_lease_epoch", "greetings") not in await second.numbers()
             assert await leader.ends(signal.SIGTERM) == 0
             await standby.logged("primaries listed, syncing")
-            assert await leads(second) == (1, 1)
-            assert (await second.numbers())["natsctl_lease_epoch", "greetings"] > 0
-            assert (await second.numbers())["natsctl_cache_lag_revisions", "routes"] == 0
+
+            async def has_taken_over() -> bool:
+                assert await leads(second) == (1, 1)
+                numbers = await second.numbers()
+                assert numbers["natsctl_lease_epoch", "greetings"] > 0
+                return numbers["natsctl_cache_lag_revisions", "routes"] == 0
+
+            await eventually(has_taken_over)
             assert await standby.ends(signal.SIGTERM) == 0
 
 

@@ -59,24 +59,27 @@ async def test_one_address_serves_the_probes_and_metrics_of_all(natsctl: Natsctl
         for number in (1, 2):
             await daemon.logged(SHARED.format(number))
 
-        async def is_ready() -> bool:
-            return await fetch(port, "/readyz") == "ok"
+        async def are_ready() -> bool:
+            assert await fetch(port, "/readyz") == "ok"
+            checks = await fetch(port, "/readyz?verbose")
+            assert "[+]process-1/shard/greetings ok" in checks
+            return "[+]process-2/shard/greetings ok" in checks
 
-        await eventually(is_ready)
-        checks = await fetch(port, "/readyz?verbose")
-        assert "[+]process-1/shard/greetings ok" in checks
-        assert "[+]process-2/shard/greetings ok" in checks
+        await eventually(are_ready)
         await natsctl.done("put", "greetings", "a", '{"spec": {"text": "hi"}}')
         synced = 'controller_runtime_reconcile_total{controller="greetings",result="success"} 1.0'
 
-        async def is_counted() -> bool:
-            return synced in await fetch(port, "/metrics")
+        async def are_counted() -> bool:
+            metrics = await fetch(port, "/metrics")
+            for process in ("1", "2", "supervisor"):
+                assert f'process_resident_memory_bytes{{process="{process}"}}' in metrics
+            assert (
+                'workqueue_depth{controller="greetings",name="greetings",process="2"} 0.0'
+                in metrics
+            )
+            return synced in metrics
 
-        await eventually(is_counted)
-        metrics = await fetch(port, "/metrics")
-        for process in ("1", "2", "supervisor"):
-            assert f'process_resident_memory_bytes{{process="{process}"}}' in metrics
-        assert 'workqueue_depth{controller="greetings",name="greetings",process="2"} 0.0' in metrics
+        await eventually(are_counted)
 
 
 async def test_logs_in_json_are_json_with_the_process(natsctl: Natsctl) -> None:
