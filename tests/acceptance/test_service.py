@@ -349,9 +349,13 @@ async def test_status_and_doctor_report_another_application_with_the_same_name(
     (folder / "other.py").write_text(OTHER)
     async with natsctl.running("run", "-c", "other:Greetings", "--leader-elect") as other:
         await other.logged("this process does not lead")
-        status = await natsctl("status")
-        assert "it works on Greeting.greetings" in status.err
-        assert "this one on Site.sites" in status.err
+
+        async def is_reported() -> bool:
+            status = await natsctl("status")
+            assert "it works on Greeting.greetings" in status.err
+            return "this one on Site.sites" in status.err
+
+        await eventually(is_reported)
         doctor = await natsctl("doctor", "-c", "other:Greetings", "-o", "json")
         assert doctor.status == 1
         assert "lease greetings" in [
