@@ -203,16 +203,16 @@ class TestActions:
     async def test_a_controller_that_the_console_has_is_planned_by_the_console(
         self, nats_server: NatsServer
     ) -> None:
-        asked: list[list[str]] = []
+        planned_keys: list[list[str]] = []
 
         async def plan(keys: Any) -> Plan:
-            asked.append(list(keys))
+            planned_keys.append(list(keys))
             return Plan(controller="shops", summary=PlanSummary(create=2), keys={})
 
         async with console_on(nats_server.url, planners={"shops": plan}) as client:
             reply = await client.act("plan", controller="shops", keys=["a"])
             assert reply.body["result"]["summary"]["create"] == 2
-            assert (asked, (await client.read("session"))["plans"]) == ([["a"]], ["shops"])
+            assert (planned_keys, (await client.read("session"))["plans"]) == ([["a"]], ["shops"])
 
     async def test_an_action_with_an_illegal_key_changes_nothing(
         self, client: ConsoleClient
@@ -233,8 +233,8 @@ class TestGarbage:
         async def planned() -> Any:
             return (await client.read("garbage", controller="greetings"))["orphans"]
 
-        (found,) = await eventually(planned)
-        return {field: found[field] for field in ("kind", "key", "revision")}
+        (orphan,) = await eventually(planned)
+        return {field: orphan[field] for field in ("kind", "key", "revision")}
 
     async def test_the_chosen_objects_are_deleted_after_the_count_was_typed(
         self, client: ConsoleClient, orphan: dict[str, Any], nats: Nats

@@ -143,10 +143,13 @@ async def test_a_request_that_is_too_large_is_refused(client: ConsoleClient) -> 
 
 
 async def test_two_consoles_do_not_share_their_cookies(nats_server: NatsServer) -> None:
-    async with console_on(nats_server.url) as one, console_on(nats_server.url) as other:
-        cookies = {cookie.key: cookie.value for cookie in one.session.cookie_jar}
+    async with (
+        console_on(nats_server.url) as first_console,
+        console_on(nats_server.url) as second_console,
+    ):
+        cookies = {cookie.key: cookie.value for cookie in first_console.session.cookie_jar}
         async with (
             ClientSession(cookies=cookies) as session,
-            session.get(f"{other.origin}/api/home") as answer,
+            session.get(f"{second_console.origin}/api/home") as answer,
         ):
             assert answer.status == 401

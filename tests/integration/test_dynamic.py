@@ -236,14 +236,14 @@ async def test_a_restart_of_the_server_loses_no_change(nats_server: NatsServer) 
         nats_server.kill()
         await asyncio.sleep(0.2)
         await nats_server.start()
-        async with natsctl.connect(nats_server.url) as other:
-            other_store = await other.open(kind)
+        async with natsctl.connect(nats_server.url) as second_client:
+            second_store = await second_client.open(kind)
             for name in names[:10]:
-                await other_store.update(
-                    name, b'{"spec": 2}', revision=(await other_store.get(name)).revision
+                await second_store.update(
+                    name, b'{"spec": 2}', revision=(await second_store.get(name)).revision
                 )
             for name in names[10:15]:
-                await other_store.delete(name)
+                await second_store.delete(name)
         await bed.called(*names[:15])
         for name in names:
             await bed.watcher.remove_watcher(watcher_named(name))

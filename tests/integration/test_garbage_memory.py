@@ -27,8 +27,8 @@ async def test_garbage_without_a_record_of_the_bucket_is_held_until_it_is_accept
             apps, parts = await js.key_value("apps"), await js.key_value("parts")
             for key in ("bar", "baz", "shop"):
                 await put(apps, key, app())
-            everything = ["bar.main", "baz.main", "shop.main"]
-            await becomes(parts, *everything)
+            part_keys = ["bar.main", "baz.main", "shop.main"]
+            await becomes(parts, *part_keys)
             await eventually(lambda: has_gc_record(js))
         await js.delete_key_value("natsctl")
         await js.purge_stream("KV_apps", subject="$KV.apps.shop")
@@ -38,7 +38,7 @@ async def test_garbage_without_a_record_of_the_bucket_is_held_until_it_is_accept
             assert await findings(nats_server) == [
                 "collection is held: nothing is remembered about the bucket of App.apps"
             ]
-            assert await keys(parts) == everything
+            assert await keys(parts) == part_keys
             await runtime.garbage_accept()
             await becomes(parts, "bar.main", "baz.main")
             assert await findings(nats_server) == []

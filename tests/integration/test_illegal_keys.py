@@ -43,20 +43,22 @@ async def nats(nats_server: NatsServer) -> AsyncIterator[Nats]:
 
 
 @pytest.fixture
-async def other(nats_server: NatsServer) -> AsyncIterator[Stranger]:
-    async with stranger(nats_server.url) as other:
-        yield other
+async def stranger_client(nats_server: NatsServer) -> AsyncIterator[Stranger]:
+    async with stranger(nats_server.url) as stranger_client:
+        yield stranger_client
 
 
-async def write_illegal_keys(other: Stranger, headers: bytes | None = None) -> None:
+async def write_illegal_keys(stranger_client: Stranger, headers: bytes | None = None) -> None:
     for name in NAMES:
-        other.publish(b"$KV.notes." + name, note("hi"), headers=headers)
-    await other.flush()
+        stranger_client.publish(b"$KV.notes." + name, note("hi"), headers=headers)
+    await stranger_client.flush()
 
 
-async def test_a_list_reports_illegal_keys_and_is_complete(nats: Nats, other: Stranger) -> None:
+async def test_a_list_reports_illegal_keys_and_is_complete(
+    nats: Nats, stranger_client: Stranger
+) -> None:
     store = await nats.open(KIND)
-    await write_illegal_keys(other)
+    await write_illegal_keys(stranger_client)
     stored = await put(store, "a")
     async with store.watch() as events:
         _, *listed, _ = await listing(events)
@@ -64,7 +66,7 @@ async def test_a_list_reports_illegal_keys_and_is_complete(nats: Nats, other: St
             *(IllegalKey(name, revision) for revision, name in enumerate(NAMES.values(), 1)),
             Applied(stored),
         ]
-        await write_illegal_keys(other, MARKER)
+        await write_illegal_keys(stranger_client, MARKER)
         deleted = await take(events, len(NAMES))
         assert deleted == [
             IllegalKey(name, revision, exists=False)
@@ -73,11 +75,11 @@ async def test_a_list_reports_illegal_keys_and_is_complete(nats: Nats, other: St
 
 
 async def test_keys_that_only_the_server_counts_cause_no_relist(
-    nats_server: NatsServer, other: Stranger
+    nats_server: NatsServer, stranger_client: Stranger
 ) -> None:
     async with natsctl.connect(nats_server.url, verify_s=0.01) as nats:
         store = await nats.open(KIND)
-        await write_illegal_keys(other)
+        await write_illegal_keys(stranger_client)
         informer = Informer(store, KIND)
         following = asyncio.create_task(informer.run())
         await eventually(lambda: len(informer.cache.invalid) == len(NAMES))
@@ -90,11 +92,11 @@ async def test_keys_that_only_the_server_counts_cause_no_relist(
 
 
 async def test_purged_illegal_keys_are_removed_from_the_cache(
-    nats_server: NatsServer, other: Stranger
+    nats_server: NatsServer, stranger_client: Stranger
 ) -> None:
     async with natsctl.connect(nats_server.url, verify_s=0.01) as nats:
         store = await nats.open(KIND)
-        await write_illegal_keys(other)
+        await write_illegal_keys(stranger_client)
         informer = Informer(store, KIND)
         following = asyncio.create_task(informer.run())
         await eventually(lambda: len(informer.cache.invalid) == len(NAMES))
@@ -103,19 +105,21 @@ async def test_purged_illegal_keys_are_removed_from_the_cache(
         following.cancel()
 
 
-async def test_the_keys_of_a_bucket_exclude_illegal_keys(nats: Nats, other: Stranger) -> None:
+async def test_the_keys_of_a_bucket_exclude_illegal_keys(
+    nats: Nats, stranger_client: Stranger
+) -> None:
     store = await nats.open(KIND)
-    await write_illegal_keys(other)
+    await write_illegal_keys(stranger_client)
     await put(store, "a")
     async with asyncio.timeout(60):
         assert await Bucket(nats.connection, "notes").keys() == {"a"}
 
 
 async def test_the_list_of_the_bucket_store_skips_illegal_keys_and_logs_them(
-    nats: Nats, other: Stranger, caplog: pytest.LogCaptureFixture
+    nats: Nats, stranger_client: Stranger, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await nats.open(KIND)
-    await write_illegal_keys(other)
+    await write_illegal_keys(stranger_client)
     await put(store, "a")
     caplog.set_level(logging.WARNING)
     listed = await BucketStore(Bucket(nats.connection, "notes")).listing()
@@ -127,15 +131,15 @@ async def test_the_list_of_the_bucket_store_skips_illegal_keys_and_logs_them(
 
 
 async def test_an_illegal_key_is_logged_once_however_often_it_is_written(
-    nats: Nats, other: Stranger, caplog: pytest.LogCaptureFixture
+    nats: Nats, stranger_client: Stranger, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await nats.open(KIND)
     informer = Informer(store, KIND)
     following = asyncio.create_task(informer.run())
     await informer.cache.synced.wait()
     for _ in range(20):
-        other.publish(b"$KV.notes.a\x0bb", note("hi"))
-    await other.flush()
+        stranger_client.publish(b"$KV.notes.a\x0bb", note("hi"))
+    await stranger_client.flush()
     stored = await put(store, "a")
     await informer.cache.passed(stored.revision)
     following.cancel()

@@ -193,19 +193,23 @@ async def test_new_credentials_are_sent_over_the_same_connection() -> None:
 
 
 async def test_a_connection_is_not_used_for_another_server() -> None:
-    async with answering(in_turn(OK)) as one, answering(in_turn(OK)) as other, pooling() as pool:
-        first = await load_access(to(one.url), None)
-        await get(pool, first, "/a")
-        await get(pool, await load_access(to(other.url), None), "/b")
-        (connection,) = one.connections
+    async with (
+        answering(in_turn(OK)) as first_server,
+        answering(in_turn(OK)) as second_server,
+        pooling() as pool,
+    ):
+        access = await load_access(to(first_server.url), None)
+        await get(pool, access, "/a")
+        await get(pool, await load_access(to(second_server.url), None), "/b")
+        (connection,) = first_server.connections
         await eventually(connection.is_closing)
-        await get(pool, first, "/c")
-    assert (one.requests, other.requests) == (["GET /a", "GET /c"], ["GET /b"])
+        await get(pool, access, "/c")
+    assert (first_server.requests, second_server.requests) == (["GET /a", "GET /c"], ["GET /b"])
 
 
 async def test_a_server_of_another_protocol_is_reported() -> None:
-    other = raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ends=True)
-    async with answering(other) as server, connecting(to(server.url)) as transport:
+    ssh_banner = raw(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", ends=True)
+    async with answering(ssh_banner) as server, connecting(to(server.url)) as transport:
         with pytest.raises(StoreTimeoutError, match="the response is not HTTP"):
             await transport.call("POST", "/a")
 

@@ -241,8 +241,11 @@ class TestUrgency:
         assert sent == ["Warning"] * 3 + ["Normal"] * 3
 
     async def test_the_controllers_of_a_process_share_the_rate(self, stores: Kube) -> None:
-        async with stores.recorder("one") as one, stores.recorder("other") as other:
-            paces = {id(recorder.outbox.pace) for recorder in (one, other)}
+        async with (
+            stores.recorder("one") as first_recorder,
+            stores.recorder("other") as second_recorder,
+        ):
+            paces = {id(recorder.outbox.pace) for recorder in (first_recorder, second_recorder)}
         assert len(paces) == 1
 
 
@@ -255,8 +258,8 @@ class TestPermissions:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         async with (
-            cluster(kube_server, user="other") as others,
-            others.recorder("apps") as recorder,
+            cluster(kube_server, user="other") as other_stores,
+            other_stores.recorder("apps") as recorder,
         ):
             for number in range(5):
                 recorder.event("shop", NORMAL, "Synced", str(number), [shop])

@@ -221,11 +221,11 @@ class TestRequests:
                 if method == "DELETE" and self.writes:
                     self.writes -= 1
                     changed = config(kube_namespace, text=str(self.writes))
-                    await other.apply(changed, manager=OURS, uid=uid(created))
+                    await other_store.apply(changed, manager=OURS, uid=uid(created))
                 return await super().call(method, path, **options)
 
-        other = opened(stores, stores.transport)
-        created = await other.apply(config(kube_namespace), manager=OURS, uid="")
+        other_store = opened(stores, stores.transport)
+        created = await other_store.apply(config(kube_namespace), manager=OURS, uid="")
         store = opened(stores, Busy(stores.transport))
         assert await store.delete(created.key) > created.revision
         with pytest.raises(NotFoundError):

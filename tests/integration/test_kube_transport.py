@@ -276,9 +276,9 @@ async def test_an_error_of_the_server_that_contains_the_token_is_masked() -> Non
 
 
 async def test_a_watch_yields_whole_lines_and_ends_with_the_response() -> None:
-    pieces = lines(b'{"a"', b":1}\n{}\n\n", b"[", b"]\n")
+    handler = lines(b'{"a"', b":1}\n{}\n\n", b"[", b"]\n")
     async with (
-        answering(pieces) as server,
+        answering(handler) as server,
         connecting(to(server.url)) as transport,
         transport.stream("/w", query={"watch": "true"}, silence_s=60) as stream,
     ):
@@ -313,9 +313,9 @@ async def test_a_slow_reader_does_not_break_a_watch() -> None:
         await released.wait()
         return web.Response()
 
-    pieces = lines(b"1\n", b"2\n", then=more)
+    handler = lines(b"1\n", b"2\n", then=more)
     async with (
-        answering(pieces) as server,
+        answering(handler) as server,
         connecting(to(server.url)) as transport,
         transport.stream("/w", query={}, silence_s=4) as stream,
     ):

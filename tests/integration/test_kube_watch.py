@@ -90,9 +90,9 @@ class TestListing:
     async def test_a_kind_with_a_namespace_lists_only_this_namespace(
         self, stores: Kube, kube_server: KubeServer, kube_namespace: str
     ) -> None:
-        other = kube_server.new_namespace()
+        other_namespace = kube_server.new_namespace()
         store = await stores.open(CONFIGS)
-        mine, foreign = f"{kube_namespace}/a", f"{other}/a"
+        mine, foreign = f"{kube_namespace}/a", f"{other_namespace}/a"
         await put_all(store, (mine, foreign))
         part = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
         assert list(await listed_objects(part)) == [mine]
@@ -102,27 +102,27 @@ class TestListing:
         self, stores: Kube, kube_namespace: str
     ) -> None:
         store = await stores.open(CONFIGS)
-        one, other = f"{kube_namespace}/one", f"{kube_namespace}/other"
-        await put_all(store, (one, other))
-        part = await stores.open(CONFIGS.only(one))
+        watched_key, other_key = f"{kube_namespace}/one", f"{kube_namespace}/other"
+        await put_all(store, (watched_key, other_key))
+        part = await stores.open(CONFIGS.only(watched_key))
         async with part.watch() as events:
-            assert list(shown(await listing(events))) == [one]
-            await put(store, other, "2")
-            changed = await put(store, one, "2")
+            assert list(shown(await listing(events))) == [watched_key]
+            await put(store, other_key, "2")
+            changed = await put(store, watched_key, "2")
             assert await take(events, 1) == [Applied(changed)]
 
     async def test_a_metadata_only_kind_lists_only_metadata(
         self, stores: Kube, kube_namespace: str
     ) -> None:
-        whole = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
+        whole_objects = await stores.open(kube("v1", "ConfigMap", namespace=kube_namespace))
         store = await stores.open(
             kube("v1", "ConfigMap", namespace=kube_namespace, metadata_only=True)
         )
-        await put(whole, f"{kube_namespace}/a")
+        await put(whole_objects, f"{kube_namespace}/a")
         async with store.watch() as events:
-            await put(whole, f"{kube_namespace}/b")
+            await put(whole_objects, f"{kube_namespace}/b")
             taken = await listing(events)
-            await put(whole, f"{kube_namespace}/c")
+            await put(whole_objects, f"{kube_namespace}/c")
             taken += await take(events, 1)
         objects = shown(taken)
         assert [key.rpartition("/")[2] for key in objects] == ["a", "b", "c"]

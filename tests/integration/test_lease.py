@@ -67,30 +67,30 @@ async def test_a_lease_that_is_not_renewed_expires(nats: Nats, admin: Admin) -> 
 
 
 async def test_a_renewed_lease_does_not_expire(nats: Nats, admin: Admin) -> None:
-    one = new_lease(nats, "one", ttl_s=SHORT_S)
+    lease = new_lease(nats, "one", ttl_s=SHORT_S)
     renewed, renewals = time.monotonic(), 0
-    held = await one.acquire()
+    held = await lease.acquire()
     while renewals < 10:
         await asyncio.sleep(SHORT_S / 4)
         assert held is not None
         begun = time.monotonic()
         with suppress(ConflictError):
-            held = await one.renew(held)
+            held = await lease.renew(held)
         is_kept = await is_stored(admin)
         if time.monotonic() - renewed < SHORT_S:  # else this process was too slow, and may lose it
             assert is_kept
             renewals += 1
         renewed = begun
         if not is_kept:
-            renewed, held = time.monotonic(), await one.acquire()
+            renewed, held = time.monotonic(), await lease.acquire()
     await eventually(lambda: has_expired(admin), within_s=EXPIRY_S)
 
 
 async def test_a_released_lease_is_free_at_once_and_expires(nats: Nats, admin: Admin) -> None:
-    one, two = new_lease(nats, "one"), new_lease(nats, "two")
-    assert await one.acquire() is not None
-    assert await two.acquire() is None
-    await one.release()
+    lease, other_lease = new_lease(nats, "one"), new_lease(nats, "two")
+    assert await lease.acquire() is not None
+    assert await other_lease.acquire() is None
+    await lease.release()
     short = new_lease(nats, "two", ttl_s=SHORT_S)
     assert await short.acquire() is not None
     await short.release()
@@ -100,18 +100,18 @@ async def test_a_released_lease_is_free_at_once_and_expires(nats: Nats, admin: A
 async def test_an_expired_lease_is_acquired_by_another_process_and_cannot_be_renewed(
     nats: Nats,
 ) -> None:
-    one, two = (new_lease(nats, holder, ttl_s=SHORT_S) for holder in ("one", "two"))
+    lease, other_lease = (new_lease(nats, holder, ttl_s=SHORT_S) for holder in ("one", "two"))
     acquired = time.monotonic()
-    held = await one.acquire()
+    held = await lease.acquire()
     assert held is not None
-    newer = await two.acquire()
+    newer = await other_lease.acquire()
     if time.monotonic() - acquired < SHORT_S / 2:  # else it may have expired
         assert newer is None
-    newer = newer or await eventually(two.acquire, within_s=EXPIRY_S)
+    newer = newer or await eventually(other_lease.acquire, within_s=EXPIRY_S)
     assert newer is not None
     assert newer.epoch > held.epoch
     with pytest.raises(ConflictError):
-        await one.renew(held)
+        await lease.renew(held)
 
 
 async def test_one_of_many_concurrent_processes_acquires_the_lease(nats: Nats) -> None:
@@ -142,10 +142,10 @@ async def test_living_returns_only_keys_with_a_value(nats: Nats) -> None:
 async def test_a_lease_removed_by_an_administrator_stays_with_its_holder(
     nats: Nats, admin: Admin, removal: str
 ) -> None:
-    one, two = new_lease(nats, "one"), new_lease(nats, "two")
-    held = await one.acquire()
+    lease, other_lease = new_lease(nats, "one"), new_lease(nats, "two")
+    held = await lease.acquire()
     assert held is not None
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
     match removal:
         case "purged as a stream":
             await nats.api(f"STREAM.PURGE.KV_{BUCKET}")
@@ -153,9 +153,9 @@ async def test_a_lease_removed_by_an_administrator_stays_with_its_holder(
             await admin.drop(BUCKET)
         case _:
             await nats.leases(ttl_s=TTL_S).delete("greetings", purge=removal == "purged")
-    assert await two.acquire() is None
-    assert (await one.renew(held)).epoch == held.epoch
-    assert await two.acquire() is None
+    assert await other_lease.acquire() is None
+    assert (await lease.renew(held)).epoch == held.epoch
+    assert await other_lease.acquire() is None
 
 
 def vacancy(nats: Nats, *, ttl_s: float = TTL_S) -> Vacancy:

@@ -42,24 +42,24 @@ async def test_a_migration_beside_a_daemon_loses_none_of_ten_thousand_edits(nats
     controller = Shops()
     operator = Operator([controller], nats=nats)
     daemon = asyncio.create_task(operator.run())
-    chosen, made = random.Random(7), dict.fromkeys(KEYS, 0)
+    chosen, edits = random.Random(7), dict.fromkeys(KEYS, 0)
 
     async def edit() -> None:
         for _ in range(EDITS // EDITORS):
             key = chosen.choice(KEYS)
             await rewrite(store, key, edited, seen=await store.get(key))
-            made[key] += 1
+            edits[key] += 1
 
     async with asyncio.TaskGroup() as editors:
         for _ in range(EDITORS):
             editors.create_task(edit())
         async with aclosing(migrate(store, outdated(store, await objects_of(store)))) as steps:
             results = {step.result async for step in steps}
-    assert sum(made.values()) == EDITS
+    assert sum(edits.values()) == EDITS
     assert results <= {Migrated.DONE, Migrated.UNCHANGED}
     await eventually(operator.synced.is_set)
-    stored = {one.key: documents.parse(one.value) for one in await objects_of(store)}
-    assert {key: document["edits"] for key, document in stored.items()} == made
+    stored = {obj.key: documents.parse(obj.value) for obj in await objects_of(store)}
+    assert {key: document["edits"] for key, document in stored.items()} == edits
     assert all(document["spec"] == {"images": ["nginx"]} for document in stored.values())
     operator.stop()
     await daemon

@@ -46,12 +46,12 @@ def subjects() -> Iterator[tuple[str, str]]:
             yield part.split()[0], subject
 
 
-def without(user: str, text: str, *, of: str = "") -> str:
+def without(user: str, text: str, *, config: str = "") -> str:
     """Return the configuration without one text of one user.
 
     *of* is the documented configuration by default.
     """
-    before, name, after = (of or documented()).partition(f"user: {user}\n")
+    before, name, after = (config or documented()).partition(f"user: {user}\n")
     assert text in after
     replacement = (
         '"nothing"' if text.startswith('"') else ""
@@ -180,12 +180,14 @@ async def test_every_documented_permission_is_needed(
     def missed() -> bool:
         return any(matches(subject, tried) for tried in violations(server, name))
 
-    less = without(name, f'"{subject}"')
+    reduced = without(name, f'"{subject}"')
     controls_flow = "$JS.FC" in subject
     if name == "daemon" and controls_flow:
-        less = without(name, RESPONSES, of=less)  # flow control works as a response for a minute
+        reduced = without(
+            name, RESPONSES, config=reduced
+        )  # flow control works as a response for a minute
     async with (
-        served(tmp_path, less) as server,
+        served(tmp_path, reduced) as server,
         running_all_operations(server, large=MANY if controls_flow else 1),
     ):
         await eventually(missed, within_s=200)

@@ -110,12 +110,12 @@ async def change_objects(server: NatsServer, subscribers: list[Subscriber]) -> N
         await eventually(have_objects)
 
     await eventually(lambda: [subscriber.syncs for subscriber in subscribers] == [1, 1])
-    things = {f"key-{number}": "one" for number in range(500)}
+    texts = {f"key-{number}": "one" for number in range(500)}
     async with plain(server) as js:
         bucket = await js.key_value("things")
-        for key, text in things.items():
+        for key, text in texts.items():
             await bucket.put(key, value(text))
-        await all_see(things)
+        await all_see(texts)
         server.kill()
     await server.start()
     async with plain(server) as js:
@@ -123,9 +123,9 @@ async def change_objects(server: NatsServer, subscribers: list[Subscriber]) -> N
         await bucket.put("key-1", value("two"))
         await bucket.delete("key-2")
         await bucket.purge("key-3")
-        things["key-1"] = "two"
-        del things["key-2"], things["key-3"]
-        await all_see(things)
+        texts["key-1"] = "two"
+        del texts["key-2"], texts["key-3"]
+        await all_see(texts)
         await js.delete_key_value("things")
         await js.create_key_value(bucket="things", history=5)
         await (await js.key_value("things")).put("new", value("three"))

@@ -126,8 +126,8 @@ async def test_a_route_is_restored_after_every_manual_change(
 
         async def is_ready() -> bool:
             greeting = await get(greetings, "shop")
-            status, more = {"ready": True}, "of another version"
-            return greeting == {"spec": {"text": "hi"}, "more": more, "status": status}
+            status, other_field = {"ready": True}, "of another version"
+            return greeting == {"spec": {"text": "hi"}, "more": other_field, "status": status}
 
         await eventually(is_ready)
 

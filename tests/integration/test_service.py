@@ -70,7 +70,7 @@ async def connection(nats_server: NatsServer) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture
-async def other(nats_server: NatsServer) -> AsyncIterator[Client]:
+async def raw_client(nats_server: NatsServer) -> AsyncIterator[Client]:
     async with patient_client(nats_server.url) as client:
         yield client
 
@@ -93,9 +93,9 @@ async def responds(connection: Connection, subject: str) -> bool:
 
 @pytest.mark.parametrize("suffix", ["", ".shops", ".shops.one"])
 async def test_the_service_answers_the_nats_micro_protocol(
-    service: None, other: Client, suffix: str
+    service: None, raw_client: Client, suffix: str
 ) -> None:
-    ping = json.loads((await other.request(f"$SRV.PING{suffix}")).data)
+    ping = json.loads((await raw_client.request(f"$SRV.PING{suffix}")).data)
     assert ping == {
         "type": PING_RESPONSE_TYPE,
         "name": "shops",
@@ -103,7 +103,7 @@ async def test_the_service_answers_the_nats_micro_protocol(
         "version": "1.2.3",
         "metadata": {"host": "h"},
     }
-    info = ServiceInfo.from_dict(json.loads((await other.request(f"$SRV.INFO{suffix}")).data))
+    info = ServiceInfo.from_dict(json.loads((await raw_client.request(f"$SRV.INFO{suffix}")).data))
     assert (info.name, info.description) == ("shops", "d")
     assert [(endpoint.name, endpoint.subject, endpoint.queue_group) for endpoint in info.endpoints][
         :2
@@ -114,22 +114,24 @@ async def test_the_service_answers_the_nats_micro_protocol(
     assert info.endpoints[0].metadata == {"a": "b"}
 
 
-async def test_requests_for_another_service_have_no_responder(service: None, other: Client) -> None:
+async def test_requests_for_another_service_have_no_responder(
+    service: None, raw_client: Client
+) -> None:
     for subject in ("$SRV.PING.others", "$SRV.PING.shops.two"):
         with pytest.raises(NoRespondersError):
-            await other.request(subject)
+            await raw_client.request(subject)
 
 
 async def statistics(client: Client) -> dict[str, Any]:
     return dict(json.loads((await client.request("$SRV.STATS.shops")).data))
 
 
-async def test_requests_are_answered_and_counted(service: None, other: Client) -> None:
-    before = (await statistics(other))["endpoints"][0]["num_requests"]
-    assert (await other.request("shops.echo", b"hello")).data == b"you said hello"
-    refused = await other.request("shops.conflict")
+async def test_requests_are_answered_and_counted(service: None, raw_client: Client) -> None:
+    before = (await statistics(raw_client))["endpoints"][0]["num_requests"]
+    assert (await raw_client.request("shops.echo", b"hello")).data == b"you said hello"
+    refused = await raw_client.request("shops.conflict")
     assert refused.headers == {ERROR: "it changed meanwhile", ERROR_CODE: "409"}
-    message = await statistics(other)
+    message = await statistics(raw_client)
     stats = {endpoint["name"]: endpoint for endpoint in message["endpoints"]}
     assert (stats["echo"]["num_requests"], stats["echo"]["num_errors"]) == (before + 1, 0)
     assert (stats["conflict"]["num_requests"], stats["conflict"]["num_errors"]) == (1, 1)
@@ -218,13 +220,13 @@ async def test_a_withdrawn_endpoint_has_no_responder(connection: Connection) -> 
 
 
 async def test_malformed_info_responses_of_other_clients_are_ignored(
-    service: None, connection: Connection, other: Client
+    service: None, connection: Connection, raw_client: Client
 ) -> None:
 
     async def nonsense(message: Msg) -> None:
         await message.respond(b"\xff")
 
-    await other.subscribe("$SRV.INFO.shops", cb=nonsense)
+    await raw_client.subscribe("$SRV.INFO.shops", cb=nonsense)
 
     async def both_answer() -> bool:
         replies = await ask_all(connection, "$SRV.INFO.shops", expected=2, timeout_s=1)
@@ -242,7 +244,7 @@ async def test_malformed_info_responses_of_other_clients_are_ignored(
 
 
 async def test_requests_above_the_concurrency_limit_are_refused(
-    connection: Connection, other: Client
+    connection: Connection, raw_client: Client
 ) -> None:
     go = asyncio.Event()
 
@@ -254,7 +256,7 @@ async def test_requests_above_the_concurrency_limit_are_refused(
         service.offer([Endpoint(name="wait", subject="shops.wait", handler=wait), ENDPOINTS[0]])
         await eventually(lambda: responds(connection, "shops.echo"))
         pending = [
-            asyncio.create_task(other.request("shops.wait", timeout=60))
+            asyncio.create_task(raw_client.request("shops.wait", timeout=60))
             for _ in range(WORKING_MAX + 3)
         ]
         await eventually(lambda: sum(task.done() for task in pending) == 3)
@@ -268,10 +270,10 @@ async def test_requests_above_the_concurrency_limit_are_refused(
 
 
 async def test_a_flood_of_requests_is_refused_while_the_process_continues(
-    nats_server: NatsServer, connection: Connection, other: Client
+    nats_server: NatsServer, connection: Connection, raw_client: Client
 ) -> None:
     worked = 0
-    answered: list[Msg] = []
+    responses: list[Msg] = []
 
     async def work(_: bytes) -> bytes:
         nonlocal worked
@@ -279,43 +281,43 @@ async def test_a_flood_of_requests_is_refused_while_the_process_continues(
         return b"done"
 
     async def note(message: Msg) -> None:
-        answered.append(message)
+        responses.append(message)
 
     async with serving(connection, IDENTITY) as service, stranger(nats_server.url) as flooding:
         service.offer([Endpoint(name="work", subject="shops.work", handler=work)])
         await eventually(lambda: responds(connection, "shops.work"))
-        await other.subscribe("replies", cb=note)
-        await other.request("$JS.API.INFO")
+        await raw_client.subscribe("replies", cb=note)
+        await raw_client.request("$JS.API.INFO")
         clock = asyncio.get_running_loop().time
         begun = clock()
         for _ in range(FLOOD):
             flooding.publish(b"shops.work", b"", reply=b"replies")
         await flooding.flush()
         assert await connection.api("INFO")  # answered after all flood messages
-        await eventually(lambda: any(message.headers for message in answered))
+        await eventually(lambda: any(message.headers for message in responses))
         (stats,) = service.stats().endpoints
         assert stats.num_requests == FLOOD + 1
         assert worked <= BURST + RATE * (clock() - begun) + 1
-        codes = {message.headers[ERROR_CODE] for message in answered if message.headers}
+        codes = {message.headers[ERROR_CODE] for message in responses if message.headers}
         assert codes == {"429"}
         assert await ask(connection, "shops.work", timeout_s=30) == b"done"
 
 
 async def test_a_flood_of_protocol_requests_is_refused(
-    nats_server: NatsServer, service: None, connection: Connection, other: Client
+    nats_server: NatsServer, service: None, connection: Connection, raw_client: Client
 ) -> None:
-    answered: list[Msg] = []
+    responses: list[Msg] = []
 
     async def note(message: Msg) -> None:
-        answered.append(message)
+        responses.append(message)
 
     async with stranger(nats_server.url) as flooding:
-        await other.subscribe("replies", cb=note)
-        await other.request("$JS.API.INFO")
+        await raw_client.subscribe("replies", cb=note)
+        await raw_client.request("$JS.API.INFO")
         for _ in range(10 * BURST):
             flooding.publish(b"$SRV.INFO.shops", b"", reply=b"replies")
-        await eventually(lambda: len(answered) == 10 * BURST)
-        refused = [message for message in answered if message.headers]
+        await eventually(lambda: len(responses) == 10 * BURST)
+        refused = [message for message in responses if message.headers]
         assert len(refused) >= BURST
         assert [info.name for info in await services(connection, "shops", timeout_s=30)] == [
             "shops"
@@ -327,26 +329,26 @@ async def test_no_reply_is_sent_to_a_subject_of_a_stream_or_of_jetstream(
     nats_server: NatsServer, service: None, connection: Connection, reply: bytes
 ) -> None:
     await connection.api("STREAM.CREATE.KV_things", STREAM)
-    async with stranger(nats_server.url) as other:
-        other.publish(b"shops.echo", b"", reply=reply)
-        other.publish(b"$SRV.PING.shops", b"", reply=reply)
-        await other.flush()
+    async with stranger(nats_server.url) as stranger_client:
+        stranger_client.publish(b"shops.echo", b"", reply=reply)
+        stranger_client.publish(b"$SRV.PING.shops", b"", reply=reply)
+        await stranger_client.flush()
     assert await responds(connection, "shops.echo")
     assert await messages(connection) == 0
     assert connection.state().errors == 0
 
 
 async def test_a_service_that_stays_too_busy_raises_too_many_requests(
-    connection: Connection, other: Client, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, raw_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("natsctl.daemon.api.client.FIND_S", 4.0)
 
     async def busy(message: Msg) -> None:
         headers = {ERROR: "there are too many requests: try again later", ERROR_CODE: "429"}
-        await other.publish(message.reply, b"", headers=headers)
+        await raw_client.publish(message.reply, b"", headers=headers)
 
-    await other.subscribe("$SRV.INFO.natsctl", cb=busy)
-    await other.request("$JS.API.INFO")
+    await raw_client.subscribe("$SRV.INFO.natsctl", cb=busy)
+    await raw_client.request("$JS.API.INFO")
     with pytest.raises(TooManyRequestsError, match="try again later"):
         await Daemons.find(connection)
 

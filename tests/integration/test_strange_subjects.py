@@ -24,15 +24,15 @@ async def test_a_message_with_an_unusual_subject_arrives(
     async def note(message: Msg) -> None:
         received.append(message)
 
-    async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
+    async with connect(nats_server.url) as connection, stranger(nats_server.url) as stranger_client:
         await connection.client.subscribe("plain.*", cb=note)
         await connection.client.subscribe_raw(
             "tapped.*", lambda messages: tapped.extend(subject for subject, *_ in messages)
         )
         assert await works(connection)
         for prefix in (b"plain.", b"tapped."):
-            other.publish(prefix + odd, b"value")
-            other.publish(prefix + odd, b"value", headers=b"NATS/1.0\r\n\r\n")
+            stranger_client.publish(prefix + odd, b"value")
+            stranger_client.publish(prefix + odd, b"value", headers=b"NATS/1.0\r\n\r\n")
         await eventually(lambda: len(received) == len(tapped) == 2)
         assert tapped == [b"tapped." + odd] * 2
         assert [message.data for message in received] == [b"value"] * 2
@@ -43,7 +43,7 @@ async def test_a_message_with_an_unusual_subject_arrives(
 async def test_a_request_with_an_unusual_reply_subject_does_not_end_the_connection(
     nats_server: NatsServer, odd: bytes
 ) -> None:
-    async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
+    async with connect(nats_server.url) as connection, stranger(nats_server.url) as stranger_client:
         client, reply_subjects = connection.client, list[str]()
 
         async def reply(message: Msg) -> None:
@@ -53,7 +53,7 @@ async def test_a_request_with_an_unusual_reply_subject_does_not_end_the_connecti
         await client.subscribe("question", cb=reply)
         assert await works(connection)
         for _ in range(40):
-            other.publish(b"question", b"", reply=odd)
+            stranger_client.publish(b"question", b"", reply=odd)
         await eventually(lambda: len(reply_subjects) == 40)
         for _ in range(3):
             assert await works(connection)
@@ -69,10 +69,10 @@ async def test_a_malformed_header_block_does_not_end_the_connection(
     async def note(message: Msg) -> None:
         received.append(message)
 
-    async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
+    async with connect(nats_server.url) as connection, stranger(nats_server.url) as stranger_client:
         await connection.client.subscribe("plain", cb=note)
         assert await works(connection)
-        other.publish(b"plain", b"value", headers=headers)
+        stranger_client.publish(b"plain", b"value", headers=headers)
         await eventually(lambda: received)
         assert received[0].data == b"value"
         assert await works(connection)
@@ -90,13 +90,13 @@ async def test_no_subject_delivers_a_message_to_another_subscription(
     async def public(message: Msg) -> None:
         received["public.*"].append(message.subject)
 
-    async with connect(nats_server.url) as connection, stranger(nats_server.url) as other:
+    async with connect(nats_server.url) as connection, stranger(nats_server.url) as stranger_client:
         await connection.client.subscribe("mine.*", cb=mine)
         await connection.client.subscribe("public.*", cb=public)
         assert await works(connection)
         forged = [b"public.x\x0b%d" % sid for sid in range(10)]
         for subject in forged:
-            other.publish(subject, b"hi")
+            stranger_client.publish(subject, b"hi")
         await eventually(lambda: len(received["public.*"]) == len(forged))
     assert received == {"mine.*": [], "public.*": [subject.decode() for subject in forged]}
 
@@ -112,7 +112,7 @@ async def test_one_reply_subject_does_not_reveal_the_next(
     async with (
         connect(nats_server.url) as connection,
         connect(nats_server.url) as responder,
-        stranger(nats_server.url) as other,
+        stranger(nats_server.url) as stranger_client,
     ):
         await responder.client.subscribe("question", cb=note)
         assert await works(responder)
@@ -124,7 +124,7 @@ async def test_one_reply_subject_does_not_reveal_the_next(
         await eventually(lambda: len(replies) == 2)
         inbox = replies[0].rpartition(".")[0].encode()
         for guess in range(1000):
-            other.publish(b"%b.%d" % (inbox, guess), b"forged")
-        await other.flush()
+            stranger_client.publish(b"%b.%d" % (inbox, guess), b"forged")
+        await stranger_client.flush()
         await responder.client.publish(replies[1], b"genuine")
         assert (await second).data == b"genuine"

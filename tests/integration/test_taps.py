@@ -94,10 +94,10 @@ async def test_a_tap_gets_whole_messages_in_order(size: int) -> None:
         await client.subscribe_raw("inbox", tapped.extend)
         await client.subscribe("other", cb=note)
         data = b"".join(frame(1, message) for message in MESSAGES)
-        other = frame(2, (b"other", b"", b"plain", None, None)) + frame(
+        other_frames = frame(2, (b"other", b"", b"plain", None, None)) + frame(
             2, (b"other", b"", b"", HEADERS, None)
         )
-        await script.send(data + other + b"PING\r\n" + data + other + data, size)
+        await script.send(data + other_frames + b"PING\r\n" + data + other_frames + data, size)
         await eventually(lambda: len(tapped) == 3 * len(MESSAGES))
         await eventually(lambda: len(plain) == 4)
     assert tapped == MESSAGES * 3
@@ -128,15 +128,15 @@ async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer
     values = [os.urandom(size) for size in (0, 1, 312, 70_000, 900_000, 3)]
     sizes = [len(value) for value in values for _ in range(2)]
     tapped: list[RawMessage] = []
-    client, other = OneTimeClient(), OneTimeClient()
+    client, publisher = OneTimeClient(), OneTimeClient()
     await client.connect(nats_server.url)
-    await other.connect(nats_server.url)
+    await publisher.connect(nats_server.url)
     try:
         await client.subscribe_raw("things.>", tapped.extend)
         await client.flush()
         for value in values:
-            await other.publish("things.a", value)
-            await other.publish("things.b", value, reply="back", headers={"Name": "value"})
+            await publisher.publish("things.a", value)
+            await publisher.publish("things.b", value, reply="back", headers={"Name": "value"})
 
         def all_have_arrived() -> bool:
             assert [len(message[2]) for message in tapped] == sizes
@@ -145,7 +145,7 @@ async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer
         await eventually(all_have_arrived)
     finally:
         await client.close()
-        await other.close()
+        await publisher.close()
     headers = b"NATS/1.0\r\nName: value\r\n\r\n"
     assert tapped == [
         message

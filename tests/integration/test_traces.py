@@ -101,9 +101,9 @@ async def test_each_attempt_of_a_request_is_a_span(recorded: Recording) -> None:
             await transport.call("GET", PATH)
         headers, port = server.headers, int(server.url.rpartition(":")[2])
     (sync,) = recorded.named("sync things")
-    refused, answered = recorded.below(sync)
-    assert refused.name == answered.name == "GET deployments"
-    assert answered.attributes == {
+    refused_span, answered_span = recorded.below(sync)
+    assert refused_span.name == answered_span.name == "GET deployments"
+    assert answered_span.attributes == {
         "http.request.method": "GET",
         "http.response.status_code": 200,
         "url.full": f"{server.url}{PATH}",
@@ -115,10 +115,10 @@ async def test_each_attempt_of_a_request_is_a_span(recorded: Recording) -> None:
         "natsctl.kube.resource": "deployments",
         "natsctl.kube.name": "one",
     }
-    assert refused.attributes is not None
-    assert refused.attributes["http.response.status_code"] == 503
-    assert refused.status.status_code is StatusCode.ERROR
-    for span, sent in zip((refused, answered), headers, strict=True):
+    assert refused_span.attributes is not None
+    assert refused_span.attributes["http.response.status_code"] == 503
+    assert refused_span.status.status_code is StatusCode.ERROR
+    for span, sent in zip((refused_span, answered_span), headers, strict=True):
         trace, span_id = f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
         assert sent["traceparent"].startswith(f"00-{trace}-{span_id}-")
 

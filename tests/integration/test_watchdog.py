@@ -72,13 +72,13 @@ def nothing() -> None:
     """Do nothing."""
 
 
-async def block_until_seen(watchdog: Watchdog, then: Callable[[], None] = nothing) -> None:
+async def block_until_seen(watchdog: Watchdog, after_report: Callable[[], None] = nothing) -> None:
     """Let the handler block the loop until the watchdog reports it and *then* has run."""
     seen = threading.Event()
 
     def wait() -> None:
         seen.wait(LIMIT_S)
-        then()
+        after_report()
 
     with watchdog.standing_in(lambda _stall: seen.set()):
         await block(Frozen(), wait)
