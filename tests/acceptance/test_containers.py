@@ -194,12 +194,12 @@ async def test_probes_and_metrics_are_served_through_the_published_port(
 
 async def test_every_profile_of_the_stack_is_valid(stack: Stack) -> None:
     usual = {"nats", "natsctl"}
-    for profile, more in (
+    for profile, added in (
         ("monitoring", {"prometheus", "grafana"}),
         ("kubernetes", {"k3s", "kubeconfig", "webapps"}),
     ):
         output_text = await stack.compose("--profile", profile, "config", "--services")
-        assert set(output_text.split()) == usual | more
+        assert set(output_text.split()) == usual | added
 
 
 async def test_orphaned_processes_are_reaped(stack: Stack) -> None:
@@ -211,11 +211,11 @@ async def test_orphaned_processes_are_reaped(stack: Stack) -> None:
 async def test_the_commands_of_the_compose_page_succeed(
     stack: Stack, jetstream: JetStreamContext
 ) -> None:
-    put, *others = commands(about="Use it")
+    put, *later_commands = commands(about="Use it")
     await run(stack, put)
     await eventually(lambda: _has_payload(jetstream, "shop", "hi!"))
-    assert others
-    for command in others:
+    assert later_commands
+    for command in later_commands:
         await run(stack, command)
 
 

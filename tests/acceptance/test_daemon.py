@@ -231,8 +231,8 @@ class Two(One):
 """
     )
     running = await daemon("two:One", "two:Two")
-    one, two = (f"controller={name} primaries=0" for name in ("one", "two"))
-    assert running.log.index(one) < running.log.index(two)
+    first_line, second_line = (f"controller={name} primaries=0" for name in ("one", "two"))
+    assert running.log.index(first_line) < running.log.index(second_line)
     await (await jetstream.key_value("one")).put("a", b"{}")
     await (await jetstream.key_value("two")).put("b", b"{}")
     await running.logged("one syncs a")

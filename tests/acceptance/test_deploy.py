@@ -146,16 +146,16 @@ def pod() -> dict[str, Any]:
 
 
 def container() -> dict[str, Any]:
-    (found,) = pod()["containers"]
-    return dict(found)
+    (spec,) = pod()["containers"]
+    return dict(spec)
 
 
 def labels() -> dict[str, str]:
     """Return the labels of the Deployment's pods."""
     spec = FOUND["Deployment"]["spec"]
-    found: dict[str, str] = spec["template"]["metadata"]["labels"]
-    assert spec["selector"]["matchLabels"] == found
-    return found
+    pod_labels: dict[str, str] = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == pod_labels
+    return pod_labels
 
 
 def ports() -> dict[str, int]:

@@ -369,9 +369,9 @@ async def test_the_documented_user_of_a_daemon_lacks_only_permission_to_read_lim
 async def test_doctor_reports_a_missing_permission(
     folder: Path, tmp_path: Path, missing: str, check: str
 ) -> None:
-    less = [subject for subject in ALLOWED if subject != missing]
-    assert len(less) == len(ALLOWED) - 1
-    findings = await examined_as(folder, tmp_path, less, status=1)
+    reduced = [subject for subject in ALLOWED if subject != missing]
+    assert len(reduced) == len(ALLOWED) - 1
+    findings = await examined_as(folder, tmp_path, reduced, status=1)
     assert problems(findings) == [check]
     result, finding, advice = findings[check]
     stem = missing.partition("*")[0].removesuffix(".>").removesuffix(".")
@@ -381,8 +381,8 @@ async def test_doctor_reports_a_missing_permission(
 
 
 async def test_a_user_who_may_not_read_limits_gets_a_warning(folder: Path, tmp_path: Path) -> None:
-    less = [subject for subject in ALLOWED if subject != f"{API}.INFO"]
-    findings = await examined_as(folder, tmp_path, less)
+    reduced = [subject for subject in ALLOWED if subject != f"{API}.INFO"]
+    findings = await examined_as(folder, tmp_path, reduced)
     assert problems(findings) == ["jetstream limits"]
 
 
@@ -421,8 +421,8 @@ async def test_permission_errors_appear_only_as_findings(folder: Path, tmp_path:
 async def test_doctor_warns_if_a_daemon_of_this_user_gets_no_requests(
     folder: Path, tmp_path: Path, missing: str, expected: str
 ) -> None:
-    less = [subject for subject in SUBSCRIBED if subject != missing]
-    findings = await examined_as(folder, tmp_path, subscribe=less)
+    reduced = [subject for subject in SUBSCRIBED if subject != missing]
+    findings = await examined_as(folder, tmp_path, subscribe=reduced)
     assert problems(findings) == ["service"]
     result, finding, advice = findings["service"]
     assert result == "warning"
@@ -431,7 +431,7 @@ async def test_doctor_warns_if_a_daemon_of_this_user_gets_no_requests(
 
 
 @pytest.mark.parametrize(
-    ("more", "result", "expected"),
+    ("added", "result", "expected"),
     [
         ([], "ok", "not permitted to this user: only commands such as natsctl status need it"),
         ([DISCOVERY, *VERB_SUBJECTS], "ok", ", ".join(VERBS)),
@@ -453,9 +453,9 @@ async def test_doctor_warns_if_a_daemon_of_this_user_gets_no_requests(
     ],
 )
 async def test_doctor_reports_the_requests_that_a_user_may_send_to_daemons(
-    folder: Path, tmp_path: Path, *, more: list[str], result: str, expected: str
+    folder: Path, tmp_path: Path, *, added: list[str], result: str, expected: str
 ) -> None:
-    findings = await examined_as(folder, tmp_path, [*ALLOWED, *more])
+    findings = await examined_as(folder, tmp_path, [*ALLOWED, *added])
     assert problems(findings) == (["asking daemons"] if result == "warning" else [])
     expected = expected.replace("ALL", ", ".join(VERB_SUBJECTS))
     assert findings["asking daemons"][:2] == (result, expected)

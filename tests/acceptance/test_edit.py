@@ -251,6 +251,6 @@ async def test_edit_of_a_missing_key_does_not_open_the_editor(
     editor.set_steps()
     assert (await natsctl("edit", "greetings", "nothing")).status == 3
     assert (await natsctl("edit", "nowhere", "shop")).status == 3
-    other = await natsctl("edit", "greetings", "shop", "-c", "controllers.webapps:WebApps")
-    assert (other.status, "has no kind in bucket greetings" in other.err) == (2, True)
+    refused = await natsctl("edit", "greetings", "shop", "-c", "controllers.webapps:WebApps")
+    assert (refused.status, "has no kind in bucket greetings" in refused.err) == (2, True)
     assert editor.seen == []

@@ -57,9 +57,9 @@ async def disks(jetstream: JetStreamContext) -> KeyValue:
     return await jetstream.create_key_value(KeyValueConfig(bucket="disks", history=5))
 
 
-async def put_interrupted(bucket: KeyValue, key: str, **more: str) -> None:
+async def put_interrupted(bucket: KeyValue, key: str, **more_annotations: str) -> None:
     """Put an object whose creation was interrupted."""
-    annotations = {PENDING: INTENT, **more}
+    annotations = {PENDING: INTENT, **more_annotations}
     await bucket.put(
         key, json.dumps({"spec": {}, "metadata": {"annotations": annotations}}).encode()
     )
@@ -211,8 +211,8 @@ async def test_list_shows_lost_links_and_forget_removes_them(
         await records.put(f"links.natsctl_io.disks.{key}", json.dumps(record).encode())
     await records.put("links.natsctl_io.nowhere.b", b'{"externalName": "disk-b"}')
     await disks.put("a", b'{"spec": {}}')
-    other = {"natsctl.io/external-name": "another"}
-    await disks.put("other", json.dumps({"metadata": {"annotations": other}}).encode())
+    lost_link = {"natsctl.io/external-name": "another"}
+    await disks.put("other", json.dumps({"metadata": {"annotations": lost_link}}).encode())
     result = await in_process("external", "list")
     assert [[row[0], row[1], row[3], row[-1]] for row in result.rows] == [
         ["disks", "a", "linked", "disk-a"],

@@ -69,8 +69,8 @@ async def test_the_image_stays_below_its_size_limit(
     pythons = next(index for index, line in enumerate(newest_first) if 'CMD ["python3"]' in line)
     own = sum(int(line.split()[0]) for line in newest_first[:pythons])
     assert 0 < own < OWN_MAX
-    whole = (await inspected(image))["Size"]
-    summary = f"the image has {whole / MB:.0f} MB, {own / MB:.0f} of them beyond Python's own"
+    size = (await inspected(image))["Size"]
+    summary = f"the image has {size / MB:.0f} MB, {own / MB:.0f} of them beyond Python's own"
     record_property("docker", summary)
 
 
@@ -78,8 +78,8 @@ async def test_the_image_has_only_the_extras_of_its_build_argument(image: str) -
     command = ("--entrypoint=python", image, "-c", "import opentelemetry.sdk")
     _, output = await tried("docker", "run", "--rm", *command)
     assert "No module named 'opentelemetry.sdk'" in output
-    with containers.built("natsctl:tests-otlp", "--build-arg=EXTRAS=otlp") as more:
-        await docker("run", "--rm", command[0], more, *command[2:])
+    with containers.built("natsctl:tests-otlp", "--build-arg=EXTRAS=otlp") as larger_image:
+        await docker("run", "--rm", command[0], larger_image, *command[2:])
 
 
 async def _bare(image: str, *words: str) -> str:

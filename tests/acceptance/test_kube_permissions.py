@@ -122,9 +122,9 @@ async def missing(
     printed = json.loads(await natsctl.done("rbac", "-c", LOCALS, "-o", "json", "--no-kube"))
     (role,) = printed["items"]
     assert (role["kind"], role["metadata"]["namespace"]) == ("Role", namespace.name)
-    less = without(role["rules"], verb, resource=resource)
-    assert less != role["rules"]
-    namespace.server.allow("guest", less, namespace=namespace.name)
+    reduced = without(role["rules"], verb, resource=resource)
+    assert reduced != role["rules"]
+    namespace.server.allow("guest", reduced, namespace=namespace.name)
     async with natsctl.running("run", "-c", LOCALS) as running:
         yield running
         namespace.server.allow("guest", role["rules"], namespace=namespace.name)

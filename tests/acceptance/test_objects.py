@@ -77,9 +77,9 @@ async def test_values_that_are_not_objects_are_shown_and_restored_unchanged(
     listed = await natsctl("list", "greetings")
     assert [row[0] for row in listed.rows] == ["bytes", "json", "text"]
     assert listed.rows[0][-2:] == ["(2", "bytes)"]
-    everything = await natsctl.done("list", "greetings", "-o", "yaml")
+    manifests = await natsctl.done("list", "greetings", "-o", "yaml")
     await natsctl.done("delete", "greetings", "text", "bytes", "json")
-    await natsctl.done("apply", "-f", "-", stdin=everything)
+    await natsctl.done("apply", "-f", "-", stdin=manifests)
     assert (await bucket.get("text")).value == b"two\nlines"
     assert (await bucket.get("bytes")).value == b"\xff\x00"
     assert json.loads((await bucket.get("json")).value or b"") == {"a": [1]}
@@ -183,8 +183,8 @@ async def test_list_filters_by_labels_and_keys(natsctl: Natsctl) -> None:
     assert await names("-l", "tier=edge,!old") == ["eu.a"]
     assert await names("--keys", "eu.*") == ["eu.a", "eu.b"]
     assert await names("--keys", "*.a", "-l", "tier in (edge,hub)") == ["eu.a", "us.a"]
-    nothing = await natsctl("list", "greetings", "-l", "tier=none")
-    assert (nothing.status, nothing.err) == (0, "nothing in bucket greetings matches\n")
+    listed = await natsctl("list", "greetings", "-l", "tier=none")
+    assert (listed.status, listed.err) == (0, "nothing in bucket greetings matches\n")
 
 
 async def test_an_invalid_manifest_stops_apply_of_its_whole_folder(

@@ -39,8 +39,8 @@ def page(tmp_path: Path, text: str) -> list[Step]:
 
 def test_each_command_of_a_page_has_its_own_output(tmp_path: Path) -> None:
     text = "Type:\n\n```console\n$ one\na\n\nb\n$ two\n```\n\n```toml\n$ three\n```\n"
-    more = "```console\n$ four\nc\n```\n"
-    assert page(tmp_path, text + more) == [
+    next_block = "```console\n$ four\nc\n```\n"
+    assert page(tmp_path, text + next_block) == [
         RunCommand(4, "one", "a\n\nb"),
         RunCommand(8, "two", ""),
         RunCommand(15, "four", "c"),

@@ -16,9 +16,9 @@ GREETINGS = "controllers.greetings:Greetings"
 
 
 def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(publish|rules)(.*?)```", PAGE, re.DOTALL)
-    assert found
-    return found[1] + found[2]
+    matched = re.search(rf"```{language}\n(publish|rules)(.*?)```", PAGE, re.DOTALL)
+    assert matched
+    return matched[1] + matched[2]
 
 
 async def test_a_read_only_user_of_nats_can_plan(folder: Path) -> None:

@@ -46,9 +46,9 @@ async def test_changes_shows_only_changes_of_the_desired_state(
     await natsctl.done("delete", "shops", "a")
     await edit(shops, status={"ready": False})
     await shops.delete("a")
-    whole = await natsctl("history", "shops", "a", "-o", "name")
+    full_history = await natsctl("history", "shops", "a", "-o", "name")
     shown = await natsctl("history", "shops", "a", "--changes", "-o", "name")
-    assert whole.out.split() == [str(number) for number in range(1, 11)]
+    assert full_history.out.split() == [str(number) for number in range(1, 11)]
     assert shown.out.split() == ["1", "4", "5", "6", "7", "8", "10"]
 
 
@@ -82,8 +82,8 @@ async def test_rollback_needs_no_bucket_if_one_bucket_has_the_key(
         await natsctl.done("put", "shops", "a", json.dumps({"spec": {"text": text}}))
     await natsctl.done("rollback", "a", "--to", "1")
     assert (await document(shops))["spec"] == {"text": "one"}
-    other = await jetstream.create_key_value(KeyValueConfig(bucket="others"))
-    await other.put("a", b"{}")
+    other_bucket = await jetstream.create_key_value(KeyValueConfig(bucket="others"))
+    await other_bucket.put("a", b"{}")
     result = await natsctl("rollback", "a", "--to", "2")
     assert (result.status, "others, shops" in result.err) == (2, True)
 

@@ -225,7 +225,7 @@ async def test_a_second_daemon_of_the_same_version_writes_no_schema(
 @pytest.mark.usefixtures("shops")
 class TestColumns:
     @pytest.fixture
-    async def two(self, natsctl: Natsctl) -> Natsctl:
+    async def with_two_shops(self, natsctl: Natsctl) -> Natsctl:
         """Two shops, whose controller has marked them ready."""
         await natsctl.done("put", "shops", "a", '{"spec": {"text": "v10", "replicas": 2}}')
         await natsctl.done("put", "shops", "b", '{"spec": {"text": "v9"}}')
@@ -238,28 +238,32 @@ class TestColumns:
         return natsctl
 
     @pytest.mark.parametrize("command", [["list", "shops"], ["watch", "shops", "--once"]])
-    async def test_the_declared_columns_are_shown(self, two: Natsctl, command: list[str]) -> None:
-        table = await two(*command)
+    async def test_the_declared_columns_are_shown(
+        self, with_two_shops: Natsctl, command: list[str]
+    ) -> None:
+        table = await with_two_shops(*command)
         headings = table.out.splitlines()[0].split()
         assert headings[-6:] == ["KEY", "REVISION", "GENERATION", "TEXT", "READY", "AGE"]
         assert [row[-3:-1] for row in table.rows] == [["v10", "true"], ["v9", "true"]]
 
-    async def test_get_shows_the_declared_columns(self, two: Natsctl) -> None:
-        assert (await two("get", "shops", "b")).rows[0][3:5] == ["v9", "true"]
+    async def test_get_shows_the_declared_columns(self, with_two_shops: Natsctl) -> None:
+        assert (await with_two_shops("get", "shops", "b")).rows[0][3:5] == ["v9", "true"]
 
-    async def test_a_list_is_sorted_by_a_field(self, two: Natsctl) -> None:
-        listed = await two.done("list", "shops", "--sort-by", "spec.text", "-o", "name")
+    async def test_a_list_is_sorted_by_a_field(self, with_two_shops: Natsctl) -> None:
+        listed = await with_two_shops.done("list", "shops", "--sort-by", "spec.text", "-o", "name")
         assert listed == "b\na\n"
 
-    async def test_custom_columns_show_missing_fields_as_none(self, two: Natsctl) -> None:
+    async def test_custom_columns_show_missing_fields_as_none(
+        self, with_two_shops: Natsctl
+    ) -> None:
         columns = "custom-columns=SHOP:key,COPIES:spec.replicas"
-        assert await two.done("list", "shops", "-o", columns) == (
+        assert await with_two_shops.done("list", "shops", "-o", columns) == (
             "SHOP   COPIES\na      2\nb      <none>\n"
         )
 
-    async def test_one_field_is_printed_alone(self, two: Natsctl) -> None:
-        assert await two.done("get", "shops", "a", "-o", "field=spec.text") == "v10\n"
-        assert await two.done("list", "shops", "-o", "field=spec.replicas") == "2\n\n"
+    async def test_one_field_is_printed_alone(self, with_two_shops: Natsctl) -> None:
+        assert await with_two_shops.done("get", "shops", "a", "-o", "field=spec.text") == "v10\n"
+        assert await with_two_shops.done("list", "shops", "-o", "field=spec.replicas") == "2\n\n"
 
 
 class TestSchema:
@@ -278,9 +282,9 @@ class TestSchema:
         assert (await natsctl("schema")).rows == [
             ["Shop.shops", ">", "1", "shops", "1.2", "primary"]
         ]
-        one = await natsctl("schema", "shops", "-o", "json")
-        assert json.loads(one.out)["$ref"] == "#/$defs/Shop"
-        assert SOURCE in one.err
+        printed = await natsctl("schema", "shops", "-o", "json")
+        assert json.loads(printed.out)["$ref"] == "#/$defs/Shop"
+        assert SOURCE in printed.err
 
 
 class TestExplainKind:
@@ -320,8 +324,8 @@ class TestVersions:
 
     async def annotations(self, natsctl: Natsctl) -> dict[str, str]:
         shown = (await natsctl("get", "shops", "a", "-o", "json")).json
-        found: dict[str, str] = shown["metadata"].get("annotations", {})
-        return found
+        shop_annotations: dict[str, str] = shown["metadata"].get("annotations", {})
+        return shop_annotations
 
     @pytest.mark.usefixtures("upgraded")
     async def test_put_apply_and_edit_state_the_newest_version(

@@ -347,8 +347,8 @@ async def test_status_and_doctor_report_another_application_with_the_same_name(
 ) -> None:
     await daemon(GREETINGS, options=("--leader-elect", "--lease-ttl", "600"))
     (folder / "other.py").write_text(OTHER)
-    async with natsctl.running("run", "-c", "other:Greetings", "--leader-elect") as other:
-        await other.logged("this process does not lead")
+    async with natsctl.running("run", "-c", "other:Greetings", "--leader-elect") as other_daemon:
+        await other_daemon.logged("this process does not lead")
 
         async def is_reported() -> bool:
             status = await natsctl("status")
@@ -494,9 +494,9 @@ async def test_an_illegal_key_is_skipped_and_breaks_no_command(
     natsctl: Natsctl, daemon: Daemon, nats_server: NatsServer
 ) -> None:
     await daemon(GREETINGS)
-    async with stranger(nats_server.url) as other:
-        other.publish(b"$KV.greetings.a\x0bb", b'{"spec": {"text": "hi"}}')
-        await other.flush()
+    async with stranger(nats_server.url) as stranger_client:
+        stranger_client.publish(b"$KV.greetings.a\x0bb", b'{"spec": {"text": "hi"}}')
+        await stranger_client.flush()
     await natsctl.done("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
     await eventually(lambda: synced(natsctl, "greetings", "shop"))
     status = await natsctl("status")
@@ -561,16 +561,18 @@ async def test_commands_find_the_controller_that_has_the_key(
     assert "1 key of shops queued" in queued
     assert "1 key of roads queued" in queued
     for command in ("explain", "tree", "resync"):
-        both = await natsctl(command, "twin")
-        assert both.status == 2
-        assert "several controllers have twin: give --controller, one of roads, shops" in both.err
+        ambiguous = await natsctl(command, "twin")
+        assert ambiguous.status == 2
+        assert (
+            "several controllers have twin: give --controller, one of roads, shops" in ambiguous.err
+        )
         unknown_key = await natsctl(command, "nobody")
         assert (unknown_key.status, unknown_key.err) == (
             3,
             "natsctl: error: no controller has nobody: there are roads, shops\n",
         )
-    some = await natsctl("resync", "corner", "nobody")
-    assert (some.status, "1 key of shops queued" in some.out) == (3, True)
+    partly_queued = await natsctl("resync", "corner", "nobody")
+    assert (partly_queued.status, "1 key of shops queued" in partly_queued.out) == (3, True)
 
 
 async def test_gc_plan_finds_the_controller_that_has_garbage(
@@ -578,8 +580,8 @@ async def test_gc_plan_finds_the_controller_that_has_garbage(
 ) -> None:
     (folder / "town.py").write_text(SHOPS)
     running = await daemon("town:Roads", "town:Readers")
-    nothing = await natsctl("gc", "plan")
-    assert (nothing.status, nothing.err) == (0, "there are no orphans\n")
+    plan_output = await natsctl("gc", "plan")
+    assert (plan_output.status, plan_output.err) == (0, "there are no orphans\n")
     assert await running.ends(signal.SIGTERM) == 0
     await daemon("town:Shops", "town:Roads")
     choose = await natsctl("gc", "plan")

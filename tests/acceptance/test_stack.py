@@ -30,8 +30,8 @@ MONITORS = ("prometheus", "grafana")
 
 def mounts(service: str) -> dict[str, str]:
     """Return the mounts of a service: the path in the container and the source."""
-    given = (mount.split(":") for mount in SERVICES[service].get("volumes", ()))
-    return {inside: outside for outside, inside, *_ in given}
+    volumes = (mount.split(":") for mount in SERVICES[service].get("volumes", ()))
+    return {inside: outside for outside, inside, *_ in volumes}
 
 
 def inside(service: str, path: str) -> Path:

@@ -116,8 +116,8 @@ async def test_gc_plan_shows_orphans_and_gc_apply_removes_only_them(
 ) -> None:
     await apps.put("a", b'{"spec": {}}')
     await natsctl.done("resync", *APPS)
-    nothing = await natsctl("gc", "plan", *APPS)
-    assert (nothing.status, nothing.out, nothing.err) == (0, "", "there are no orphans\n")
+    planned = await natsctl("gc", "plan", *APPS)
+    assert (planned.status, planned.out, planned.err) == (0, "", "there are no orphans\n")
     await orphan(parts, "lost", owner="nobody")
     await parts.put("free", b'{"spec": {}}')
     plan = await natsctl("gc", "plan", *APPS)

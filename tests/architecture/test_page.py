@@ -54,8 +54,8 @@ def test_no_folder_has_many_modules() -> None:
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
     files = [path for path in PAGE.rglob("*") if path.is_file()]
-    found = {url for path in files for url in ELSEWHERE.findall(path.read_text())}
-    assert found <= {SVG}
+    urls = {url for path in files for url in ELSEWHERE.findall(path.read_text())}
+    assert urls <= {SVG}
 
 
 def test_the_modules_have_valid_syntax() -> None:

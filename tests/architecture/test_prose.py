@@ -161,10 +161,10 @@ def _test_names(path: Path) -> Iterator[Sentence]:
             yield Sentence(number, name[1])
 
 
-def _mistakes(path: Path, found: Iterator[Sentence], rules: tuple[Rule, ...]) -> list[str]:
+def _mistakes(path: Path, sentences: Iterator[Sentence], rules: tuple[Rule, ...]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{line}: {text[:120]} ({rule.advice})"
-        for line, text in found
+        for line, text in sentences
         for rule in rules
         if rule.mistake.search(text)
     ]

@@ -44,7 +44,9 @@ async def _measured(
             version += 1
             async with (
                 filled(KEYS) as server,
-                observing(side, server, sizes, listed=KEYS, then=1, version=version) as observer,
+                observing(
+                    side, server, sizes, listed=KEYS, followed=1, version=version
+                ) as observer,
             ):
                 await inject_fault(server)
                 sent = await _put(server.url, version)

@@ -14,19 +14,19 @@ async def run(sizes: Sizes) -> list[Row]:
         count: [(cost - fixed) / count * 1e6 for cost in await _costs(count, sizes)]
         for count in sizes.growth
     }
-    least, most = sizes.growth[0], sizes.growth[-1]
+    smallest, largest = sizes.growth[0], sizes.growth[-1]
     return [
         limited(
             f"processor time per key of {count:,}",
             "µs",
             costs,
-            peer=f"of {least:,}",
-            theirs=cost_per_key[least],
-            target=f"<= {FLAT} x that of {least:,}" if count == most else "",
-            enough=lambda cost: cost <= FLAT * median(cost_per_key[least]),
+            peer=f"of {smallest:,}",
+            theirs=cost_per_key[smallest],
+            target=f"<= {FLAT} x that of {smallest:,}" if count == largest else "",
+            enough=lambda cost: cost <= FLAT * median(cost_per_key[smallest]),
         )
         for count, costs in cost_per_key.items()
-        if count != least
+        if count != smallest
     ]
 
 

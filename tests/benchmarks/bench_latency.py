@@ -15,7 +15,7 @@ async def run(sizes: Sizes) -> list[Row]:
             for side in SIDES:
                 version += 1
                 async with observing(
-                    side, server, sizes, listed=count, then=count, version=version
+                    side, server, sizes, listed=count, followed=count, version=version
                 ) as observer:
                     sent = await write(server, count, version=version, rate=sizes.puts_per_s)
                     end = await observer.end()

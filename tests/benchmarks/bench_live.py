@@ -65,7 +65,9 @@ async def _end(
 ) -> End:
     """Update each key *rounds* times, the last time to *version*, and wait until it is handled."""
     keys = sizes.live_keys
-    async with observing(side, server, sizes, listed=keys, then=keys, version=version) as observer:
+    async with observing(
+        side, server, sizes, listed=keys, followed=keys, version=version
+    ) as observer:
         await write(server, keys, version=version, rounds=rounds, rate=rate, burst=BURST)
         end = await observer.end()
     assert end is not None, f"{side} did not handle version {version} of all keys"

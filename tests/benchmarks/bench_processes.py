@@ -102,7 +102,9 @@ async def _live(side: int | str, server: NatsServer, sizes: Sizes, version: int)
     count, keys = sizes.live, sizes.live_keys
     rounds = count // keys
     if isinstance(side, str):
-        async with observing(side, server, sizes, listed=keys, then=keys, version=version) as peer:
+        async with observing(
+            side, server, sizes, listed=keys, followed=keys, version=version
+        ) as peer:
             await write(server, keys, version=version, rounds=rounds)
             end = await peer.end()
         assert end is not None
@@ -124,14 +126,14 @@ async def _memory(sizes: Sizes) -> list[Row]:
                 await group.handled(sizes.stalled)
                 await asyncio.sleep(2 * PERIOD_S)
                 resident[size] = max(group.rss_bytes()) / MB
-    one = resident[1]
+    single_mb = resident[1]
     return [
-        shown(f"memory (RSS) of one process, {sizes.stalled:,} keys", "MB", [one]),
+        shown(f"memory (RSS) of one process, {sizes.stalled:,} keys", "MB", [single_mb]),
         *(
             limited(
                 f"  the largest of {size} processes, relative to one",
                 "x",
-                [resident[size] / one],
+                [resident[size] / single_mb],
                 target=f"<= {SHARE:g}x",
                 enough=lambda share: share <= SHARE,
             )

@@ -23,21 +23,27 @@ async def run(sizes: Sizes) -> list[Row]:
     for _ in range(sizes.rounds):
         for size in PROCESSES:
             rates[size].append(await _rate(size, sizes.sharded))
-    one, *others = PROCESSES
+    single, *larger = PROCESSES
     title = f"shards, a sync of {SYNC_S * 1000:g} ms, one worker in each process"
     return [
-        shown(f"{title}: {one} process", "/s", rates[one]),
-        *(_compared(f"  {size} processes", rates[size], rates[one]) for size in others),
+        shown(f"{title}: {single} process", "/s", rates[single]),
+        *(_compared(f"  {size} processes", rates[size], rates[single]) for size in larger),
     ]
 
 
-def _compared(title: str, many: list[float], one: list[float]) -> Row:
+def _compared(title: str, group_rates: list[float], single_rates: list[float]) -> Row:
     return Row(
         label=title,
-        ours=samples("/s", many),
+        ours=samples("/s", group_rates),
         peer="1 process",
-        theirs=samples("/s", one),
-        ratio=samples("x", [more / less for more, less in zip(many, one, strict=True)]),
+        theirs=samples("/s", single_rates),
+        ratio=samples(
+            "x",
+            [
+                group_rate / single_rate
+                for group_rate, single_rate in zip(group_rates, single_rates, strict=True)
+            ],
+        ),
     )
 
 

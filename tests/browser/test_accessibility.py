@@ -48,8 +48,8 @@ async def shops(shared_site: Site) -> str:
 
 async def findings(page: Page, rules: dict[str, Any]) -> list[str]:
     """Return the serious and critical findings of axe."""
-    found: list[str] = await page.evaluate(FINDINGS, rules)
-    return found
+    violations: list[str] = await page.evaluate(FINDINGS, rules)
+    return violations
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -33,29 +33,29 @@ async def leader_and_standby(group: ProcessGroup) -> tuple[Member, Member]:
 async def test_a_killed_leader_is_replaced(nats_server: NatsServer, tmp_path: Path) -> None:
     """The unit tests of the election check in virtual time that this takes at most the TTL."""
     async with processes(2, nats_server, tmp_path, ttl_s=3) as group:
-        one, two = await leader_and_standby(group)
-        await one.end(signal.SIGKILL)
-        await eventually(lambda: two.terms)
-        await group.progress(two)
+        leader, standby = await leader_and_standby(group)
+        await leader.end(signal.SIGKILL)
+        await eventually(lambda: standby.terms)
+        await group.progress(standby)
 
 
 async def test_a_leader_paused_longer_than_the_ttl_begins_no_sync_when_it_resumes(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with processes(2, nats_server, tmp_path, ttl_s=2) as group:
-        one, two = await leader_and_standby(group)
-        terms, standbys = one.terms, one.log.count("standing by")
-        one.pause()
-        await group.progress(two)
+        leader, standby = await leader_and_standby(group)
+        terms, standbys = leader.terms, leader.log.count("standing by")
+        leader.pause()
+        await group.progress(standby)
         since = group.recorded
-        one.resume()
-        await eventually(lambda: one.log.count("standing by") > standbys)
-        await group.progress(one, two, syncs=100)
+        leader.resume()
+        await eventually(lambda: leader.log.count("standing by") > standbys)
+        await group.progress(leader, standby, syncs=100)
         after_resume = {
-            record.what for record in group.book.records()[since:] if record.pid == one.pid
+            record.what for record in group.book.records()[since:] if record.pid == leader.pid
         }
-        assert after_resume <= {"end"} or one.terms > terms
-        assert "lost leadership" in one.log
+        assert after_resume <= {"end"} or leader.terms > terms
+        assert "lost leadership" in leader.log
 
 
 @pytest.mark.parametrize("fault", ["cut", "frozen"])
@@ -63,35 +63,35 @@ async def test_a_disconnected_leader_stops_before_a_standby_leads(
     nats_server: NatsServer, tmp_path: Path, fault: str
 ) -> None:
     async with processes(2, nats_server, tmp_path, ttl_s=3) as group:
-        one, two = await leader_and_standby(group)
-        terms, standbys = one.terms, one.log.count("standing by")
+        leader, standby = await leader_and_standby(group)
+        terms, standbys = leader.terms, leader.log.count("standing by")
         if fault == "cut":
-            one.proxy.cut()
+            leader.proxy.cut()
         else:
-            one.proxy.freeze()
-        await group.progress(two)
+            leader.proxy.freeze()
+        await group.progress(standby)
         too_late = "reason='the lease could not be renewed in time'"
-        await eventually(lambda: too_late in one.log)
+        await eventually(lambda: too_late in leader.log)
         since = group.recorded
-        one.proxy.thaw()
-        await one.proxy.heal()
-        await eventually(lambda: one.log.count("standing by") > standbys)
-        await group.progress(one, two, syncs=50)
-        assert one.begun(since) == 0 or one.terms > terms
+        leader.proxy.thaw()
+        await leader.proxy.heal()
+        await eventually(lambda: leader.log.count("standing by") > standbys)
+        await group.progress(leader, standby, syncs=50)
+        assert leader.begun(since) == 0 or leader.terms > terms
 
 
 async def test_a_disconnected_standby_does_not_disturb_the_leader(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with processes(2, nats_server, tmp_path, ttl_s=LONG_TTL_S) as group:
-        one, two = group.members
-        two.proxy.cut()
-        await eventually(lambda: "record out of reach" in two.log)
-        await group.progress(one, syncs=100)
-        await two.proxy.heal()
-        await group.progress(one, syncs=100)
-        assert two.begun() == 0
-        assert "lost leadership" not in one.log
+        leader, standby = group.members
+        standby.proxy.cut()
+        await eventually(lambda: "record out of reach" in standby.log)
+        await group.progress(leader, syncs=100)
+        await standby.proxy.heal()
+        await group.progress(leader, syncs=100)
+        assert standby.begun() == 0
+        assert "lost leadership" not in leader.log
 
 
 async def test_the_leader_keeps_its_lease_over_a_restart_of_the_server(
@@ -101,15 +101,15 @@ async def test_the_leader_keeps_its_lease_over_a_restart_of_the_server(
         processes(2, nats_server, tmp_path, ttl_s=LONG_TTL_S) as group,
         Admin(nats_server.url) as admin,
     ):
-        one, two = group.members
+        leader, standby = group.members
         before = await admin.entry(LEASES, LEASE)
         nats_server.kill()
         await nats_server.start()
-        await group.progress(one, syncs=50)
+        await group.progress(leader, syncs=50)
         await eventually(lambda: is_renewed(admin, before))
-        assert two.begun() == 0
-        assert "lost leadership" not in one.log
-        assert one.terms == 1
+        assert standby.begun() == 0
+        assert "lost leadership" not in leader.log
+        assert leader.terms == 1
 
 
 async def test_a_stopped_leader_releases_its_lease_and_leaves_no_consumer(
@@ -119,10 +119,10 @@ async def test_a_stopped_leader_releases_its_lease_and_leaves_no_consumer(
         processes(2, nats_server, tmp_path, ttl_s=5) as group,
         Admin(nats_server.url) as admin,
     ):
-        one, two = await leader_and_standby(group)
-        assert await one.end(signal.SIGTERM) == 0
-        await group.progress(two)
-        assert await two.end(signal.SIGTERM) == 0
+        leader, standby = await leader_and_standby(group)
+        assert await leader.end(signal.SIGTERM) == 0
+        await group.progress(standby)
+        assert await standby.end(signal.SIGTERM) == 0
         await eventually(lambda: no_consumers(admin))
         await eventually(lambda: no_lease(admin))
 
@@ -134,18 +134,18 @@ async def test_manual_changes_of_the_lease_never_cause_two_leaders(
         processes(3, nats_server, tmp_path, ttl_s=LONG_TTL_S) as group,
         Admin(nats_server.url) as admin,
     ):
-        one, two, _ = group.members
+        leader, standby, _ = group.members
         for fault in ("deleted", "purged", "no claim", "stream purged", "bucket deleted"):
-            assert await two.end(signal.SIGTERM) == 0
+            assert await standby.end(signal.SIGTERM) == 0
             starting = asyncio.create_task(
-                two.start()
+                standby.start()
             )  # a new process without knowledge of the lease
             await change_lease(admin, fault)
             await starting
             await eventually(lambda: is_held(admin))  # the leader has written its lease again
-            await group.progress(one, syncs=20)
-        assert one.terms == 1
-        assert all("leading" not in other.log for other in group.members[1:])
+            await group.progress(leader, syncs=20)
+        assert leader.terms == 1
+        assert all("leading" not in member.log for member in group.members[1:])
 
 
 async def change_lease(admin: Admin, fault: str) -> None:

@@ -27,9 +27,9 @@ async def test_two_installations_leave_each_others_objects_alone(
 ) -> None:
     await empty_namespace(own_kube_server)
     async with (
-        NatsServer(tmp_path / "staging") as other,
+        NatsServer(tmp_path / "staging") as staging_server,
         kube_bed(nats_server, own_kube_server) as production,
-        kube_bed(other, own_kube_server) as staging,
+        kube_bed(staging_server, own_kube_server) as staging,
     ):
         await production.put(*KEYS)
         await eventually(lambda: has_maps(production, *KEYS))

@@ -33,7 +33,7 @@ async def test_keys_are_spread_evenly_after_joins_stops_kills_and_pauses(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with processes(3, nats_server, tmp_path, ttl_s=TTL_S, options=SHARD, keys=KEYS) as group:
-        one, two, three = group.members
+        first_member, second_member, third_member = group.members
         await wait_until_shared(group, KEYS)
 
         async with Admin(nats_server.url) as admin:  # a fourth member joins while keys are put
@@ -45,35 +45,37 @@ async def test_keys_are_spread_evenly_after_joins_stops_kills_and_pauses(
         keys = [*KEYS, *(f"new{number}" for number in range(20))]
         await wait_until_shared(group, keys)
 
-        assert await two.end(signal.SIGTERM) == 0
+        assert await second_member.end(signal.SIGTERM) == 0
         await wait_until_shared(group, keys)
 
-        await three.end(signal.SIGKILL)
+        await third_member.end(signal.SIGKILL)
         await wait_until_shared(group, keys)
 
-        one.pause()
+        first_member.pause()
         await wait_until_shared(group, keys, four)
         since = group.recorded
-        one.resume()
-        await eventually(lambda: "stopped sharing keys" in one.log, within_s=WITHIN_S)
-        await wait_until_shared(group, keys, one, four)
-        assert one.begun(since) > 0
+        first_member.resume()
+        await eventually(lambda: "stopped sharing keys" in first_member.log, within_s=WITHIN_S)
+        await wait_until_shared(group, keys, first_member, four)
+        assert first_member.begun(since) > 0
 
         nats_server.kill()
         await nats_server.start()
-        await wait_until_shared(group, keys, one, four)
+        await wait_until_shared(group, keys, first_member, four)
 
 
 async def test_a_disconnected_member_stops_before_others_get_its_keys(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with processes(3, nats_server, tmp_path, ttl_s=TTL_S, options=SHARD, keys=KEYS) as group:
-        one, two, three = group.members
+        first_member, second_member, third_member = group.members
         await wait_until_shared(group, KEYS)
-        two.proxy.freeze()
-        await wait_until_shared(group, KEYS, one, three)
-        await eventually(lambda: "the member record could not be renewed in time" in two.log)
-        two.proxy.thaw()
+        second_member.proxy.freeze()
+        await wait_until_shared(group, KEYS, first_member, third_member)
+        await eventually(
+            lambda: "the member record could not be renewed in time" in second_member.log
+        )
+        second_member.proxy.thaw()
         await wait_until_shared(group, KEYS)
 
 
@@ -105,17 +107,17 @@ async def test_a_rebalance_syncs_only_the_keys_that_move(
         await wait_until_quiet(group)
 
         since = group.recorded
-        three = await group.join()
+        third_member = await group.join()
         after = await owners(nats_server, group.members)
-        moved = Counter(key for key in KEYS if after[key] is three)
+        moved = Counter(key for key in KEYS if after[key] is third_member)
         assert 0 < len(moved) < len(KEYS)
         await wait_for_syncs(group, moved, since)
         await eventually(lambda: all(knows_members(member, 3) for member in group.members))
         await wait_until_quiet(group)
-        assert sync_counts(group, since) == moved == Counter(three.synced_keys(since))
+        assert sync_counts(group, since) == moved == Counter(third_member.synced_keys(since))
 
         since = group.recorded
-        assert await three.end(signal.SIGTERM) == 0
+        assert await third_member.end(signal.SIGTERM) == 0
         await wait_for_syncs(group, moved, since)
         await wait_until_quiet(group)
         assert sync_counts(group, since) == moved
@@ -163,8 +165,8 @@ async def wait_until_shared(group: ProcessGroup, keys: list[str], *living: Membe
             return False
         since = group.recorded
         assigned = [set(own) for member, own in visits.items() if member in expected]
-        others = [own for member, own in visits.items() if member not in expected and own]
-        if others or sum(map(len, assigned)) != len(keys):
+        other_keys = [own for member, own in visits.items() if member not in expected and own]
+        if other_keys or sum(map(len, assigned)) != len(keys):
             return False
         return all(abs(len(own) - mean) <= spread for own in assigned)
 

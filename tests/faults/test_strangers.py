@@ -59,14 +59,16 @@ async def test_illegal_keys_are_invalid_and_disturb_no_other_key(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = {b"a\x0bb": r"a\x0bb", b"a\x0cb": r"a\x0cb", b"a\xffb": r"a\xffb", b"*": "*"}
-    async with nats_test_bed(nats_server.url) as bed, stranger(nats_server.url) as other:
+    async with nats_test_bed(nats_server.url) as bed, stranger(nats_server.url) as stranger_client:
         for bucket in (THINGS, COPIES):
             for name in names:
                 prefix = f"$KV.{bucket}.".encode()
-                other.publish(prefix + name, b'{"spec": {"text": "hi"}}')
-                other.publish(prefix + name, b"", headers=b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n")
-                other.publish(prefix + name, b'{"spec": {"text": "hi"}}')
-        await other.flush()
+                stranger_client.publish(prefix + name, b'{"spec": {"text": "hi"}}')
+                stranger_client.publish(
+                    prefix + name, b"", headers=b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
+                )
+                stranger_client.publish(prefix + name, b'{"spec": {"text": "hi"}}')
+        await stranger_client.flush()
         await eventually(lambda: set(bed.runtime.status().invalid) == set(names.values()))
         await bed.user.put_all()
         entries = [(key, await bed.admin.entry(THINGS, key)) for key in bed.user.keys]
@@ -86,41 +88,41 @@ async def test_a_flood_of_requests_does_not_delay_a_sync(
     async with (
         nats_test_bed(nats_server.url) as bed,
         answering(bed.connection, [bed.runtime]),
-        stranger(nats_server.url) as other,
+        stranger(nats_server.url) as stranger_client,
     ):
         subject = Verb.STATUS.subject(bed.controller.name)
-        answered = 0
+        answer_count = 0
 
         async def count(_: Msg) -> None:
-            nonlocal answered
-            answered += 1
+            nonlocal answer_count
+            answer_count += 1
 
         async with connect(nats_server.url) as watching:
             await watching.client.subscribe("replies", cb=count)
             await eventually(lambda: ask(watching, subject, timeout_s=2))
             for _ in range(23_000):
-                other.publish(subject.encode(), b"", reply=b"replies")
-            await other.flush()
-            async with flooding(other, subject):
+                stranger_client.publish(subject.encode(), b"", reply=b"replies")
+            await stranger_client.flush()
+            async with flooding(stranger_client, subject):
                 await bed.user.put("k1")
                 text = bed.controller.things.get("k1")
                 await eventually(lambda: bed.controller.things.get("k1") != text, every_s=0)
-                answered_then = answered
-                await eventually(lambda: answered > answered_then)
+                answered_then = answer_count
+                await eventually(lambda: answer_count > answered_then)
         await bed.settled()
         assert not breaks(caplog)
 
 
 @asynccontextmanager
-async def flooding(other: Stranger, subject: str) -> AsyncIterator[None]:
+async def flooding(stranger_client: Stranger, subject: str) -> AsyncIterator[None]:
     """Send requests without a pause during the context."""
     enough = asyncio.Event()
 
     async def flood() -> None:
         while not enough.is_set():
             for _ in range(1_000):
-                other.publish(subject.encode(), b"", reply=b"replies")
-            await other.flush()
+                stranger_client.publish(subject.encode(), b"", reply=b"replies")
+            await stranger_client.flush()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(flood(), name="flood")

@@ -80,9 +80,9 @@ class Writer:
             received = self._tail + self._socket.recv(1 << 16)
             assert received != self._tail, "the server closed the connection"
             assert b"error" not in received, received
-            whole, _, self._tail = received.rpartition(b"\n")
-            self._open -= whole.count(b'"seq"')
-            if b"PING" in whole:
+            whole_lines, _, self._tail = received.rpartition(b"\n")
+            self._open -= whole_lines.count(b'"seq"')
+            if b"PING" in whole_lines:
                 self._socket.sendall(b"PONG\r\n")
 
 

@@ -86,7 +86,7 @@ class Observer:
 
 @asynccontextmanager
 async def observing(
-    side: str, server: NatsServer, sizes: Sizes, *, listed: int, then: int = 0, version: int = 1
+    side: str, server: NatsServer, sizes: Sizes, *, listed: int, followed: int = 0, version: int = 1
 ) -> AsyncIterator[Observer]:
     """Start a process that handles the bucket; kill it at the end.
 
@@ -94,7 +94,7 @@ async def observing(
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.benchmarks.support.watch_process"),
-        *(side, server.url, str(listed), str(then), str(version), sizes.loop),
+        *(side, server.url, str(listed), str(followed), str(version), sizes.loop),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=LINE_MAX,

@@ -107,11 +107,11 @@ SIDES: dict[str, Callable[[str, Seen], Awaitable[None]]] = {
 class Observation:
     """Counts the keys of the listing, then records when the last version of a key is handled."""
 
-    def __init__(self, listed: int, then: int, version: int) -> None:
+    def __init__(self, listed: int, followed: int, version: int) -> None:
         self._started = time.monotonic()
         self._cpu = time.process_time()
         self._remaining = listed
-        self._then = then
+        self._then = followed
         self._version = version
         self._seen: dict[str, float] = {}
         self._handled = 0
@@ -166,11 +166,11 @@ def _print(result: msgspec.Struct) -> None:
     sys.stdout.buffer.flush()
 
 
-async def observe(side: str, url: str, listed: int, then: int, version: int) -> None:
-    observation = Observation(listed, then, version)
+async def observe(side: str, url: str, listed: int, followed: int, version: int) -> None:
+    observation = Observation(listed, followed, version)
     task = asyncio.ensure_future(SIDES[side](url, observation.see))
     _print(await observation.start())
-    if then:
+    if followed:
         _print(await observation.end())
     await asyncio.to_thread(sys.stdin.buffer.read)
     task.cancel()
@@ -179,8 +179,8 @@ async def observe(side: str, url: str, listed: int, then: int, version: int) -> 
 
 def main(side: str, url: str, *numbers: str, loop: str) -> None:
     run = uvloop.run if loop == "uvloop" else asyncio.run
-    listed, then, version = map(int, numbers)
-    run(observe(side, url, listed, then, version))
+    listed, followed, version = map(int, numbers)
+    run(observe(side, url, listed, followed, version))
 
 
 if __name__ == "__main__":

@@ -37,9 +37,9 @@ async def console(natsctl: Natsctl, *options: str) -> AsyncIterator[Console]:
     """Run `natsctl console` during the context."""
     async with natsctl.running("console", "--port", "0", *options) as process:
         await process.logged("token=")
-        found = re.search(r"http://\S+token=\S+", process.log)
-        assert found, process.log
-        yield Console(found[0], process)
+        link = re.search(r"http://\S+token=\S+", process.log)
+        assert link, process.log
+        yield Console(link[0], process)
 
 
 @asynccontextmanager

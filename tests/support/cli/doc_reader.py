@@ -150,7 +150,7 @@ class Reader:
 
     async def _interrupt(self, step: RunCommand) -> None:
         """Interrupt the oldest terminal with this command."""
-        terminal = next(other for other in self._terminals if other.command == step.command)
+        terminal = next(running for running in self._terminals if running.command == step.command)
         await terminal.interrupt()
         self._terminals.remove(terminal)
         assert step.is_part_of(terminal.output()), f"{step}\n{terminal.output()}"

@@ -143,12 +143,12 @@ async def forked(
 
     *environ* is added to the environment of this process.
     """
-    with tempfile.TemporaryFile() as nothing:
+    with tempfile.TemporaryFile() as empty_file:
         return await FORKS.start(
             arguments,
             folder=folder,
             environ={**os.environ, **(environ or {})},
-            stdin=nothing.fileno(),
+            stdin=empty_file.fileno(),
             stdout=log.fileno(),
             stderr=log.fileno(),
         )

@@ -171,19 +171,19 @@ class Natsctl:
         self._logs += 1
         file = self.folder / f"running-{self._logs}.log"
         process: Process | ForkedProcess
-        with file.open("wb") as log, tempfile.TemporaryFile() as nothing:
+        with file.open("wb") as log, tempfile.TemporaryFile() as empty_file:
             if self.fresh:
                 process = await asyncio.create_subprocess_exec(
                     *self._program(*words),
                     cwd=self.folder,
                     env=self.environ,
-                    stdin=nothing,
+                    stdin=empty_file,
                     stdout=log,
                     stderr=log,
                 )
             else:
                 files = [log.fileno(), log.fileno()]
-                process = await self._fork(*words, stdin=nothing.fileno(), files=files)
+                process = await self._fork(*words, stdin=empty_file.fileno(), files=files)
         try:
             yield Running(process, file)
         finally:
@@ -229,9 +229,9 @@ class Natsctl:
     async def drawn(self, *words: str) -> Result:
         """Run a command with a terminal as standard error, and return both outputs."""
         own_end, other_end = pty.openpty()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as nothing:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as empty_file:
             ends: list[IO[str] | int] = [out.fileno(), other_end]
-            process = await self._fork(*words, stdin=nothing.fileno(), files=ends)
+            process = await self._fork(*words, stdin=empty_file.fileno(), files=ends)
             os.close(other_end)
             async with asyncio.timeout(LIMIT_S):
                 drawn = await asyncio.to_thread(_read_terminal, own_end)

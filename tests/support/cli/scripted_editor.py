@@ -39,8 +39,8 @@ class Editor:
 
 def do_next_step(folder: Path, file: Path) -> int:
     """Do the next step of the script, and return the exit status."""
-    step, *rest = json.loads((folder / "steps").read_text())
-    (folder / "steps").write_text(json.dumps(rest))
+    step, *later_steps = json.loads((folder / "steps").read_text())
+    (folder / "steps").write_text(json.dumps(later_steps))
     text = file.read_text()
     (folder / f"seen-{len(list(folder.glob('seen-*')))}").write_text(text)
     assert file.stat().st_mode & 0o077 == 0

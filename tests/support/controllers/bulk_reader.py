@@ -19,11 +19,11 @@ class Readers(Controller):
 
     async def sync_handler(self, key: str) -> float | None:
         await self.sights.go_on.wait()
-        thing = self.things.get(key)
-        if thing is None:
+        stored_thing = self.things.get(key)
+        if stored_thing is None:
             self.sights.gone.add(key)
         else:
-            self.sights.synced[key] = thing.spec.text
+            self.sights.synced[key] = stored_thing.spec.text
         return None
 
     def restarts(self) -> int:

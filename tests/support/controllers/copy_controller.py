@@ -51,13 +51,13 @@ class Copies(Controller):
 
     async def sync_handler(self, key: str) -> float | None:
         await self.sights.go_on.wait()
-        thing = self.things.get(key)
+        stored_thing = self.things.get(key)
         self.sights.syncs += 1
-        if thing is None:
+        if stored_thing is None:
             self.sights.gone.add(key)
             self.sights.synced.pop(key, None)
             return None
-        spec = thing.spec
+        spec = stored_thing.spec
         desired = [f"{key}.{number}" for number in range(spec.copies)]
         for name in desired:
             await self.copies.apply(name, Copy(spec=CopySpec(spec.text)))

@@ -115,9 +115,9 @@ class DynamicHarness:
         else:
             await store.update(key, body, revision=revision)
 
-    async def put_limit(self, key: str, most: int = 1, **labels: str) -> None:
+    async def put_limit(self, key: str, limit: int = 1, **labels: str) -> None:
         """Write a limit, whether or not it exists."""
-        await put(self.limits, key, {"metadata": {"labels": labels}, "spec": {"most": most}})
+        await put(self.limits, key, {"metadata": {"labels": labels}, "spec": {"most": limit}})
 
     async def taken(self) -> list[str]:
         """Wait a second, and return the watchers that were called after the last `taken`.

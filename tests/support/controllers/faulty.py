@@ -269,7 +269,7 @@ class SamePort(MakesParts):
         await self.parts.apply(key, part(shop, port=port))
 
     def _free(self) -> int:
-        taken = {other.spec.port for other in self.parts.items().values()}
+        taken = {part.spec.port for part in self.parts.items().values()}
         return next(port for port in range(8000, 9000) if port not in taken)
 
 
@@ -294,7 +294,9 @@ class StaleQuota(MakesParts):
     """Grants from a quota by a cache that lacks the writes of other keys."""
 
     async def make(self, key: str, shop: Shop) -> None:
-        used = sum(other.spec.port for name, other in self.parts.items().items() if name != key)
+        used = sum(
+            existing.spec.port for name, existing in self.parts.items().items() if name != key
+        )
         if used < 2:
             await self.parts.apply(key, part(shop, port=2))
 
@@ -339,9 +341,9 @@ class ReliesOnOrder(MakesParts):
     """Relies on the order in which keys are synced."""
 
     async def make(self, key: str, shop: Shop) -> None:
-        others = [name for name in self.parts.items() if name < key]
+        earlier_names = [name for name in self.parts.items() if name < key]
         existing = self.parts.get(key)
-        note = existing.spec.note if existing else f"{len(others)} before"
+        note = existing.spec.note if existing else f"{len(earlier_names)} before"
         await self.parts.apply(key, part(shop, note=note))
 
 

@@ -144,8 +144,8 @@ class Watched(Watching):
     name = "watched"
 
     async def watch(self) -> None:
-        everything = ObjectIdentifier(group="nats", version="kv", kind="sites", everything=True)
-        await self.dynamic.add_watcher(self.watcher, everything)
+        all_sites = ObjectIdentifier(group="nats", version="kv", kind="sites", everything=True)
+        await self.dynamic.add_watcher(self.watcher, all_sites)
 
     async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
         """Hang the sign."""

@@ -150,9 +150,9 @@ class Items(Controller):
         self.counts: Counter[str] = Counter()
 
     async def sync_handler(self, key: str) -> float | None:
-        other = self.floor.at.get(key)
-        if other is not None:
-            self.floor.overlaps.append(f"{self.who} begins {key} while {other} syncs it")
+        other_member = self.floor.at.get(key)
+        if other_member is not None:
+            self.floor.overlaps.append(f"{self.who} begins {key} while {other_member} syncs it")
         self.floor.at[key] = self.who
         self.counts[key] += 1
         self.floor.visits.append((self.who, key))
@@ -282,8 +282,8 @@ class Town:
         if not all(member.members == len(members) for member in members):
             return False
         held = [key for member in members for key in member.keys]
-        everything = set(self.items.keys())
-        return len(held) == len(everything) and set(held) == everything
+        all_keys = set(self.items.keys())
+        return len(held) == len(all_keys) and set(held) == all_keys
 
     def check(self) -> None:
         assert self.floor.overlaps == []

@@ -47,7 +47,7 @@ class Shops(Controller):
         self.synced.append(key)
         shop = self.shops.get(key)
         if shop is not None:
-            more = self.others.get(key)
-            images = shop.spec.images + (() if more is None else more.spec.images)
+            other_shop = self.others.get(key)
+            images = shop.spec.images + (() if other_shop is None else other_shop.spec.images)
             await self.signs.apply(key, Shop(spec=ShopSpec(images)))
             await self.shops.update_status(key, {"ready": True})

@@ -289,19 +289,19 @@ class Supervised:
 def supervised(nats: SimulatedStores, ledger: Ledger) -> Any:
     group = ledger.supervised
     identity, peers = group.start(life_of_task().name)
-    loop, made = asyncio.get_running_loop(), list[Shard]()
+    loop, made_shards = asyncio.get_running_loop(), list[Shard]()
     make = shards(
         nats.store, LEASES.bucket, ttl_s=TTL_S, clock=loop.time, identity=identity, peers=peers
     )
 
     def shard(name: str, owner: str = "") -> Shard:
-        made.append(make(name, owner))
-        return made[-1]
+        made_shards.append(make(name, owner))
+        return made_shards[-1]
 
     operator = Operator([SignedThings(ledger)], nats=nats, shard=shard)
 
     async def run() -> None:
-        withdrawing = loop.create_task(group.withdraw(made))
+        withdrawing = loop.create_task(group.withdraw(made_shards))
         try:
             await operator.run()
         finally:

@@ -86,17 +86,19 @@ class Book:
         holders: dict[str, int] = {}
         for number, record in enumerate(self.records()):
             pid, key = record.pid, record.key
-            other = holders.get(key, pid)
+            holder = holders.get(key, pid)
             match record.what:
                 case "begin":
-                    if other != pid and other not in excused:
-                        raise Overlap(f"record {number}: {pid} begins {key} while {other} syncs it")
+                    if holder != pid and holder not in excused:
+                        raise Overlap(
+                            f"record {number}: {pid} begins {key} while {holder} syncs it"
+                        )
                     holders[key] = pid
                 case "step":
                     if holders.get(key) != pid:
                         raise Overlap(
-                            f"record {number}: {pid} continues {key}, which {other} syncs"
+                            f"record {number}: {pid} continues {key}, which {holder} syncs"
                         )
                 case _:
-                    if other == pid:
+                    if holder == pid:
                         holders.pop(key, None)

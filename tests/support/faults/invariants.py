@@ -92,14 +92,19 @@ class Checker:
         for key, value in kept.items():
             assert copies.pop(key).value == value, f"{key} was touched"
         wanted = {}  # type: ignore[var-annotated]
-        for key, thing in _decoded(things).items():
-            assert thing.status.get("said") == thing.spec.text, f"{key} is {things[key]}"
-            wanted |= {f"{key}.{number}": thing.spec.text for number in range(thing.spec.copies)}
+        for key, stored_thing in _decoded(things).items():
+            assert stored_thing.status.get("said") == stored_thing.spec.text, (
+                f"{key} is {things[key]}"
+            )
+            wanted |= {
+                f"{key}.{number}": stored_thing.spec.text
+                for number in range(stored_thing.spec.copies)
+            }
         equal({key: text_of(entry.value) for key, entry in copies.items()}, wanted)
 
 
 def _latest_synced(controller: Copies, things: Mapping[str, Entry]) -> None:
-    texts = {key: thing.spec.text for key, thing in _decoded(things).items()}
+    texts = {key: stored_thing.spec.text for key, stored_thing in _decoded(things).items()}
     runtime = controller.runtime
     equal(controller.sights.synced, texts, lambda key: (things.get(key), runtime.explain(key)))
     assert runtime.status().failing == {}

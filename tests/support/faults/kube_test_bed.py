@@ -118,7 +118,7 @@ class KubeTestBed:
         with suppress(*FAILURES, HTTPException):
             sites, maps = await self.sites(), await self.maps()
             differing = {key: (sites.get(key), maps.get(key)) for key in sites.keys() | maps.keys()}
-            assert not {key: both for key, both in differing.items() if both[0] != both[1]}
+            assert not {key: values for key, values in differing.items() if values[0] != values[1]}
             return True
         return False
 
@@ -157,8 +157,8 @@ class KubeTestBed:
         writes = self.cluster.writes(since=since, resource="configmaps", namespace=NAMESPACE)
         return {write.name for write in writes if write.verb == "delete" and write.status < 300}
 
-    def _path(self, rest: str) -> str:
-        return f"/api/v1/namespaces/{NAMESPACE}/configmaps{rest}"
+    def _path(self, suffix: str) -> str:
+        return f"/api/v1/namespaces/{NAMESPACE}/configmaps{suffix}"
 
 
 async def empty_namespace(cluster: KubeServer) -> None:

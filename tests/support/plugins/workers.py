@@ -202,8 +202,8 @@ def _run_tests(
 ) -> None:
     """Run tests in a worker until there are no more, or the connection is closed."""
     die_with_parent()
-    for other in inherited:
-        other.close()
+    for inherited_connection in inherited:
+        inherited_connection.close()
     manager = session.config.pluginmanager
     if capture := manager.get_plugin("capturemanager"):  # the workers do not share its files
         capture.stop_global_capturing()

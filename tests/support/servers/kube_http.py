@@ -77,14 +77,14 @@ async def hang(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-def lines(*pieces: bytes, then: Handler | None = None) -> Handler:
+def lines(*chunks: bytes, then: Handler | None = None) -> Handler:
     """Return a handler that streams these pieces, and then calls *then* or ends."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        for piece in pieces:
-            await response.write(piece)
+        for chunk in chunks:
+            await response.write(chunk)
         if then is not None:
             await then(request)
         return response
@@ -158,7 +158,9 @@ async def proxying() -> AsyncIterator[ConnectProxy]:
 
 
 async def _either(*coroutines: Awaitable[None]) -> None:
-    tasks: Sequence[asyncio.Future[None]] = [asyncio.ensure_future(one) for one in coroutines]
+    tasks: Sequence[asyncio.Future[None]] = [
+        asyncio.ensure_future(coroutine) for coroutine in coroutines
+    ]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

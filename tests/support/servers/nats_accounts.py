@@ -26,7 +26,9 @@ class Identity:
         """Return a new user."""
         return cls(nkeys.PREFIX_BYTE_USER)
 
-    def sign(self, subject: "Identity", sort: str, claims: dict[str, Any], **more: Any) -> str:
+    def sign(
+        self, subject: "Identity", sort: str, claims: dict[str, Any], **more_claims: Any
+    ) -> str:
         """Return a JWT with *claims* about *subject*, signed by this identity."""
         body = {
             "iat": int(time.time()),
@@ -34,7 +36,7 @@ class Identity:
             "name": sort,
             "sub": subject.public,
             "nats": {**claims, "type": sort, "version": 2},
-            **more,
+            **more_claims,
         }
         digest = hashlib.sha256(json.dumps(body).encode()).digest()
         body["jti"] = base64.b32encode(digest).decode().rstrip("=")

@@ -71,8 +71,8 @@ async def define(
 ) -> None:
     """Define a custom resource with any spec and status, and wait until it is served."""
     plural = plural or f"{kind.lower()}s"
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
+    any_object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": any_object, "status": any_object}}
     version = {
         "name": "v1",
         "served": True,

@@ -91,7 +91,7 @@ def _reply(response: object) -> Reply:
     return Reply(200, msgspec.json.encode(response))
 
 
-def thing(name: str, revision: int, **more: Any) -> dict[str, Any]:
+def thing(name: str, revision: int, **more_fields: Any) -> dict[str, Any]:
     """Return an object as the server sends it."""
     managed = [{"manager": "people", "operation": "Update"}]
     metadata = {
@@ -100,7 +100,7 @@ def thing(name: str, revision: int, **more: Any) -> dict[str, Any]:
         "resourceVersion": str(revision),
         "managedFields": managed,
     }
-    return {"metadata": metadata, **more}
+    return {"metadata": metadata, **more_fields}
 
 
 def page(revision: int, *items: object, after: str = "") -> dict[str, Any]:
