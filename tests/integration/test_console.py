@@ -177,7 +177,7 @@ class TestActions:
         assert resumed.body["message"] == "controller greetings resumed"
         await eventually(lambda: _is(reason, None))
 
-    async def test_an_action_on_whole_controllers_is_an_event_too(
+    async def test_an_action_on_a_whole_controller_is_recorded_as_an_event(
         self, client: ConsoleClient, nats: Nats
     ) -> None:
         await client.act("resync", controller="greetings")

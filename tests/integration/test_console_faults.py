@@ -129,12 +129,16 @@ class TestOldDaemons:
         async with fake_daemon(nats.connection, "old", OLD, Verb.RESYNC):
             yield
 
-    async def test_its_reports_are_shown(self, client: ConsoleClient, old: None) -> None:
+    async def test_reports_of_an_older_daemon_are_shown(
+        self, client: ConsoleClient, old: None
+    ) -> None:
         (row,) = (await client.read("home"))["controllers"]
         assert (row["primaries"], row["failing"], row["state"]) == (3, 1, "syncing")
         assert (row["activity"], row["lanes"], row["queued"]) == (None, None, None)
 
-    async def test_a_verb_that_it_lacks_is_named(self, client: ConsoleClient, old: None) -> None:
+    async def test_the_error_names_a_verb_that_an_older_daemon_lacks(
+        self, client: ConsoleClient, old: None
+    ) -> None:
         view = await client.read("key", controller="shops", key="a")
         assert view["errors"]["explain"]["reason"] == "old_daemon"
         assert "knows explain" in view["errors"]["explain"]["message"]
@@ -143,14 +147,16 @@ class TestOldDaemons:
             reply = await client.get(name, controller="shops", key="a")
             assert reply.status in (400, 501), (verb, reply)
 
-    async def test_a_plan_names_the_option_that_helps(
+    async def test_a_plan_of_an_older_daemon_names_the_option_that_helps(
         self, client: ConsoleClient, old: None
     ) -> None:
         reply = await client.act("plan", controller="shops", keys=["a"])
         assert (reply.status, reply.problem[0]) == (501, "old_daemon")
         assert "natsctl console -c M:C" in reply.problem[1]
 
-    async def test_its_keys_are_found_by_the_bucket(self, client: ConsoleClient, old: None) -> None:
+    async def test_keys_of_an_older_daemon_are_found_by_the_bucket(
+        self, client: ConsoleClient, old: None
+    ) -> None:
         reply = await client.get("keys", controller="shops")
         assert reply.problem[0] == "old_daemon"
         assert "under Buckets" in reply.problem[1]
@@ -339,7 +345,7 @@ def documented_subjects() -> list[str]:
 
 
 class TestReconnect:
-    async def test_the_loss_is_reported_and_ends(
+    async def test_a_lost_connection_is_reported_until_it_returns(
         self, nats_server: NatsServer, client: ConsoleClient, nats: Nats
     ) -> None:
         await bucket(nats, "shops")
@@ -390,7 +396,9 @@ class TestCommand:
         folder.mkdir()
         return Natsctl(folder, nats_server.url)
 
-    async def test_an_interrupt_ends_it_although_a_page_is_open(self, natsctl: Natsctl) -> None:
+    async def test_an_interrupt_ends_the_console_although_a_page_is_open(
+        self, natsctl: Natsctl
+    ) -> None:
         async with natsctl.running("console", "--port", "0") as console:
             await console.logged("the console serves http://127.0.0.1:")
             url = console.log.split("serves ")[1].split()[0]
@@ -402,7 +410,7 @@ class TestCommand:
                     assert await console.ends(signal.SIGINT) == 0
                     await asyncio.wait_for(live.content.read(), 60)
 
-    async def test_it_opens_the_page_without_showing_the_token(
+    async def test_the_console_opens_the_page_without_showing_the_token(
         self, nats_server: NatsServer, tmp_path: Path
     ) -> None:
         seen = tmp_path / "seen"
@@ -437,7 +445,7 @@ class TestCommand:
             await console.logged("the console serves http://127.0.0.1:")
             assert "other machines can reach the console on 0.0.0.0, without TLS" in console.log
 
-    async def test_it_needs_a_server(self, tmp_path: Path) -> None:
+    async def test_the_console_needs_a_server(self, tmp_path: Path) -> None:
         result = await Natsctl(tmp_path, "nats://127.0.0.1:1")("console", "--port", "0")
         assert result.status == 1
         assert "127.0.0.1:1" in result.err

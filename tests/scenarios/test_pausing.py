@@ -235,7 +235,7 @@ async def test_a_failing_key_that_is_paused_is_retried_after_it_is_resumed() -> 
 class TestDeletedWhilePaused:
     """A primary that is deleted while it is paused keeps its secondaries until it is resumed."""
 
-    async def test_in_one_process(self) -> None:
+    async def test_a_primary_deleted_while_paused_keeps_its_secondaries(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
@@ -252,7 +252,7 @@ class TestDeletedWhilePaused:
             assert await records(client.stores) == {}
 
     @pytest.mark.parametrize("purge", [False, True])
-    async def test_and_after_a_restart(self, purge: bool) -> None:  # noqa: FBT001 - pytest passes it
+    async def test_the_secondaries_stay_after_a_restart(self, purge: bool) -> None:  # noqa: FBT001 - pytest passes it
         stores = MemoryStores()
         async with running(Calm(), stores=stores) as harness:
             client = await built(harness, "shop", "market")
@@ -266,7 +266,7 @@ class TestDeletedWhilePaused:
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main"]
 
-    async def test_as_the_history_shows_if_no_process_saw_the_pause(self) -> None:
+    async def test_the_history_shows_a_pause_that_no_process_saw(self) -> None:
         stores = MemoryStores()
         async with running(Calm(), stores=stores) as harness:
             client = await built(harness, "shop", "market")
@@ -280,7 +280,7 @@ class TestDeletedWhilePaused:
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main"]
 
-    async def test_and_its_end_removes_them(self) -> None:
+    async def test_the_end_of_the_pause_removes_the_secondaries(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to=lasting(AN_HOUR))
@@ -291,7 +291,7 @@ class TestDeletedWhilePaused:
             await harness.run_for(61)
             assert client.part_keys == []
 
-    async def test_and_garbage_collection_names_the_command(self) -> None:
+    async def test_garbage_collection_names_the_command_that_resumes_the_key(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")
@@ -306,7 +306,7 @@ class TestDeletedWhilePaused:
             assert removed.orphans == ()
             assert client.part_keys == ["shop.main"]
 
-    async def test_and_a_new_object_of_the_key_is_not_paused(self) -> None:
+    async def test_a_new_object_of_the_key_is_not_paused(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")
@@ -348,7 +348,7 @@ class TestWholeController:
             status = harness.runtime.status()
             assert status.paused_controller == Pause(reason="an upgrade")
 
-    async def test_it_resumes_by_itself_at_its_end(self) -> None:
+    async def test_a_paused_controller_resumes_by_itself_at_the_end_of_the_pause(self) -> None:
         stores = MemoryStores()
         await set_record(stores, controller_record("apps"), lasting(AN_HOUR))
         async with running(Calm(), stores=stores) as harness:
@@ -358,7 +358,7 @@ class TestWholeController:
             await harness.run_for(61)
             assert syncs_of(harness) == ["shop"]
 
-    async def test_a_deleted_primary_keeps_its_secondaries(self) -> None:
+    async def test_a_deleted_primary_of_a_paused_controller_keeps_its_secondaries(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await set_record(client.stores, controller_record("apps"), "true")
@@ -367,7 +367,7 @@ class TestWholeController:
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["shop.main"]
 
-    async def test_a_stop_does_not_wait_for_its_end(self) -> None:
+    async def test_a_stop_does_not_wait_for_the_end_of_the_pause(self) -> None:
         stores = MemoryStores()
         await set_record(stores, controller_record("apps"), "true")
         async with running(Calm(), stores=stores) as harness:
@@ -380,7 +380,7 @@ class TestWholeController:
 class TestReports:
     """People see pauses."""
 
-    async def test_the_explanation_of_a_paused_key(self) -> None:
+    async def test_the_explanation_of_a_paused_key_has_the_pause(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
@@ -393,14 +393,14 @@ class TestReports:
                 *(True, False),
             )
 
-    async def test_the_status_of_a_controller_with_a_paused_key(self) -> None:
+    async def test_the_status_of_a_controller_lists_a_paused_key(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop", "market")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
             await harness.run_for(1)
             assert harness.runtime.status().paused == {"shop": "by ann@desk: waits for a disk"}
 
-    async def test_events_of_a_pause(self) -> None:
+    async def test_a_pause_and_its_end_are_events(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
@@ -433,7 +433,7 @@ class TestReports:
             await harness.run_until_idle()
             assert harness.runtime.explain("shop").syncs[-1].operation == Operation.RESUME
 
-    async def test_a_manual_sync_is_refused(self) -> None:
+    async def test_a_manual_sync_of_a_paused_key_is_refused(self) -> None:
         async with running(Calm()) as harness:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")

@@ -68,7 +68,7 @@ RESYNC_AFTER_A_JUMP = Found(
     [RESTORED_SPEC, UNSAVED_RECORD, RESYNC_AFTER_A_JUMP],
     ids=["spec", "record", "resync"],
 )
-def test_a_bug_that_was_found_before_stays_mended(found: Found) -> None:
+def test_a_bug_that_was_found_before_stays_corrected(found: Found) -> None:
     schedule = Schedule(found.seed or 0, found.script, found.faults, hurried=found.seed is None)
     with Simulation(subject_of(found.controller), DOCUMENTS, Checks()) as simulation:
         ran = simulation.run(schedule)

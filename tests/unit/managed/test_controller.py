@@ -78,7 +78,9 @@ class TestClass:
         with pytest.raises(NotImplementedError):
             await Empty(nats=stores).run()
 
-    def test_its_objects_are_the_only_kind_and_get_finalizers(self, controller: Disks) -> None:
+    def test_a_controller_declares_only_the_kind_of_its_objects_with_finalizers(
+        self, controller: Disks
+    ) -> None:
         assert (controller.kinds, controller.held_kinds) == ((DISKS,), (DISKS,))
 
 

@@ -21,7 +21,9 @@ from natsctl.console.http.access import POLICY, ConsoleAccess, is_loopback
         ("[", False),
     ],
 )
-def test_on_the_loopback_only_its_names_are_valid(host: str | None, *, accepted: bool) -> None:
+def test_a_console_on_the_loopback_accepts_only_loopback_host_names(
+    host: str | None, *, accepted: bool
+) -> None:
     assert ConsoleAccess("127.0.0.1").is_own_name(host) is accepted
 
 
@@ -29,7 +31,9 @@ def test_on_the_loopback_only_its_names_are_valid(host: str | None, *, accepted:
     ("host", "accepted"),
     [("desk.example:8222", True), ("10.0.0.1", True), ("evil.example", False)],
 )
-def test_beyond_it_the_given_name_and_addresses_are_valid(host: str, *, accepted: bool) -> None:
+def test_a_console_on_another_address_accepts_the_given_name_and_addresses(
+    host: str, *, accepted: bool
+) -> None:
     assert ConsoleAccess("desk.example").is_own_name(host) is accepted
 
 

@@ -97,7 +97,7 @@ async def test_an_object_of_another_kind_of_owner_is_not_claimed(parts: Parts) -
     assert await parts.read() == {}
 
 
-async def test_an_object_that_has_labels_again_is_claimed_no_more(parts: Parts) -> None:
+async def test_an_object_that_has_labels_again_is_not_claimed(parts: Parts) -> None:
     await parts.put("part", "shop")
     await parts.put("part")
     await parts.read()
@@ -105,7 +105,7 @@ async def test_an_object_that_has_labels_again_is_claimed_no_more(parts: Parts) 
     assert parts.claimed("shop") == []
 
 
-async def test_a_deleted_object_is_claimed_no_more(parts: Parts) -> None:
+async def test_a_deleted_object_is_not_claimed(parts: Parts) -> None:
     await parts.put("part", "shop")
     await parts.put("part")
     await parts.read()

@@ -536,32 +536,40 @@ class TestOverwrittenObjects:
         await yard.parts.update(key, value(), revision=stored.revision)
         await yard.synced()
 
-    async def test_it_is_an_orphan_if_its_owner_was_deleted(self, yard: Yard) -> None:
+    async def test_an_overwritten_object_is_an_orphan_if_its_owner_was_deleted(
+        self, yard: Yard
+    ) -> None:
         await yard.app("shop", "bar")
         await self.overwrite(yard, "shop.part")
         await yard.apps.delete("shop")
         [orphan] = (await yard.plan()).orphans
         assert (orphan.key, orphan.owner, orphan.proven) == ("shop.part", "shop", True)
 
-    async def test_it_is_no_orphan_while_its_owner_exists(self, yard: Yard) -> None:
+    async def test_an_overwritten_object_is_no_orphan_while_its_owner_exists(
+        self, yard: Yard
+    ) -> None:
         await yard.app("shop", "bar")
         await self.overwrite(yard, "shop.part")
         assert keys(await yard.plan()) == []
 
-    async def test_it_is_no_orphan_if_its_owner_vanished_without_a_marker(self, yard: Yard) -> None:
+    async def test_an_overwritten_object_is_no_orphan_if_its_owner_vanished_without_a_marker(
+        self, yard: Yard
+    ) -> None:
         await yard.app("shop", "bar")
         await self.overwrite(yard, "shop.part")
         yard.apps.vanish("shop")
         yard.apps.break_watches()
         assert keys(await yard.plan()) == []
 
-    async def test_an_owner_that_only_the_store_has_keeps_it(self, yard: Yard) -> None:
+    async def test_an_overwritten_object_is_no_orphan_if_only_the_store_has_its_owner(
+        self, yard: Yard
+    ) -> None:
         await yard.app("shop")
         await self.overwrite(yard, "shop.part")
         yard.primary.cache.apply(Deleted("shop", 99))
         assert keys(await yard.collector.plan(at_once=True)) == []
 
-    async def test_it_is_claimed_by_its_owner(self, yard: Yard) -> None:
+    async def test_an_overwritten_object_is_claimed_by_its_owner(self, yard: Yard) -> None:
         await yard.app("shop", "bar")
         await self.overwrite(yard, "shop.part")
         await yard.collector.plan()

@@ -121,7 +121,7 @@ class TestReview:
         reason = await evidence.review(secondaries=False)
         assert ("an older copy was restored" in reason) is older
 
-    async def test_a_bucket_that_another_process_accepts_is_held_no_more(
+    async def test_collection_resumes_in_a_bucket_that_another_process_accepts(
         self, memory: MemoryStore
     ) -> None:
         bucket = listed("a")

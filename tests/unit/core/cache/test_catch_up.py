@@ -22,7 +22,7 @@ def informer(store: MemoryStore) -> Informer[Thing]:
     return Informer(store, THINGS)
 
 
-async def test_it_waits_until_the_cache_has_the_newest_write(
+async def test_catch_up_waits_until_the_cache_has_the_newest_write(
     store: MemoryStore, informer: Informer[Thing]
 ) -> None:
     created = await store.create("a", value())

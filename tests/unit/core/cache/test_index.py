@@ -15,7 +15,7 @@ def test_all_keys_of_a_value_are_found() -> None:
     assert sorted(sample().keys("yy")) == []
 
 
-def test_removed_keys_are_found_no_more() -> None:
+def test_removed_keys_are_not_found() -> None:
     index = sample()
     for key, remaining in (("bb", ["aa", "cc"]), ("aa", ["cc"]), ("cc", [])):
         index.remove(key)

@@ -172,7 +172,7 @@ def test_an_illegal_key_stays_invalid_when_values_are_forgotten() -> None:
     assert list(cache.invalid) == ["?"]
 
 
-def test_every_value_is_kept_once_somebody_wants_all() -> None:
+def test_every_value_is_kept_once_a_reader_wants_all_values() -> None:
     cache = cache_of(Kept())
     cache.want_all()
     fold(cache, Applied(Stored("b", 10, VALUE)))

@@ -473,7 +473,7 @@ async def test_a_released_lease_is_not_renewed(store: MemoryStore) -> None:
         await lease.renew(held)
 
 
-async def test_a_lease_that_an_administrator_gave_to_another_process_is_left_to_it(
+async def test_a_holder_accepts_that_an_administrator_gave_its_lease_to_another_process(
     store: MemoryStore,
 ) -> None:
     lease = lease_of(store, "one")

@@ -112,7 +112,7 @@ class TestLiving:
         view.prove(DEAD_S)
         assert view.group.living == MemberSet(["me"])
 
-    def test_a_member_lives_until_then(self, view: View) -> None:
+    def test_a_member_lives_until_its_silence_is_proven(self, view: View) -> None:
         view.put(record("one"))
         view.prove(math.nextafter(DEAD_S, 0))
         assert view.group.living == MemberSet(["me", "one"])
@@ -122,7 +122,7 @@ class TestLiving:
         view.now = 100 * TTL_S
         assert view.group.living == MemberSet(["me", "one"])
 
-    def test_an_older_proof_takes_nothing_back(self, view: View) -> None:
+    def test_a_dead_member_stays_dead_after_an_older_proof(self, view: View) -> None:
         view.put(record("one"))
         view.prove(DEAD_S)
         view.group.prove(1)
@@ -203,7 +203,7 @@ class TestLost:
         assert view.group.lost == ()
         assert view.owned("me") == set(KEYS)
 
-    def test_a_lost_member_is_not_among_those_who_divide_the_keys(self, view: View) -> None:
+    def test_a_lost_member_gets_no_part_of_the_keys(self, view: View) -> None:
         view.put(record("one", "one", "me"))
         view.delete("one")
         assert view.group.living == MemberSet(["me"])
@@ -320,12 +320,12 @@ class TestComplete:
         view.put(record(name, complete=True))
         assert (view.group.complete, view.group.suspects) == (True, False)
 
-    def test_a_record_without_proof_does_not(self, view: View) -> None:
+    def test_a_record_without_proof_does_not_end_the_suspicion(self, view: View) -> None:
         view.group.suspect()
         view.put(record("me"), record("one"))
         assert (view.group.complete, view.group.suspects) == (False, True)
 
-    def test_a_record_of_other_work_does_not(self, view: View) -> None:
+    def test_a_record_of_other_work_does_not_end_the_suspicion(self, view: View) -> None:
         view.group.suspect()
         view.put(record("one", complete=True, work=OTHERS))
         assert (view.group.complete, view.group.suspects) == (False, True)
@@ -339,7 +339,7 @@ class TestComplete:
         view.put(record("one", complete=True, left=True, ttl_s=0))
         assert view.group.complete
 
-    def test_the_suspicion_ends_when_such_a_member_must_be_dead(self, view: View) -> None:
+    def test_the_suspicion_ends_when_a_suspected_member_must_be_dead(self, view: View) -> None:
         view.group.suspect()
         view.prove(DEAD_S)
         assert view.owned("me") == set(KEYS)
@@ -386,7 +386,7 @@ class TestProofDue:
         view.put(record("two"))
         assert view.group.proof_due(0) == DEAD_S
 
-    def test_a_write_at_that_time_is_the_proof(self, view: View) -> None:
+    def test_a_write_when_the_proof_is_due_is_the_proof(self, view: View) -> None:
         view.put(record("one"))
         view.now = 5
         view.put(record("two"))
@@ -413,7 +413,7 @@ class TestAssignment:
         view.put(record("one"))
         assert view.owned("me") == set(KEYS)
 
-    def test_a_claim_of_a_dead_member_counts_no_more(self, view: View) -> None:
+    def test_a_claim_of_a_dead_member_does_not_count(self, view: View) -> None:
         view.put(record("one", "one"))
         view.prove(DEAD_S)
         assert view.owned("me") == set(KEYS)
@@ -512,7 +512,7 @@ class TestRebalance:
     def rebalance(self) -> Rebalance:
         return Rebalance("me", MemberSet(["me"]), MemberSet(["me", "one"]))
 
-    def test_it_is_not_drained_at_first(self, rebalance: Rebalance) -> None:
+    def test_a_rebalance_is_not_drained_at_first(self, rebalance: Rebalance) -> None:
         assert not rebalance.drained
 
     def test_keys_that_others_get_are_given_up(self, rebalance: Rebalance) -> None:
@@ -526,24 +526,28 @@ class TestRebalance:
     def test_the_record_names_the_next_members(self, rebalance: Rebalance) -> None:
         assert rebalance.published(7) == ("me", "one")
 
-    def test_it_is_done_when_the_cache_has_the_first_record_that_names_them(
+    def test_a_rebalance_is_done_when_the_cache_has_the_first_record_with_the_members(
         self, rebalance: Rebalance
     ) -> None:
         rebalance.published(7)
         rebalance.published(8)
         assert rebalance.done(record("me", "me", "one", renewals=7))
 
-    def test_it_is_not_done_without_a_record(self, rebalance: Rebalance) -> None:
+    def test_a_rebalance_is_not_done_without_a_record(self, rebalance: Rebalance) -> None:
         rebalance.published(7)
         assert not rebalance.done(None)
 
-    def test_it_is_not_done_with_an_older_record(self, rebalance: Rebalance) -> None:
+    def test_a_rebalance_is_not_done_with_an_older_record(self, rebalance: Rebalance) -> None:
         rebalance.published(7)
         assert not rebalance.done(record("me", "me", "one", renewals=6))
 
-    def test_it_is_not_done_with_a_record_that_names_others(self, rebalance: Rebalance) -> None:
+    def test_a_rebalance_is_not_done_with_a_record_of_other_members(
+        self, rebalance: Rebalance
+    ) -> None:
         rebalance.published(7)
         assert not rebalance.done(record("me", "me", renewals=7))
 
-    def test_it_is_not_done_before_the_members_are_published(self, rebalance: Rebalance) -> None:
+    def test_a_rebalance_is_not_done_before_the_members_are_published(
+        self, rebalance: Rebalance
+    ) -> None:
         assert not rebalance.done(record("me", "me", "one", renewals=7))

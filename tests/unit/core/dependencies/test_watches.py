@@ -241,7 +241,7 @@ async def test_a_batch_that_was_not_started_cannot_be_read_or_ended(stage: Stage
     assert len(stage.watches) == 0
 
 
-async def test_the_dependents_of_a_watch_that_ended_depend_on_it_no_more(
+async def test_the_dependents_of_a_watch_that_ended_do_not_depend_on_the_watch(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.watches.depend("x", A)
@@ -298,27 +298,31 @@ async def test_a_cancelled_change_of_dependencies_has_no_effect(stage: Stage) ->
 
 
 class TestTheObjectsOfAWatch:
-    async def test_are_those_that_the_selector_matches_sorted_by_key(self, stage: Stage) -> None:
+    async def test_the_objects_of_a_watch_match_its_selector_and_are_sorted_by_key(
+        self, stage: Stage
+    ) -> None:
         for key, tier in (("c", "gold"), ("a", "gold"), ("b", "tin")):
             await stage.store.create(key, value(labels={"tier": tier}))
         watch = await stage.watches.depend("x", those(THINGS, Selector.parse("tier=gold")))
         assert [stored.key for stored in watch.objects()] == ["a", "c"]
         assert await watch.read() == watch.objects()
 
-    async def test_exist_only_if_the_selector_matches_one(self, stage: Stage) -> None:
+    async def test_a_watch_has_objects_only_if_the_selector_matches_one(self, stage: Stage) -> None:
         await stage.store.create("b", value(labels={"tier": "tin"}))
         watch = await stage.watches.depend("x", those(THINGS, Selector.parse("tier=gold")))
         assert not watch.has_objects()
         assert stage.notified == []
 
-    async def test_include_the_last_valid_state_of_an_invalid_object(self, stage: Stage) -> None:
+    async def test_the_objects_of_a_watch_include_the_last_valid_state_of_an_invalid_object(
+        self, stage: Stage
+    ) -> None:
         created = await stage.store.create("a", value("valid"))
         watch = await stage.watches.depend("x", A)
         await stage.store.update("a", b"garbage", revision=created.revision)
         await asyncio.sleep(1)
         assert [stored.value for stored in watch.objects()] == [value("valid")]
 
-    async def test_raise_the_error_of_a_single_object_that_never_was_valid(
+    async def test_a_watch_of_one_object_that_never_was_valid_raises_its_error(
         self, stage: Stage
     ) -> None:
         await stage.store.create("a", b"garbage")
@@ -327,7 +331,9 @@ class TestTheObjectsOfAWatch:
             watch.objects()
         assert watch.has_objects()
 
-    async def test_leave_out_an_object_of_several_that_never_was_valid(self, stage: Stage) -> None:
+    async def test_a_watch_of_several_objects_leaves_out_one_that_never_was_valid(
+        self, stage: Stage
+    ) -> None:
         await stage.store.create("a", b"garbage")
         await stage.store.create("b", value())
         watch = await stage.watches.depend("x", ALL)

@@ -150,7 +150,9 @@ class TestOthers:
         records.observe(THEIRS, encoded("shop", place="sites"))
         assert self.left(records, "shop") == []
 
-    def test_the_own_record_is_not_of_others(self, records: HeldRecords) -> None:
+    def test_the_record_of_this_process_is_not_a_record_of_others(
+        self, records: HeldRecords
+    ) -> None:
         records.observe(MINE, encoded("shop"))
         assert self.left(records, "shop") == []
 

@@ -126,18 +126,20 @@ class TestASyncLoop:
         with long_syncs(paused, bench.queue, bench.records, WORKERS) as syncs:
             return syncs
 
-    async def test_with_a_name_records_its_keys(self, bench: Bench) -> None:
+    async def test_a_sync_loop_with_a_name_records_its_keys(self, bench: Bench) -> None:
         assert self.opened(bench, "apps.0") is not None
 
-    async def test_without_a_name_records_no_keys(self, bench: Bench) -> None:
+    async def test_a_sync_loop_without_a_name_records_no_keys(self, bench: Bench) -> None:
         assert self.opened(bench, "") is None
 
-    async def test_without_a_state_directory_records_no_keys(self, bench: Bench) -> None:
+    async def test_a_sync_loop_without_a_state_directory_records_no_keys(
+        self, bench: Bench
+    ) -> None:
         token = state_directory.set(None)
         assert self.opened(bench, "apps.0") is None
         state_directory.reset(token)
 
-    async def test_records_no_keys_after_its_end(self, bench: Bench) -> None:
+    async def test_a_sync_loop_records_no_keys_after_its_end(self, bench: Bench) -> None:
         paused = PausedKeys()
         paused.name, paused.place = "apps.0", "apps"
         with long_syncs(paused, bench.queue, bench.records, WORKERS) as syncs:

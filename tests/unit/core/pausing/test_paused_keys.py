@@ -250,7 +250,7 @@ class TestEnds:
         await asyncio.sleep(1000 * DAY_S)
         assert list(keys.paused.pauses) == ["shop"]
 
-    async def test_no_pause_ends_after_the_loop_has(self, keys: Keys) -> None:
+    async def test_no_pause_ends_after_the_loop_has_ended(self, keys: Keys) -> None:
         keys.put("shop", in_days(10))
         keys.paused.close()
         await asyncio.sleep(11 * DAY_S)
@@ -291,7 +291,7 @@ class TestDeletedObjects:
         keys.put("shop")
         assert keys.paused.has_superfluous_record("shop")
 
-    async def test_a_key_without_a_record_has_none_that_is_superfluous(self, keys: Keys) -> None:
+    async def test_a_key_without_a_record_has_no_superfluous_record(self, keys: Keys) -> None:
         keys.put("shop")
         assert not keys.paused.has_superfluous_record("shop")
 
@@ -386,7 +386,7 @@ class TestConcerns:
     async def test_an_annotation_is_a_concern(self, keys: Keys) -> None:
         assert keys.paused.concerns(self.change(keys, "true"))
 
-    async def test_a_change_of_a_key_without_a_pause_is_none(self, keys: Keys) -> None:
+    async def test_a_change_of_a_key_without_a_pause_is_no_concern(self, keys: Keys) -> None:
         assert not keys.paused.concerns(self.change(keys))
 
     async def test_a_change_of_an_annotated_key_is_a_concern(self, keys: Keys) -> None:
@@ -401,7 +401,7 @@ class TestConcerns:
         keys.paused.quarantine.found("shop", Deaths(count=1, last="", state=""))
         assert keys.paused.concerns(self.change(keys))
 
-    async def test_a_deletion_is_none(self, keys: Keys) -> None:
+    async def test_a_deletion_is_no_concern(self, keys: Keys) -> None:
         assert not keys.paused.concerns(Change(APPS, "shop", None, None))
 
 
@@ -422,7 +422,7 @@ class TestQuarantine:
         keys.put("shop", None, "new")
         assert not keys.paused.holds_back("shop")
 
-    async def test_a_write_of_the_same_state_does_not(self, keys: Keys) -> None:
+    async def test_a_write_of_the_same_state_does_not_end_the_quarantine(self, keys: Keys) -> None:
         keys.put("shop")
         self.quarantine(keys)
         keys.put("shop")

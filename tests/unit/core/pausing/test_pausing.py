@@ -115,7 +115,7 @@ async def test_without_stores_no_record_pauses_the_controller(bench: Bench) -> N
 
 
 class TestTheRecordOfTheController:
-    async def test_pauses_it_until_the_record_is_deleted(self, bench: Bench) -> None:
+    async def test_a_controller_is_paused_until_its_record_is_deleted(self, bench: Bench) -> None:
         async with watching(bench):
             await bench.set(WHOLE_RECORD, HELD.text)
             assert bench.pausing.whole == HELD
@@ -124,7 +124,7 @@ class TestTheRecordOfTheController:
             assert bench.pausing.whole is None
             assert not await bench.waits()
 
-    async def test_is_listed_before_any_key_is_synced(self) -> None:
+    async def test_the_record_of_a_controller_is_listed_before_any_key_is_synced(self) -> None:
         stores = SlowStores()
         bench = Bench(stores)
         await put(bench.records, WHOLE_RECORD, b"true")
@@ -133,7 +133,9 @@ class TestTheRecordOfTheController:
                 await asyncio.sleep(LISTED_S - 1)
                 assert not bench.pausing.listed.is_set()
 
-    async def test_ends_the_pause_at_its_time(self, bench: Bench) -> None:
+    async def test_the_record_of_a_controller_ends_the_pause_at_its_time(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(WHOLE_RECORD, lasting(30 * RECHECK_S))
             await asyncio.sleep(28 * RECHECK_S)
@@ -141,19 +143,23 @@ class TestTheRecordOfTheController:
             await asyncio.sleep(2 * RECHECK_S)
             assert not await bench.waits()
 
-    async def test_has_the_last_end_of_the_pause(self, bench: Bench) -> None:
+    async def test_the_record_of_a_controller_has_the_last_end_of_the_pause(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(WHOLE_RECORD, lasting(10))
             await bench.set(WHOLE_RECORD, HELD.text)
             await asyncio.sleep(20)
             assert bench.pausing.whole == HELD
 
-    async def test_may_be_over(self, bench: Bench) -> None:
+    async def test_the_pause_in_the_record_of_a_controller_may_be_over(self, bench: Bench) -> None:
         async with watching(bench):
             await bench.set(WHOLE_RECORD, lasting(-1))
             assert bench.pausing.whole is None
 
-    async def test_is_reported_if_it_changes_after_the_start(self, bench: Bench) -> None:
+    async def test_a_changed_record_of_a_controller_is_reported_after_the_start(
+        self, bench: Bench
+    ) -> None:
         await put(bench.records, WHOLE_RECORD, b"old")
         bench.report()
         async with watching(bench):
@@ -166,42 +172,56 @@ class TestTheRecordOfTheController:
             (WHOLE, "Resumed", "resumed; it was paused waits for a disk"),
         ]
 
-    async def test_does_not_pause_another_controller(self, bench: Bench) -> None:
+    async def test_the_record_of_a_controller_does_not_pause_another_controller(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(controller_record("others"), HELD.text)
             assert bench.pausing.whole is None
 
 
 class TestTheRecordOfADeletedObject:
-    async def test_pauses_its_key_until_the_record_is_deleted(self, bench: Bench) -> None:
+    async def test_the_key_of_a_deleted_object_is_paused_until_its_record_is_deleted(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(key_record("apps", "apps", "eu.shop"), HELD.text)
             assert bench.pausing.pauses() == {"eu.shop": HELD}
             await bench.remove(key_record("apps", "apps", "eu.shop"))
             assert bench.pausing.pauses() == {}
 
-    async def test_concerns_the_loops_of_its_bucket(self, bench: Bench) -> None:
+    async def test_the_record_of_a_deleted_object_concerns_the_loops_of_its_bucket(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(key_record("apps", "others", "shop"), HELD.text)
             assert bench.pausing.pauses() == {}
 
-    async def test_needs_the_key_of_the_object(self, bench: Bench) -> None:
+    async def test_the_record_of_a_deleted_object_needs_the_key_of_the_object(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(key_record("apps", "apps", "").rstrip("."), HELD.text)
             assert bench.pausing.pauses() == {}
 
-    async def test_resumes_its_key_if_it_has_no_pause(self, bench: Bench) -> None:
+    async def test_a_record_of_a_deleted_object_without_a_pause_resumes_the_key(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(key_record("apps", "apps", "shop"), HELD.text)
             await bench.set(key_record("apps", "apps", "shop"), "false")
             assert bench.pausing.pauses() == {}
 
-    async def test_may_have_bytes_that_are_no_text(self, bench: Bench) -> None:
+    async def test_the_record_of_a_deleted_object_may_have_bytes_that_are_no_text(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(key_record("apps", "apps", "shop"), b"\xff")
             assert list(bench.pausing.pauses()) == ["shop"]
 
-    async def test_counts_if_this_process_syncs_the_key(self, bench: Bench) -> None:
+    async def test_the_record_of_a_deleted_object_counts_if_this_process_syncs_the_key(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             for key in ("shop", "foreign"):
                 await bench.set(key_record("apps", "apps", key), HELD.text)
@@ -209,7 +229,7 @@ class TestTheRecordOfADeletedObject:
 
 
 class TestThePauseOfAKey:
-    async def test_is_its_own_or_that_of_the_controller(self, bench: Bench) -> None:
+    async def test_a_key_has_its_own_pause_or_that_of_the_controller(self, bench: Bench) -> None:
         bench.loop(lambda _: True, kv(App, bucket="others"))
         async with watching(bench):
             await bench.set(key_record("apps", "others", "shop"), HELD.text)
@@ -217,7 +237,9 @@ class TestThePauseOfAKey:
             await bench.set(WHOLE_RECORD, "all")
             assert bench.pausing.of("shop") == bench.pausing.of("market") == Pause(reason="all")
 
-    async def test_comes_with_the_command_that_resumes_it(self, bench: Bench) -> None:
+    async def test_the_pause_of_a_key_names_the_command_that_resumes_the_key(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(key_record("apps", "apps", "shop"), HELD.text)
             advice = "shop is paused waits for a disk: natsctl resume shop"
@@ -226,7 +248,9 @@ class TestThePauseOfAKey:
             resume = "controller apps is paused all: natsctl resume --all -c apps"
             assert bench.pausing.advice("shop") == resume
 
-    async def test_is_reported_for_loops_that_begin_later_too(self, bench: Bench) -> None:
+    async def test_the_pause_of_a_key_is_reported_for_loops_that_begin_later_too(
+        self, bench: Bench
+    ) -> None:
         bench.report()
         later = bench.loop(lambda _: True)
         async with watching(bench):
@@ -235,7 +259,9 @@ class TestThePauseOfAKey:
         assert [reason for _, reason, _ in bench.events] == ["Resumed"] * 2
         assert later.pauses == {}
 
-    async def test_is_reported_by_the_process_that_syncs_the_key(self, bench: Bench) -> None:
+    async def test_the_pause_of_a_key_is_reported_by_the_process_that_syncs_the_key(
+        self, bench: Bench
+    ) -> None:
         reports = PauseReports("apps", holds=bench.apps.holds, event=bench.event)
         for key in ("shop", "foreign"):
             reports.paused(key, HELD)
@@ -247,7 +273,9 @@ class TestThePauseOfAKey:
 
 
 class TestRecordsThatCannotBeRead:
-    async def test_delay_the_start_for_a_while(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_unreadable_records_delay_the_start_for_a_while(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         stores = SlowStores()
         bench = Bench(stores)
         with stores.store(PAUSES).held_up():
@@ -256,7 +284,7 @@ class TestRecordsThatCannotBeRead:
                 assert bench.pausing.listed.is_set()
         assert caplog.text.count("cannot list the pauses in the bucket natsctl") == 1
 
-    async def test_are_read_once_the_permission_is_there(
+    async def test_records_are_read_once_the_permission_is_granted(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         await put(bench.records, WHOLE_RECORD, b"true")
@@ -270,7 +298,7 @@ class TestRecordsThatCannotBeRead:
             assert await bench.waits()
         assert "cannot list the pauses" not in caplog.text
 
-    async def test_pause_nothing_if_their_bucket_cannot_be_opened(
+    async def test_records_pause_nothing_if_their_bucket_cannot_be_opened(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         class NoStores(MemoryStores):
@@ -285,7 +313,9 @@ class TestRecordsThatCannotBeRead:
 
 
 class TestTheRecordOfDeaths:
-    async def test_quarantines_the_key_until_the_record_is_deleted(self, bench: Bench) -> None:
+    async def test_a_record_of_deaths_quarantines_the_key_until_the_record_is_deleted(
+        self, bench: Bench
+    ) -> None:
         name = deaths_record("apps", "apps", "eu.shop")
         async with watching(bench):
             await bench.set(name, dead(""))
@@ -293,25 +323,29 @@ class TestTheRecordOfDeaths:
             await bench.remove(name)
             assert bench.pausing.quarantined() == {}
 
-    async def test_concerns_the_loops_of_its_place(self, bench: Bench) -> None:
+    async def test_a_record_of_deaths_concerns_the_loops_of_its_place(self, bench: Bench) -> None:
         async with watching(bench):
             await bench.set(deaths_record("apps", "others", "shop"), dead(""))
             assert bench.pausing.quarantined() == {}
 
-    async def test_counts_if_this_process_syncs_the_key(self, bench: Bench) -> None:
+    async def test_a_record_of_deaths_counts_if_this_process_syncs_the_key(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             for key in ("shop", "foreign"):
                 await bench.set(deaths_record("apps", "apps", key), dead(""))
             assert (bench.pausing.quarantined_count, len(bench.pausing.quarantined())) == (1, 2)
 
-    async def test_is_deleted_if_the_object_has_changed_since(self, bench: Bench) -> None:
+    async def test_a_record_of_deaths_is_deleted_if_the_object_has_changed_since(
+        self, bench: Bench
+    ) -> None:
         await put(bench.records, deaths_record("apps", "apps", "shop"), dead("another state"))
         async with watching(bench):
             await bench.pausing.note_deaths(bench.apps)
             await asyncio.sleep(1)
             assert list(bench.records.keys()) == []
 
-    async def test_is_deleted_once_the_store_answers(self, bench: Bench) -> None:
+    async def test_a_record_of_deaths_is_deleted_once_the_store_answers(self, bench: Bench) -> None:
         await put(bench.records, deaths_record("apps", "apps", "shop"), dead("another state"))
         async with watching(bench):
             bench.records.fail(StoreError("away"))
@@ -321,7 +355,9 @@ class TestTheRecordOfDeaths:
             await asyncio.sleep(2 * RETRY_S)
             assert list(bench.records.keys()) == []
 
-    async def test_is_deleted_by_the_process_that_syncs_the_key(self, bench: Bench) -> None:
+    async def test_a_record_of_deaths_is_deleted_by_the_process_that_syncs_the_key(
+        self, bench: Bench
+    ) -> None:
         name = deaths_record("apps", "apps", "foreign")
         await put(bench.records, name, dead("another state"))
         async with watching(bench):
@@ -357,7 +393,7 @@ class TestADeathOfAProcess:
         yield tmp_path
         state_directory.reset(token)
 
-    async def test_without_stores_counts_in_this_process(
+    async def test_a_death_without_stores_counts_in_this_process(
         self, bench: Bench, directory: Path
     ) -> None:
         with held_file("apps.0", 1, "mine") as held:
@@ -368,7 +404,9 @@ class TestADeathOfAProcess:
         await bench.pausing.note_deaths(bench.apps)
         assert self.counts(bench) == {"shop": 1}
 
-    async def test_elsewhere_counts_for_the_keys_that_it_held_for_long(self, bench: Bench) -> None:
+    async def test_a_death_on_another_machine_counts_for_keys_that_were_held_for_long(
+        self, bench: Bench
+    ) -> None:
         async with watching(bench):
             await bench.set(held_record("apps", "7-a"), HELD_LONG)
             await bench.pausing.note_deaths(bench.apps)
@@ -376,7 +414,7 @@ class TestADeathOfAProcess:
             record = await bench.records.get(deaths_record("apps", "apps", "shop"))
             assert msgspec.json.decode(record.value, type=Deaths).processes == ("7-a",)
 
-    async def test_that_cannot_be_recorded_counts_in_this_process(
+    async def test_a_death_that_cannot_be_recorded_counts_in_this_process(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with watching(bench):
@@ -386,7 +424,7 @@ class TestADeathOfAProcess:
             assert self.counts(bench) == {"shop": 1}
         assert caplog.text.count("cannot record that a process died during a sync") == 1
 
-    async def test_adds_to_the_deaths_that_are_recorded(self, bench: Bench) -> None:
+    async def test_a_death_adds_to_the_deaths_that_are_recorded(self, bench: Bench) -> None:
         await put(bench.records, deaths_record("apps", "apps", "shop"), dead("", DEATHS_MAX - 1))
         bench.report()
         async with watching(bench):
@@ -395,7 +433,7 @@ class TestADeathOfAProcess:
             assert list(bench.pausing.quarantined()) == ["shop"]
         assert [(key, reason) for key, reason, _ in bench.events] == [("shop", "Quarantined")]
 
-    async def test_is_reported_with_the_number_of_deaths(self, bench: Bench) -> None:
+    async def test_a_death_is_reported_with_the_number_of_deaths(self, bench: Bench) -> None:
         bench.report()
         async with watching(bench):
             await bench.set(held_record("apps", "7-a"), HELD_LONG)
@@ -404,7 +442,7 @@ class TestADeathOfAProcess:
         assert (key, reason) == ("shop", "ProcessDied")
         assert message.startswith("1 process died during its sync")
 
-    async def test_does_not_count_after_a_clean_end(self, bench: Bench) -> None:
+    async def test_no_death_counts_after_a_clean_end(self, bench: Bench) -> None:
         async with watching(bench):
             await bench.set(held_record("apps", "7-a"), HELD_LONG)
             await bench.remove(held_record("apps", "7-a"))

@@ -121,7 +121,7 @@ class TestQuarantine:
         quarantine.release("shop")
         assert (over, quarantine.over) == ([], set())
 
-    def test_a_record_that_is_found_again_is_not_over(self, quarantine: Quarantine) -> None:
+    def test_a_record_that_is_read_again_is_not_over(self, quarantine: Quarantine) -> None:
         quarantine.found("shop", deaths(1))
         quarantine.release("shop")
         quarantine.found("shop", deaths(1))

@@ -87,7 +87,7 @@ async def test_two_feeds_follow_each_other(queue: Workqueue[str]) -> None:
     assert [await sync_next(queue) for _ in range(300)] == MANY[:300]
 
 
-async def test_a_queue_that_is_shut_down_is_fed_no_more(queue: Workqueue[str]) -> None:
+async def test_no_keys_are_fed_to_a_queue_that_is_shut_down(queue: Workqueue[str]) -> None:
     added = add_to(queue)
     queue.shut_down(drain=False)
     queue.feed(MANY, queue.add)
@@ -96,7 +96,7 @@ async def test_a_queue_that_is_shut_down_is_fed_no_more(queue: Workqueue[str]) -
     assert len(added) <= FEW
 
 
-async def test_feed_no_more_leaves_the_other_keys_out(queue: Workqueue[str]) -> None:
+async def test_feed_no_more_adds_none_of_the_remaining_keys(queue: Workqueue[str]) -> None:
     added = add_to(queue)
     queue.feed_no_more()
     for _ in added:

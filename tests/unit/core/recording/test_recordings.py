@@ -55,7 +55,7 @@ def test_the_last_syncs_of_a_recorded_key_are_kept() -> None:
     assert kept == list(range(3, SYNCS_MAX + 3))
 
 
-def test_a_key_that_is_recorded_no_more_keeps_one_sync() -> None:
+def test_a_key_whose_recording_stopped_keeps_one_sync() -> None:
     recordings = Recordings()
     recordings.select("shops", ["a", "b"])
     recordings.keep(sync(second=1))

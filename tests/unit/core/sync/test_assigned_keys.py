@@ -221,7 +221,7 @@ class TestMoves:
         await idle(member)
         assert member.began == ["a", "b"]
 
-    async def test_a_key_that_leaves_is_synced_no_more(self, member: Member) -> None:
+    async def test_a_key_that_leaves_is_not_synced_again(self, member: Member) -> None:
         member.begin(OnlyKeys(["a", "b"]))
         await idle(member)
         member.leadership.move(OnlyKeys(["b"]))
@@ -313,35 +313,39 @@ class TestKeyThatLeavesDuringItsSync:
         await asyncio.sleep(SYNC_S / 2)
         return member
 
-    async def test_its_sync_ends(self, member: Member) -> None:
+    async def test_the_sync_of_a_key_that_leaves_ends(self, member: Member) -> None:
         await idle(member)
         assert "a" in member.ended
 
-    async def test_its_value_is_kept_until_then(self, member: Member) -> None:
+    async def test_the_value_of_a_key_that_leaves_is_kept_until_its_sync_ends(
+        self, member: Member
+    ) -> None:
         assert member.values() == {"a", "b"}
 
-    async def test_its_value_and_no_other_is_forgotten_then(self, member: Member) -> None:
+    async def test_only_the_value_of_the_key_that_left_is_forgotten_after_its_sync(
+        self, member: Member
+    ) -> None:
         await idle(member)
         assert member.values() == {"b"}
 
-    async def test_it_is_not_synced_again(self, member: Member) -> None:
+    async def test_a_key_that_left_is_not_synced_again(self, member: Member) -> None:
         member.loop.queue.add("a")
         await idle(member)
         assert member.began.count("a") == 1
 
-    async def test_it_is_not_retried(self, member: Member) -> None:
+    async def test_a_key_that_left_is_not_retried(self, member: Member) -> None:
         member.error = OSError()
         await asyncio.sleep(3600)
         assert member.began.count("a") == 1
 
-    async def test_it_is_synced_again_if_it_returns(self, member: Member) -> None:
+    async def test_a_key_that_returns_is_synced_again(self, member: Member) -> None:
         member.leadership.move(OnlyKeys(["a", "b"]))
         await idle(member)
         assert member.began.count("a") == 2
 
 
 class TestEndOfTerm:
-    async def test_a_sync_under_way_is_cancelled(self, member: Member) -> None:
+    async def test_the_end_of_a_term_cancels_a_running_sync(self, member: Member) -> None:
         member.sync_s = SYNC_S
         member.begin(OnlyKeys(["a"]))
         await eventually(lambda: "a" in member.began)
@@ -349,14 +353,14 @@ class TestEndOfTerm:
         await asyncio.sleep(2 * SYNC_S)
         assert member.ended == []
 
-    async def test_no_key_is_held_any_more(self, member: Member) -> None:
+    async def test_no_key_is_held_after_the_term(self, member: Member) -> None:
         member.begin(ALL)
         await idle(member)
         member.leadership.step_down()
         await idle(member)
         assert (member.kept, member.loop.holdings.has("a")) == ([], False)
 
-    async def test_the_queue_is_empty(self, member: Member) -> None:
+    async def test_the_queue_is_empty_after_the_term(self, member: Member) -> None:
         member.begin(ALL)
         await idle(member)
         member.loop.queue.add("a", after=1e5)
@@ -377,14 +381,16 @@ class TestEndOfTerm:
 
 
 class TestEveryValue:
-    async def test_every_value_is_read_once_somebody_wants_all(self, member: Member) -> None:
+    async def test_every_value_is_read_once_a_reader_wants_all_values(self, member: Member) -> None:
         member.begin(OnlyKeys(["a"]))
         await idle(member)
         member.informer.cache.want_all()
         await idle(member)
         assert member.values() == set(KEYS)
 
-    async def test_the_assigned_keys_are_synced_again_then(self, member: Member) -> None:
+    async def test_the_assigned_keys_are_synced_again_after_every_value_is_read(
+        self, member: Member
+    ) -> None:
         member.begin(OnlyKeys(["a"]))
         await idle(member)
         member.informer.cache.want_all()
@@ -421,7 +427,7 @@ class TestCount:
         assignment.tested.clear()
         assert (self.count(member), assignment.tested) == (2, [])
 
-    async def test_keys_that_leave_count_no_more(self, member: Member) -> None:
+    async def test_keys_that_left_do_not_count(self, member: Member) -> None:
         member.begin(OnlyKeys(["a", "b"]))
         await idle(member)
         member.leadership.move(OnlyKeys(["b"]))

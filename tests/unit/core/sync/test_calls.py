@@ -97,7 +97,7 @@ class TestFailures:
         with pytest.raises(RuntimeError, match="something that was cancelled"):
             await self.fail(sync_calls, asyncio.CancelledError(), after_s)
 
-    async def test_a_cancellation_from_outside_is_none(self, sync_calls: Calls) -> None:
+    async def test_a_cancellation_from_outside_is_no_failure(self, sync_calls: Calls) -> None:
         async def handler(_key: str) -> None:
             await asyncio.sleep(5)
 
@@ -143,7 +143,7 @@ class TestFailures:
 
 
 class TestCurrentCall:
-    async def test_no_call_is_current_outside(self) -> None:
+    async def test_no_call_is_current_outside_of_calls(self) -> None:
         assert (current_call.get(), current_key(), calls) == (None, "", {})
 
     @pytest.mark.parametrize("wait_s", [0.0, 1.0])
@@ -189,14 +189,14 @@ class TestDelays:
         assert delay_of(value, "sync_handler") == delay_s
 
     @pytest.mark.parametrize("value", [-1, math.nan, math.inf, 1e300])
-    def test_another_number_has_failed(self, value: float) -> None:
+    def test_a_call_that_returns_an_invalid_number_has_failed(self, value: float) -> None:
         with pytest.raises(
             HandlerError, match=r"return seconds or None \(a number from 0 to less than 1e"
         ):
             delay_of(value, "sync_handler")
 
     @pytest.mark.parametrize("value", [True, "soon", object()])
-    def test_another_value_has_failed(self, value: object) -> None:
+    def test_a_call_that_returns_no_number_has_failed(self, value: object) -> None:
         with pytest.raises(HandlerError, match=r"return seconds or None$"):
             delay_of(value, "sync_handler")
 

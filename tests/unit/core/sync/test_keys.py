@@ -133,7 +133,7 @@ class TestChanges:
         keys.apply(applied("a", 1), Deleted("a", 2, purged=True))
         assert keys.taken() == {"a": Operation.PURGE}
 
-    async def test_a_change_of_the_status_is_none(self, keys: Keys) -> None:
+    async def test_a_change_of_the_status_enqueues_nothing(self, keys: Keys) -> None:
         keys.apply(applied("a", 1))
         keys.taken()
         status = value().replace(b'{"spec"', b'{"status": {"x": 1}, "spec"')

@@ -356,7 +356,7 @@ class TestPauses:
         assert handler.calls == []
 
     @pytest.mark.parametrize("wait_s", [0.0, 1.0])
-    async def test_a_held_back_sync_is_reported_instead(self, wait_s: float) -> None:
+    async def test_a_sync_that_a_pause_holds_back_is_reported(self, wait_s: float) -> None:
         async def report(_key: str) -> None:
             await asyncio.sleep(wait_s)
 
@@ -406,11 +406,11 @@ class TestPausedController:
             await pausing.listed.wait()
             yield pausing
 
-    async def test_it_is_stopped(self, pausing: Pausing) -> None:
+    async def test_the_loop_of_a_paused_controller_is_stopped(self, pausing: Pausing) -> None:
         assert SyncLoop(Handler(), pausing=pausing).stopped
         assert not SyncLoop(Handler()).stopped
 
-    async def test_keys_stay_on_the_queue(self, pausing: Pausing) -> None:
+    async def test_keys_of_a_paused_controller_stay_on_the_queue(self, pausing: Pausing) -> None:
         handler = Handler()
         loop = SyncLoop(handler, pausing=pausing)
         async with running(loop, workers=2):
@@ -420,7 +420,7 @@ class TestPausedController:
             assert handler.calls == []
             assert [type(loop.queue.place(key)) for key in ("a", "b")] == [Ready, Ready]
 
-    async def test_a_key_keeps_its_priority(self, pausing: Pausing) -> None:
+    async def test_a_key_of_a_paused_controller_keeps_its_priority(self, pausing: Pausing) -> None:
         loop = SyncLoop(Handler(), pausing=pausing)
         async with running(loop):
             loop.queue.add("a", priority=Priority.SECONDARY)
@@ -429,7 +429,7 @@ class TestPausedController:
             assert isinstance(place, Ready)
             assert place.priority is Priority.SECONDARY
 
-    async def test_keys_are_synced_once_it_is_resumed(self, pausing: Pausing) -> None:
+    async def test_keys_are_synced_once_the_controller_is_resumed(self, pausing: Pausing) -> None:
         handler = Handler()
         loop = SyncLoop(handler, pausing=pausing)
         async with running(loop):
@@ -461,7 +461,7 @@ class TestPausedController:
             await asyncio.sleep(60)
             assert asyncio.all_tasks() <= tasks
 
-    async def test_it_can_be_shut_down(self, pausing: Pausing) -> None:
+    async def test_a_paused_controller_can_be_shut_down(self, pausing: Pausing) -> None:
         loop = SyncLoop(Handler(), pausing=pausing)
         async with running(loop) as task:
             loop.queue.add("a")

@@ -36,7 +36,7 @@ def test_work_that_does_not_wait_ends_with_its_first_step() -> None:
 
 
 @pytest.mark.parametrize("work", [answer_later, Answer])
-async def test_the_rest_returns_the_result(work: Callable[[], Awaitable[int]]) -> None:
+async def test_the_rest_of_the_work_returns_its_result(work: Callable[[], Awaitable[int]]) -> None:
     assert await rest_of(work()) == 42
     assert asyncio.get_running_loop().time() == 3
 
@@ -49,7 +49,7 @@ async def test_the_first_step_raises_the_error_of_the_work() -> None:
         first_step(work())
 
 
-async def test_the_rest_passes_a_cancellation_to_the_work() -> None:
+async def test_a_cancellation_of_the_rest_cancels_the_work() -> None:
     async def work() -> str:
         try:
             await asyncio.Event().wait()
@@ -68,7 +68,7 @@ async def test_the_rest_passes_a_cancellation_to_the_work() -> None:
     assert await running == "cancelled"
 
 
-async def test_the_rest_passes_the_error_of_a_future_to_the_work() -> None:
+async def test_the_rest_raises_the_error_of_a_future_in_the_work() -> None:
     future = asyncio.get_running_loop().create_future()
 
     async def work() -> str:

@@ -204,18 +204,20 @@ class TestIncarnation:
             incarnations += [event.incarnation for event in events if isinstance(event, Listing)]
         return incarnations
 
-    async def test_a_bucket_that_grows_stays_the_same(self, server: BucketServer) -> None:
+    async def test_a_bucket_that_grows_keeps_its_incarnation(self, server: BucketServer) -> None:
         server.put("a")
         assert await self.incarnations(server, lambda: server.put("b")) == ["2026-01-01"] * 2
 
-    async def test_an_empty_bucket_stays_the_same(self, server: BucketServer) -> None:
+    async def test_an_empty_bucket_keeps_its_incarnation(self, server: BucketServer) -> None:
         assert await self.incarnations(server, lambda: None) == ["2026-01-01"] * 2
 
-    async def test_a_recreated_bucket_is_another_one(self, server: BucketServer) -> None:
+    async def test_a_recreated_bucket_has_another_incarnation(self, server: BucketServer) -> None:
         server.put("a")
         assert await self.incarnations(server, server.recreate) == ["2026-01-01", "2026-01-01+"]
 
-    async def test_a_bucket_that_lost_revisions_is_another_one(self, server: BucketServer) -> None:
+    async def test_a_bucket_that_lost_revisions_has_another_incarnation(
+        self, server: BucketServer
+    ) -> None:
         def restore() -> None:
             server.recreate()
             server.created = "2026-01-01"

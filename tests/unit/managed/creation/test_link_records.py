@@ -104,25 +104,29 @@ class TestWrites:
 
 
 class TestForgottenRecords:
-    async def test_leave_no_trace(self, bench: Bench) -> None:
+    async def test_a_forgotten_record_leaves_no_trace(self, bench: Bench) -> None:
         await bench.mine.write("a", LINKED)
         await bench.mine.forget("a")
         states = await bench.records.history(RECORD)
         assert [state for state in states if isinstance(state, Stored)] == []
         assert bench.mine.last_seen("a") == (None, CreationLink())
 
-    async def test_may_not_exist(self, bench: Bench) -> None:
+    async def test_a_record_that_does_not_exist_can_be_forgotten(self, bench: Bench) -> None:
         await bench.mine.forget("a")
         assert bench.records.keys() == []
 
 
 class TestObjectsWithoutARecord:
-    async def test_have_the_link_of_an_earlier_revision(self, bench: Bench) -> None:
+    async def test_an_object_without_a_record_has_the_link_of_an_earlier_revision(
+        self, bench: Bench
+    ) -> None:
         for link in (BEGUN, LINKED, CreationLink()):
             await bench.put(link)
         assert await bench.mine.read("a") == LINKED
 
-    async def test_have_no_link_of_an_object_that_was_deleted_before(self, bench: Bench) -> None:
+    async def test_an_object_without_a_record_has_no_link_of_an_object_deleted_before(
+        self, bench: Bench
+    ) -> None:
         await bench.put(LINKED)
         await bench.disks.delete("a")
         await bench.put(CreationLink())
@@ -130,12 +134,12 @@ class TestObjectsWithoutARecord:
 
 
 class TestSeenRecords:
-    async def test_are_known_with_their_revision(self, bench: Bench) -> None:
+    async def test_a_seen_record_is_known_with_its_revision(self, bench: Bench) -> None:
         await bench.mine.write("a", LINKED)
         revision = (await bench.records.get(RECORD)).revision
         assert bench.mine.last_seen("a") == (revision, LINKED)
 
-    async def test_can_be_replayed(self, bench: Bench) -> None:
+    async def test_a_seen_record_can_be_replayed(self, bench: Bench) -> None:
         await bench.theirs.write("a", LINKED)
         revision, link = bench.theirs.last_seen("a")
         assert revision is not None
@@ -143,7 +147,7 @@ class TestSeenRecords:
         await bench.mine.write("a", CreationLink("disk-2", FIRST, FIRST))
         assert (await bench.recorded()).external_name == "disk-2"
 
-    async def test_are_not_those_that_are_read_for_a_recording(self, bench: Bench) -> None:
+    async def test_a_record_that_is_read_for_a_recording_is_not_seen(self, bench: Bench) -> None:
         await bench.theirs.write("a", LINKED)
         await bench.mine.peek("a")
         assert bench.mine.last_seen("a") == (None, CreationLink())

@@ -72,7 +72,7 @@ async def test_resolve_of_a_missing_object_raises_not_found() -> None:
 
 
 class TestUnlink:
-    async def test_removes_the_link_and_records_that_nothing_was_created(self) -> None:
+    async def test_unlink_removes_the_link_and_records_that_nothing_was_created(self) -> None:
         names = ("external-name", "external-create-pending", "external-create-succeeded")
         store = await store_with({"mine": "1", **{f"natsctl.io/{name}": "x" for name in names}})
         await unlink(store, "a")
@@ -80,12 +80,12 @@ class TestUnlink:
         assert stored.keys() == {"mine", "natsctl.io/external-create-failed"}
         assert not Creation.of(stored, AnnotationNames()).unknown
 
-    async def test_leaves_an_object_without_a_link(self) -> None:
+    async def test_unlink_does_not_change_an_object_without_a_link(self) -> None:
         store = await store_with({"mine": "1", "other.io/size": "2"})
         await unlink(store, "a")
         assert await annotations(store) == {"mine": "1", "other.io/size": "2"}
 
-    async def test_needs_no_object(self) -> None:
+    async def test_unlink_needs_no_object(self) -> None:
         store = MemoryStore(DISKS)
         await unlink(store, "a")
         assert store.writes == 0

@@ -112,7 +112,7 @@ async def test_the_last_state_of_an_object_without_a_pending_result_is_unchanged
 
 
 class TestACreationThatDidNotBegin:
-    async def test_has_no_result_if_its_intent_was_not_stored(self, bench: Bench) -> None:
+    async def test_a_creation_whose_intent_was_not_stored_has_no_result(self, bench: Bench) -> None:
         managed = await bench.created()
         await bench.put(CreationLink())
         bench.results.withdraw(managed)
@@ -121,25 +121,27 @@ class TestACreationThatDidNotBegin:
         assert (await bench.link(), bench.results.pending("a")) == (CreationLink(), None)
         assert bench.recorder.events == []
 
-    async def test_has_no_result_if_its_object_is_gone(self, bench: Bench) -> None:
+    async def test_a_creation_whose_object_is_gone_has_no_result(self, bench: Bench) -> None:
         managed = await bench.created()
         bench.results.withdraw(managed)
         await bench.store.delete("a")
         await bench.results.catch_up("a")
         assert bench.results.pending("a") is None
 
-    async def test_has_a_result_if_its_intent_was_stored(self, bench: Bench) -> None:
+    async def test_a_creation_whose_intent_was_stored_has_a_result(self, bench: Bench) -> None:
         bench.results.withdraw(await bench.created())
         await bench.results.catch_up("a")
         assert (await bench.link(), bench.results.pending("a")) == (RESULT, None)
 
     @pytest.mark.parametrize("withdrawn", [True, False])
-    async def test_can_be_replayed(self, bench: Bench, *, withdrawn: bool) -> None:
+    async def test_a_creation_that_did_not_begin_can_be_replayed(
+        self, bench: Bench, *, withdrawn: bool
+    ) -> None:
         managed = await bench.created()
         bench.results.expect(managed, withdrawn=withdrawn)
         assert bench.results.pending("a") == (managed, withdrawn)
 
-    async def test_may_begin_later(self, bench: Bench) -> None:
+    async def test_a_creation_that_did_not_begin_may_begin_later(self, bench: Bench) -> None:
         managed = await bench.created()
         bench.results.withdraw(managed)
         bench.results.forget("a")
