@@ -91,8 +91,8 @@ class Auditor:
 
         def entry(last: Entry | None) -> Entry | None:
             if last is None or last.new_revision is None:
-                changed, by = fields(b"{}", new.value), managers(b"{}", new.value)
-                return Entry("created", now(), None, new.revision, changed, by)
+                changed, manager_names = fields(b"{}", new.value), managers(b"{}", new.value)
+                return Entry("created", now(), None, new.revision, changed, manager_names)
             if last.new_revision == new.revision:
                 return None
             return Entry("updated", now(), last.new_revision, new.revision)
@@ -105,8 +105,8 @@ class Auditor:
         def entry(last: Entry | None) -> Entry | None:
             if last is not None and last.new_revision == new.revision:
                 return None
-            changed, by = fields(old.value, new.value), managers(old.value, new.value)
-            return Entry("updated", now(), old.revision, new.revision, changed, by)
+            changed, manager_names = fields(old.value, new.value), managers(old.value, new.value)
+            return Entry("updated", now(), old.revision, new.revision, changed, manager_names)
 
         await self._audit.record(self._entry_key(new.key), entry)
 

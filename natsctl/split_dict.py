@@ -100,9 +100,9 @@ class SplitDict(Mapping[str, V]):
         """Return the keys whose hashes have this remainder by `PARTS`, of a split dict."""
         return tuple(self._parts[number])
 
-    def _split(self, whole: dict[str, V]) -> None:
+    def _split(self, table: dict[str, V]) -> None:
         parts: list[dict[str, V]] = [{} for _ in range(PARTS)]
-        for key, value in whole.items():
+        for key, value in table.items():
             parts[hash(key) % PARTS][key] = value
         self._parts = parts
 
@@ -133,10 +133,10 @@ class CurrentKeys(KeysView[str]):
         """Yield all keys; *start* is the share of them before the first one, 0 to 1."""
         keys = self._current()
         if not keys.is_split:
-            whole = tuple(keys)
-            first = int(start * len(whole))
-            yield from whole[first:]
-            yield from whole[:first]
+            all_keys = tuple(keys)
+            first = int(start * len(all_keys))
+            yield from all_keys[first:]
+            yield from all_keys[:first]
             return
         first = int(start * PARTS)
         for iterated in range(PARTS):

@@ -43,12 +43,12 @@ def _check(file: Path, home: Path) -> None:
 
 
 def _run(*words: str | Path, folder: Path) -> str:
-    done = subprocess.run(
+    completed = subprocess.run(
         words, cwd=folder, env=_environ(), capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, words))} failed:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    if completed.returncode:
+        sys.exit(f"{' '.join(map(str, words))} failed:\n{completed.stdout}{completed.stderr}")
+    return completed.stdout
 
 
 def _environ() -> dict[str, str]:

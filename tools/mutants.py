@@ -331,7 +331,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=MODULES)
     parser.add_argument("--tests", nargs="*", default=TESTS)
     parser.add_argument("--limit-s", type=float, default=3.0, help="processor time per mutant")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.chdir(ROOT)
     settings.register_profile(
         "mutants",
@@ -345,8 +345,8 @@ def main() -> int:
     options: tuple[str, ...] = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler")
     options += ("--hypothesis-profile=mutants", "-m", "not long and not server")
     options += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of hypothesis
-    plugin = Mutation(list(files(given.modules)), given.limit_s)
-    return int(pytest.main([*options, *given.tests], plugins=[plugin]))
+    plugin = Mutation(list(files(arguments.modules)), arguments.limit_s)
+    return int(pytest.main([*options, *arguments.tests], plugins=[plugin]))
 
 
 if __name__ == "__main__":

@@ -102,9 +102,9 @@ def _places(rows: list[list[str]], texts: dict[str, str]) -> tuple[dict[str, Box
 
 
 def _size(text: str) -> tuple[float, float]:
-    name, *more = text.split("\n")
-    width = max([len(name) * LARGE, *(len(line) * SMALL for line in more)])
-    return width + 24, LINE * (1 + len(more)) + 16
+    name, *later_lines = text.split("\n")
+    width = max([len(name) * LARGE, *(len(line) * SMALL for line in later_lines)])
+    return width + 24, LINE * (1 + len(later_lines)) + 16
 
 
 def _box(box: Box) -> str:
@@ -135,7 +135,10 @@ def _arrow(first: Box, second: Box, kind: str, label: str) -> str:
         position = f'x="{x:.1f}" y="{y - 7:.1f}" text-anchor="middle"'
     else:
         position = f'x="{x + 8:.1f}" y="{y + 4:.1f}" text-anchor="start"'
-    texts = (f'<text class="{at}" {position}>{escape(label)}</text>' for at in ("halo", "label"))
+    texts = (
+        f'<text class="{css_class}" {position}>{escape(label)}</text>'
+        for css_class in ("halo", "label")
+    )
     return line + "".join(texts)
 
 

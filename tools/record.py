@@ -61,10 +61,10 @@ def _output(command: str, shows: str, environ: dict[str, str]) -> str:
     arguments = shlex.split(command)
     deadline = time.monotonic() + WAIT_S
     while True:
-        done = subprocess.run(
+        completed = subprocess.run(
             (*NATSCTL, *arguments), capture_output=True, text=True, check=True, env=environ
         )
-        output = done.stdout.rstrip()
+        output = completed.stdout.rstrip()
         if re.search(shows, output) or time.monotonic() > deadline:
             return output
         time.sleep(0.1)

@@ -136,8 +136,8 @@ class Actions:
         answers = await daemons.resync(name, request.keys)
         count = sum(answer.queued for answer in answers)
         queued = "1 key" if count == 1 else f"{count} keys"
-        where = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
-        message = f"{queued} of {name} queued{f' in {where}' if where else ''}"
+        daemon_names = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
+        message = f"{queued} of {name} queued{f' in {daemon_names}' if daemon_names else ''}"
         return ActionReport(
             message=message, warnings=list(Unqueued.of(answers).reasons())[:KEYS_MAX]
         )
@@ -184,16 +184,17 @@ class Actions:
         bucket = request.bucket or await self._keys.bucket_of(request.controller)
         if not bucket:
             raise in_cluster(request.controller, request.keys[0])
-        done, errors = list[str](), list[NatsctlError]()
+        outcomes, errors = list[str](), list[NatsctlError]()
         for key in request.keys:
             try:
-                done.append(await act(bucket, key))
+                outcomes.append(await act(bucket, key))
             except NatsctlError as error:
                 errors.append(error)
-        if errors and not done:
+        if errors and not outcomes:
             raise errors[0]
         return ActionReport(
-            message=", ".join(done), warnings=[problem_of(e).message for e in errors]
+            message=", ".join(outcomes),
+            warnings=[problem_of(failure).message for failure in errors],
         )
 
     async def _plan(self, request: Request) -> ActionReport:

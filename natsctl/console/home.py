@@ -146,5 +146,5 @@ def _partial(rows: Iterable[StatusRow]) -> Partial | None:
         for daemon in row.daemons:
             names[daemon.id] = daemon.name
             answered[daemon.id] = answered.get(daemon.id, True) and daemon.answered
-    silent = sorted(names[id_] for id_, did in answered.items() if not did)
+    silent = sorted(names[id_] for id_, has_answered in answered.items() if not has_answered)
     return Partial(len(names) - len(silent), len(names), silent) if silent else None

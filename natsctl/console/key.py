@@ -154,9 +154,9 @@ class KeyViews:
         present = [
             explanation for explanation in explanations if explanation.present or explanation.past
         ]
-        whole = any(explanation.here and explanation.member for explanation in explanations)
+        complete = any(explanation.here and explanation.member for explanation in explanations)
         ids = {explanation.daemon.id for explanation in explanations}
-        partial = None if whole else missing(daemons.running(controller), ids)
+        partial = None if complete else missing(daemons.running(controller), ids)
         return _Explained(present or explanations, bool(present), partial)
 
     async def _tree(self, controller: str, key: str) -> Branch:

@@ -95,12 +95,16 @@ async def reports_of(daemons: Daemons, name: str) -> ControllerStatuses:
         partial = missing(expected, set())
         row = StatusRow(name=name, daemons=silent, partial=partial, error=problem_of(error))
         return ControllerStatuses(row, [])
-    answered = {status.daemon.id: _daemon(status) for status in statuses}
-    silent = [Daemon(id=id_, name=text) for id_, text in expected.items() if id_ not in answered]
-    ordered = sorted([*answered.values(), *silent], key=lambda daemon: (daemon.name, daemon.id))
+    answered_daemons = {status.daemon.id: _daemon(status) for status in statuses}
+    silent = [
+        Daemon(id=id_, name=text) for id_, text in expected.items() if id_ not in answered_daemons
+    ]
+    ordered = sorted(
+        [*answered_daemons.values(), *silent], key=lambda daemon: (daemon.name, daemon.id)
+    )
     working = _working(statuses)
     row = _row(name, statuses, working)
-    partial = missing(expected, set(answered))
+    partial = missing(expected, set(answered_daemons))
     return ControllerStatuses(
         msgspec.structs.replace(row, daemons=ordered, partial=partial), working
     )

@@ -145,7 +145,9 @@ def _advice(name: str, module: ModuleType, loadable: Loadable) -> str:
     controllers = _names(module, loadable)
     if controllers:
         return f": its controllers are {', '.join(controllers)}{did_you_mean(name, controllers)}"
-    return did_you_mean(name, [other for other in vars(module) if not other.startswith("_")])
+    return did_you_mean(
+        name, [attribute for attribute in vars(module) if not attribute.startswith("_")]
+    )
 
 
 def _described(value: object, module: ModuleType, loadable: Loadable | None = None) -> str:

@@ -183,8 +183,8 @@ def _object(stored: Stored) -> Document:
 
 
 def _without_pause(document: Document) -> bytes:
-    others = len(documents.annotations_of(document)) > 1
-    patch: Document = {"annotations": {PAUSED: None} if others else None}
+    has_others = len(documents.annotations_of(document)) > 1
+    patch: Document = {"annotations": {PAUSED: None} if has_others else None}
     return documents.render(documents.merge_patch(document, {"metadata": patch}))
 
 

@@ -72,9 +72,9 @@ def end_with_parent(receive: Callable[[bytes], None] = lambda _line: None) -> No
 
 
 def _await_parent(receive: Callable[[bytes], None]) -> None:
-    rest = b""
+    unfinished = b""
     while chunk := os.read(0, 4096):
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, unfinished = (unfinished + chunk).split(b"\n")
         for line in lines:
             receive(line)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -48,9 +48,9 @@ def project(name: str, *, kube: bool = False) -> Project:
     name of a class, or if that name is taken.
     """
     words = _words(name)
-    many = [*words[:-1], plural(words[-1])]
-    kind, kinds = _class(words), _class(many)
-    module, singular = "_".join(many), "-".join(words)
+    plural_words = [*words[:-1], plural(words[-1])]
+    kind, kinds = _class(words), _class(plural_words)
+    module, singular = "_".join(plural_words), "-".join(words)
     manifest = f"{singular}.yaml"
     _check(name, kind, module)
     meaning = {
@@ -60,7 +60,7 @@ def project(name: str, *, kube: bool = False) -> Project:
         "module": module,
         "objects": module,
         "one": singular,
-        "bucket": "-".join(many),
+        "bucket": "-".join(plural_words),
         "manifest": manifest,
     }
     variant = "-kube" if kube else ""

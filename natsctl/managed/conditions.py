@@ -81,8 +81,8 @@ def with_conditions(status: object, new: Sequence[Condition], now: datetime) -> 
     result = list(_list(status))
     for added in new:
         before = condition(status, added.type)
-        same = before is not None and before.status == added.status
-        time = before.last_transition_time if before is not None and same else time_text(now)
+        unchanged = before is not None and before.status == added.status
+        time = before.last_transition_time if before is not None and unchanged else time_text(now)
         document = msgspec.to_builtins(msgspec.structs.replace(added, last_transition_time=time))
         for index, old in enumerate(result):
             if isinstance(old, dict) and old.get("type") == added.type:

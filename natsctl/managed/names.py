@@ -71,8 +71,10 @@ class AnnotationNames(msgspec.Struct, frozen=True):
     @property
     def domains(self) -> tuple[str, ...]:
         """The domains that are read, this domain first."""
-        others = _EQUIVALENT_DOMAINS - {self.domain} if self.domain in _EQUIVALENT_DOMAINS else ()
-        return (self.domain, *others)
+        equivalent_domains = (
+            _EQUIVALENT_DOMAINS - {self.domain} if self.domain in _EQUIVALENT_DOMAINS else ()
+        )
+        return (self.domain, *equivalent_domains)
 
     @property
     def finalizers(self) -> frozenset[str]:
@@ -97,8 +99,8 @@ class AnnotationNames(msgspec.Struct, frozen=True):
     def migrated(self, annotations: Mapping[str, str]) -> dict[str, str]:
         """Return all annotations, with the link renamed to this domain."""
         links = {f"{domain}/{word}" for domain in self.domains for word in LINK}
-        others = {name: text for name, text in annotations.items() if name not in links}
-        return {**others, **self.link(annotations)}
+        other_annotations = {name: text for name, text in annotations.items() if name not in links}
+        return {**other_annotations, **self.link(annotations)}
 
     def _read(
         self, annotations: Mapping[str, str], domain: str, words: tuple[str, ...]

@@ -142,8 +142,8 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
     async def _delay(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
         ours = self.names.finalizers
-        others = ", ".join(name for name in managed.finalizers if name not in ours)
-        waits = Condition.deleting(f"waiting for the finalizers of others: {others}")
+        foreign_finalizers = ", ".join(name for name in managed.finalizers if name not in ours)
+        waits = Condition.deleting(f"waiting for the finalizers of others: {foreign_finalizers}")
         await self.reports.status(managed, waits, Condition.reconcile_success())
         return self.poll.after_s(managed)
 

@@ -46,9 +46,9 @@ def render(document: object) -> bytes:
         raise InvalidObjectError("the document is nested too deeply for JSON") from error
 
 
-def same(one: object, other: object) -> bool:
+def same(first: object, second: object) -> bool:
     """Return whether two JSON values are equal: `1` equals `1.0`, but it does not equal `true`."""
-    return one == other and _same_booleans(one, other)
+    return first == second and _same_booleans(first, second)
 
 
 def metadata_of(document: Document) -> Document:
@@ -94,8 +94,8 @@ def overlay(document: Document, value: msgspec.Struct) -> Document:
     if config.tag is None:
         result = dict(document)
     else:
-        same = document.get(config.tag_field) == config.tag  # type: ignore[arg-type]  # it has a tag
-        result = {**(document if same else {}), config.tag_field: config.tag}  # type: ignore[dict-item]  # as above
+        same_variant = document.get(config.tag_field) == config.tag  # type: ignore[arg-type]  # it has a tag
+        result = {**(document if same_variant else {}), config.tag_field: config.tag}  # type: ignore[dict-item]  # as above
     names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
     for attribute, name in names:
         new = getattr(value, attribute)
@@ -139,7 +139,10 @@ def view(wanted: Any, stored: Any) -> Any:
             if name in stored
         }
     if isinstance(wanted, list) and isinstance(stored, list) and len(wanted) == len(stored):
-        return [view(one, other) for one, other in zip(wanted, stored, strict=True)]
+        return [
+            view(wanted_item, stored_item)
+            for wanted_item, stored_item in zip(wanted, stored, strict=True)
+        ]
     return stored
 
 
@@ -151,8 +154,8 @@ def agrees(wanted: Any, stored: Any) -> bool:
         for name, value in wanted.items():
             if name not in stored:
                 return False
-            other = stored[name]
-            if value != other and not agrees(value, other):
+            stored_value = stored[name]
+            if value != stored_value and not agrees(value, stored_value):
                 return False
         return True
     if isinstance(wanted, list) and isinstance(stored, list):
@@ -196,12 +199,12 @@ def stamp(current: Document | None, new: Document) -> Document:
     """
     before = metadata_of(current or {})
     kept = {name: before[name] for name in BOOKKEEPING if name in before}
-    others = without(metadata_of(new), *BOOKKEEPING)
+    other_metadata = without(metadata_of(new), *BOOKKEEPING)
     generation = _generation(before)
     if current is None or not same(_desired(current), _desired(new)):
         generation += 1
     uid = kept.get("uid") or str(uuid.uuid4())
-    result = {**new, "metadata": {**others, **kept, "uid": uid, "generation": generation}}
+    result = {**new, "metadata": {**other_metadata, **kept, "uid": uid, "generation": generation}}
     result.pop("status", None)
     if current is not None and "status" in current:
         result["status"] = current["status"]
@@ -258,11 +261,11 @@ def desire_differs(old: bytes, new: bytes) -> bool:
     compared first.
     """
     try:
-        one, other = _parts.decode(old), _parts.decode(new)
-        if one.spec == other.spec:
-            if one.metadata == other.metadata:
+        old_parts, new_parts = _parts.decode(old), _parts.decode(new)
+        if old_parts.spec == new_parts.spec:
+            if old_parts.metadata == new_parts.metadata:
                 return False
-        elif not same(exact_json.decode(one.spec), exact_json.decode(other.spec)):
+        elif not same(exact_json.decode(old_parts.spec), exact_json.decode(new_parts.spec)):
             return True
     except DECODE_ERRORS:
         pass  # no spec, or a field that `_Parts` does not have
@@ -299,16 +302,16 @@ def desired_state(value: bytes) -> bytes:
     return exact_json.encode_sorted(_significant(document))
 
 
-def _same_booleans(one: object, other: object) -> bool:
+def _same_booleans(first: object, second: object) -> bool:
     """Return whether two values that are equal in Python have the same booleans."""
-    pairs = [(one, other)]
+    pairs = [(first, second)]
     while pairs:
-        one, other = pairs.pop()
-        if isinstance(one, dict) and isinstance(other, dict):
-            pairs += [(value, other[name]) for name, value in one.items()]
-        elif isinstance(one, list) and isinstance(other, list):
-            pairs += zip(one, other, strict=True)
-        elif isinstance(one, bool) is not isinstance(other, bool):
+        first, second = pairs.pop()
+        if isinstance(first, dict) and isinstance(second, dict):
+            pairs += [(value, second[name]) for name, value in first.items()]
+        elif isinstance(first, list) and isinstance(second, list):
+            pairs += zip(first, second, strict=True)
+        elif isinstance(first, bool) is not isinstance(second, bool):
             return False
     return True
 

@@ -55,16 +55,16 @@ def lost_fields(
     """
     applied = [entry for entry in managers if entry.applied and entry.name == manager]
     owned = applied[0].fields if applied else None
-    others = [entry for entry in managers if entry not in applied]
+    other_managers = [entry for entry in managers if entry not in applied]
     live = {**dict.fromkeys(manifest, _UNKNOWN), **stored} if metadata_only else stored
     lost = _lost_in_object(manifest, live, owned, ())
-    return [LostField(_text(path), _owners(path, others)) for path in lost]
+    return [LostField(_text(path), _owners(path, other_managers)) for path in lost]
 
 
-def same_family(manager: str, other: str) -> bool:
+def same_family(manager: str, other_manager: str) -> bool:
     """Return whether two names are equal up to a slash, as in `natsctl/new` and `natsctl/old`."""
     family, slash, _ = manager.partition("/")
-    return bool(slash) and other.startswith(f"{family}/")
+    return bool(slash) and other_manager.startswith(f"{family}/")
 
 
 def union(fields: Iterable[Document]) -> Document:

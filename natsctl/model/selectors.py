@@ -36,18 +36,18 @@ class _ValuesRequirement(_KeyRequirement, frozen=True):
             if rule := _broken_value_rule(value):
                 raise UsageError(f"{value!r} is not a label value: {rule}")
 
-    def _format(self, *, one: str, many: str) -> str:
-        first, *others = sorted(self.values)
-        if others:
-            return f"{self.key} {many} ({','.join([first, *others])})"
-        return f"{self.key}{one}{first}"
+    def _format(self, *, one_operator: str, many_operator: str) -> str:
+        first_value, *other_values = sorted(self.values)
+        if other_values:
+            return f"{self.key} {many_operator} ({','.join([first_value, *other_values])})"
+        return f"{self.key}{one_operator}{first_value}"
 
 
 class In(_ValuesRequirement, frozen=True):
     """The label exists and has one of these values. There is at least one value."""
 
     def __str__(self) -> str:
-        return self._format(one="=", many="in")
+        return self._format(one_operator="=", many_operator="in")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether *labels* meet this requirement."""
@@ -58,7 +58,7 @@ class NotIn(_ValuesRequirement, frozen=True):
     """The label has none of these values, or does not exist. There is at least one value."""
 
     def __str__(self) -> str:
-        return self._format(one="!=", many="notin")
+        return self._format(one_operator="!=", many_operator="notin")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Return whether *labels* meet this requirement."""

@@ -31,9 +31,9 @@ def user_frames_of(stack: traceback.StackSummary) -> traceback.StackSummary:
     """Return the frames of a stack that belong to the user's own code, see `user_frames`."""
     files = [frame.filename for frame in stack]
     called = stack[files.index(_PROGRAM) + 1 :] if _PROGRAM in files else stack
-    others = [frame for frame in called if not _is_python_or_natsctl(frame.filename)]
-    users = [frame for frame in others if not _INSTALLED.search(frame.filename)]
-    return traceback.StackSummary.from_list(users or others)
+    program_frames = [frame for frame in called if not _is_python_or_natsctl(frame.filename)]
+    users = [frame for frame in program_frames if not _INSTALLED.search(frame.filename)]
+    return traceback.StackSummary.from_list(users or program_frames)
 
 
 @cache

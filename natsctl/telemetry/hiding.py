@@ -198,8 +198,8 @@ def first_line(text: str) -> str:
 
 def enumerated(texts: Sequence[str], limit: int) -> str:
     """Return the first *limit* texts, separated by commas, and the number of the others."""
-    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
-    return ", ".join(texts[:limit]) + more
+    omitted = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + omitted
 
 
 def _encodable(text: str) -> str:

@@ -26,7 +26,10 @@ class Distribution(msgspec.Struct, frozen=True):
 
     def __add__(self, other: "Distribution") -> "Distribution":
         """Return the distribution of the values of both, which have the same bounds."""
-        counts = (one + more for one, more in zip(self.counts, other.counts, strict=True))
+        counts = (
+            count + other_count
+            for count, other_count in zip(self.counts, other.counts, strict=True)
+        )
         return Distribution(self.bounds, tuple(counts), self.sum + other.sum)
 
 

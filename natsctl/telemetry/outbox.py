@@ -169,8 +169,8 @@ class Outbox(Generic[E]):
             self.counts.merged += 1
             return
         make = first if recent is None else partial(again, recent)
-        others = len(self._others)
-        has_room = len(self._urgent) + others < PENDING_MAX or (urgent and others > 0)
+        other_count = len(self._others)
+        has_room = len(self._urgent) + other_count < PENDING_MAX or (urgent and other_count > 0)
         if has_room and self._budget.take(about):
             if recent is not None:
                 del self._sent[identity]
@@ -249,15 +249,15 @@ class Outbox(Generic[E]):
 
     def _next(self) -> tuple[float, _Queue[E]]:
         """Return when the next event is due, and its queue: the urgent one if both are due."""
-        urgent, other = (
+        urgent_at, other_at = (
             next(iter(queue.values())).since + self._gather_s if queue else math.inf
             for queue in (self._urgent, self._others)
         )
         calm_at = self._added[0] + self._gather_s if len(self._added) == BUSY else 0.0
-        other = min(max(other, calm_at), other - self._gather_s + LATE_S)
-        if urgent <= max(other, self._clock()) or (self._urgent and self._closed.is_set()):
-            return urgent, self._urgent
-        return other, self._others
+        other_at = min(max(other_at, calm_at), other_at - self._gather_s + LATE_S)
+        if urgent_at <= max(other_at, self._clock()) or (self._urgent and self._closed.is_set()):
+            return urgent_at, self._urgent
+        return other_at, self._others
 
     async def _rest(self, wait_s: float) -> None:
         """Wait, but not longer than until the outbox is closed."""

@@ -45,8 +45,8 @@ def fields_v1(paths: Iterable[Path]) -> Document:
 
 
 def _pruned(document: Document, path: Path) -> Document:
-    name, *rest = path
+    name, *inner_path = path
     below = document.get(name)
-    if rest and isinstance(below, dict):
-        return {**document, name: _pruned(below, tuple(rest))}
+    if inner_path and isinstance(below, dict):
+        return {**document, name: _pruned(below, tuple(inner_path))}
     return documents.without(document, name)

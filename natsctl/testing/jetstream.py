@@ -147,8 +147,12 @@ class MemoryJetStream:
         if config.get("name") != name:
             raise _error("stream name in subject does not match request", 10056)
         wanted = {"subjects": [name], **STREAM_DEFAULTS, **config}
-        others = (other for other in self._streams.values() if other.config["name"] != name)
-        other_subjects = [subject for other in others for subject in other.config["subjects"]]
+        other_streams = (
+            stream for stream in self._streams.values() if stream.config["name"] != name
+        )
+        other_subjects = [
+            subject for stream in other_streams for subject in stream.config["subjects"]
+        ]
         if any(_overlap(ours, theirs) for ours in wanted["subjects"] for theirs in other_subjects):
             raise _error("subjects overlap with an existing stream", 10065)
         return wanted
@@ -234,9 +238,9 @@ def _error(text: str, code: int) -> StoreError:
     return StoreError(f"{text} ({code})")
 
 
-def _overlap(subject: str, other: str) -> bool:
+def _overlap(subject: str, other_subject: str) -> bool:
     """Return whether a message can match both subjects, which may have wildcards."""
-    ours, theirs = subject.split("."), other.split(".")
+    ours, theirs = subject.split("."), other_subject.split(".")
     for our_token, their_token in zip(ours, theirs, strict=False):
         if ">" in (our_token, their_token):
             return True

@@ -119,8 +119,8 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         namespace = str(metadata.get("namespace") or self.kind.namespace or "")
         namespaced = self._kinds.resource(self.kind.api_version, self.kind.kind).namespaced
         if namespaced != bool(namespace):
-            has = "a namespace and the manifest none" if namespaced else "no namespace"
-            raise InvalidObjectError(f"a {self.kind.name} has {has}: {metadata.get('name')}")
+            mismatch = "a namespace and the manifest none" if namespaced else "no namespace"
+            raise InvalidObjectError(f"a {self.kind.name} has {mismatch}: {metadata.get('name')}")
         return joined(namespace, str(metadata["name"]))
 
     @_rehearsed
@@ -142,15 +142,15 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         former = [name for name in managers if name != manager and same_family(manager, name)]
         applied = managers.get(manager, set()).union(*(managers[name] for name in former))
         changed = _changed(before or {}, wanted)
-        others = {
+        other_managers = {
             name: paths - changed
             for name, paths in managers.items()
             if name not in (manager, *former)
         }
-        removed = applied - wanted.keys() - set().union(*others.values())
+        removed = applied - wanted.keys() - set().union(*other_managers.values())
         after = documents.merge_patch(without(before or {}, removed), manifest)
         self._check_immutable(before or {}, after)
-        self._objects.managers[key] = {**others, manager: set(wanted)}
+        self._objects.managers[key] = {**other_managers, manager: set(wanted)}
         return self._stored(self._objects.put(key, after))
 
     async def managed(self, key: str) -> ManagedFields:
@@ -271,8 +271,10 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         }
         if conflicts and not all(same_family(manager, name) for name, _ in conflicts):
             text = ", ".join(f"{name} manages {field}" for name, field in conflicts)
-            others, fields = (tuple(dict.fromkeys(parts)) for parts in zip(*conflicts, strict=True))
-            raise FieldConflictError(f"{self.kind.name} {key}: {text}", others, fields)
+            other_managers, fields = (
+                tuple(dict.fromkeys(parts)) for parts in zip(*conflicts, strict=True)
+            )
+            raise FieldConflictError(f"{self.kind.name} {key}: {text}", other_managers, fields)
 
     def _check_immutable(self, before: Document, after: Document) -> None:
         """Reject a change of an immutable ConfigMap or Secret, as a kube-apiserver does."""

@@ -135,9 +135,9 @@ class Deliveries:
         if pending is not None and retries:
             self._hasten(key, pending, priority, lambda _: True)
         retrying = {retry.registration for retry in retries}
-        others = tuple(watcher for watcher in self.registrations if watcher not in retrying)
+        without_retry = tuple(watcher for watcher in self.registrations if watcher not in retrying)
         for change in changes:
-            self.add(change, priority=priority, to=others)
+            self.add(change, priority=priority, to=without_retry)
 
     def hold_only(self, keys: Collection[str]) -> None:
         """Deliver changes of no other objects than these."""

@@ -75,19 +75,19 @@ def merged(pending: tuple[ObjectChange, ...], change: ObjectChange) -> tuple[Obj
     """
     if not pending:
         return (change,)
-    *others, last = pending
-    match last.action, change.action:
+    *earlier_changes, last_change = pending
+    match last_change.action, change.action:
         case ResourceAction.DELETE, ResourceAction.DELETE:
             return pending
         case ResourceAction.DELETE, _:
-            return (last, msgspec.structs.replace(change, before=None))
+            return (last_change, msgspec.structs.replace(change, before=None))
         case _, ResourceAction.DELETE:
-            deleted = msgspec.structs.replace(change, before=change.before or last.after)
-            return tuple(others) or (deleted,)
+            deleted = msgspec.structs.replace(change, before=change.before or last_change.after)
+            return tuple(earlier_changes) or (deleted,)
         case ResourceAction.CREATE, _:
-            return (*others, msgspec.structs.replace(change, before=None))
+            return (*earlier_changes, msgspec.structs.replace(change, before=None))
         case ResourceAction.UPDATE, _:
-            return (_merged_updates(last, change),)
+            return (_merged_updates(last_change, change),)
 
 
 def _merged_updates(last: ObjectChange, change: ObjectChange) -> ObjectChange:

@@ -257,8 +257,10 @@ class OpinionatedWatcher:
         return (*finalizers, self.in_progress)
 
     def _with_finalizer(self, finalizers: tuple[str, ...]) -> tuple[str, ...]:
-        others = (name for name in finalizers if name not in {self.finalizer, self.in_progress})
-        return (*others, self.finalizer)
+        other_finalizers = (
+            name for name in finalizers if name not in {self.finalizer, self.in_progress}
+        )
+        return (*other_finalizers, self.finalizer)
 
     def _holds(self, snapshot: Snapshot[Any]) -> bool:
         return not {self.finalizer, self.in_progress}.isdisjoint(self._finalizers(snapshot))
@@ -283,9 +285,9 @@ class OpinionatedWatcher:
             del self._own_writes[new.key]
 
 
-def _same_object(one: Snapshot[Any], other: Snapshot[Any]) -> bool:
+def _same_object(first: Snapshot[Any], second: Snapshot[Any]) -> bool:
     """Return whether both are the same object; a missing uid matches any."""
-    return len({one.metadata.uid, other.metadata.uid} - {""}) <= 1
+    return len({first.metadata.uid, second.metadata.uid} - {""}) <= 1
 
 
 async def _history(key: str, store: Store) -> list[Snapshot[Any]]:

@@ -38,7 +38,7 @@ class ResourceKinds(msgspec.Struct, eq=False):
         if self.opened:
             raise UsageError(f"{self.name} runs: add informers before its start")
         sources = self.sources.setdefault(resource_kind, [])
-        if any(other.part == source.part for other in sources):
+        if any(added.part == source.part for added in sources):
             raise InformerAlreadyAddedError(
                 f"{self.name} has an informer for exactly these objects of {source.kind.name}"
             )
@@ -164,11 +164,11 @@ class ResourceKinds(msgspec.Struct, eq=False):
         selected = source.change(change)
         if selected is None:
             return
-        others = self.sources_of(deliveries)
+        siblings = self.sources_of(deliveries)
         if selected.after is None and any(
-            other.has(selected.key)
-            for other in others
-            if other is not source and other.shares_kind(source)
+            sibling.has(selected.key)
+            for sibling in siblings
+            if sibling is not source and sibling.shares_kind(source)
         ):
             return
         deliveries.add(selected, priority=Priority.RESYNC if change.initial else Priority.USER)

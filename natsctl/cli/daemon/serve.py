@@ -183,7 +183,7 @@ class _Daemon:
             self.report(Running())
 
         async with together() as group:
-            others = (
+            helper_tasks = (
                 group.create_task(report_running(), name="report"),
                 group.create_task(
                     self.ended_peers.withdraw(operator.shards.values()),
@@ -191,7 +191,7 @@ class _Daemon:
                 ),
             )
             await operator.run()
-            for task in others:
+            for task in helper_tasks:
                 task.cancel()
 
 

@@ -15,8 +15,8 @@ def desired(document: Document) -> Document:
     kept["annotations"] = {
         name: text for name, text in annotations_of(document).items() if not is_bookkeeping(name)
     }
-    rest = documents.without(document, "metadata", "status")
-    return {**rest, "metadata": {name: field for name, field in kept.items() if field}}
+    other_fields = documents.without(document, "metadata", "status")
+    return {**other_fields, "metadata": {name: field for name, field in kept.items() if field}}
 
 
 def restorable(document: Document) -> Document:
@@ -54,9 +54,9 @@ def with_stored_version(new: Document, revision: Document) -> Document:
     return documents.with_annotations(new, {**annotations_of(new), STORED_VERSION: version})
 
 
-def desires_the_same(one: bytes, other: bytes) -> bool:
+def desires_the_same(first_value: bytes, second_value: bytes) -> bool:
     """Return whether two values differ only in status and bookkeeping."""
-    return _desired_in(one) == _desired_in(other)
+    return _desired_in(first_value) == _desired_in(second_value)
 
 
 def desired_changes(messages: list[Message]) -> list[Message]:

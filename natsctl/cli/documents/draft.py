@@ -102,8 +102,8 @@ def _visible(stored: Stored) -> Document:
     if not is_object(fields):
         return fields
     metadata = documents.without(documents.metadata_of(fields), *BOOKKEEPING)
-    rest = documents.without(fields, "metadata", "status")
-    return {"metadata": metadata, **rest} if metadata else rest
+    other_fields = documents.without(fields, "metadata", "status")
+    return {"metadata": metadata, **other_fields} if metadata else other_fields
 
 
 def _parsed(text: str) -> Document:

@@ -194,12 +194,12 @@ def _replace_raw(current: Stored | None, before: Document | None, value: bytes) 
     return value
 
 
-def _same_json(one: bytes, other: bytes) -> bool:
+def _same_json(first_value: bytes, second_value: bytes) -> bool:
     """Return whether two values are the same bytes, or JSON objects or arrays with one meaning."""
     try:
-        before, after = exact_json.decode(one), exact_json.decode(other)
+        before, after = exact_json.decode(first_value), exact_json.decode(second_value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return one == other
+        return first_value == second_value
     return isinstance(before, dict | list) and documents.same(before, after)
 
 

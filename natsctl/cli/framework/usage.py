@@ -58,8 +58,8 @@ def _expected(details: dict[str, Any]) -> str:
 
 
 def _one_of(choices: list[str]) -> str:
-    *others, last = choices
-    return f"{', '.join(others)} or {last}" if others else last
+    *earlier_choices, last_choice = choices
+    return f"{', '.join(earlier_choices)} or {last_choice}" if earlier_choices else last_choice
 
 
 def _name(param: Any) -> str:

@@ -32,9 +32,9 @@ def explanation_lines(key: KeyExplanation, now: datetime) -> Iterator[str]:
     if key.quarantined:
         yield _field("quarantined", f"{key.quarantined}: natsctl resync {key.key}")
     yield _field("queue", _queue(key.queued, key.failures))
-    more = [f"and {key.owned_more} more"] if key.owned_more else []
+    unnamed = [f"and {key.owned_more} more"] if key.owned_more else []
     owned = [f"{kind}/{name}" for kind, names in key.owned.items() for name in names]
-    yield _field("owns", ", ".join((*owned, *more)))
+    yield _field("owns", ", ".join((*owned, *unnamed)))
     yield from _fields("reads", key.reads)
     yield from _fields("contested", key.contested)
     if key.planned is not None:
@@ -81,9 +81,9 @@ def _object(key: KeyExplanation) -> str:
 
 
 def _paused(pause: KeyPause) -> str:
-    whole = "with the whole controller, " if pause.controller else ""
+    scope = "with the whole controller, " if pause.controller else ""
     pending = "; a sync waits until it is resumed" if pause.pending else ""
-    return f"{whole}{pause}{pending}"
+    return f"{scope}{pause}{pending}"
 
 
 def _member(key: KeyExplanation) -> str:

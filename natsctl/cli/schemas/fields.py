@@ -194,8 +194,8 @@ def _item(schema: Schema, number: int) -> Schema:
     if number < len(first):
         item: Schema = first[number]
         return item
-    rest = schema.get("items", {})
-    return rest if isinstance(rest, dict) else {}
+    item_schema = schema.get("items", {})
+    return item_schema if isinstance(item_schema, dict) else {}
 
 
 def _inner(schema: Schema) -> list[Schema]:

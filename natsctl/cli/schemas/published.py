@@ -49,8 +49,8 @@ def split_path(schemas: Sequence[KindSchema], path: str) -> tuple[KindSchema, li
     if not matching:
         raise NotFoundError(_unknown(schemas, path))
     name = max(matching, key=len)
-    chosen, *others = matching[name]
-    if others:
+    chosen, *other_schemas = matching[name]
+    if other_schemas:
         kinds = ", ".join(schema.kind for schema in matching[name])
         raise UsageError(f"{name} names several kinds: {kinds}; write the whole name of one")
     return chosen, [field for field in path[len(name) :].split(".") if field]

@@ -95,8 +95,12 @@ class Validator:
         """Raise `InvalidObjectError` that names the faults, or warn of each."""
         message = f"not a valid {schema.kind} of {schema.source}"
         if invalid and self._validate is Validate.STRICT:
-            first, *others = map(str, invalid)
-            lines = "\n".join((f"{message}:", first, *others)) if others else f"{message}: {first}"
+            first_fault, *later_faults = map(str, invalid)
+            lines = (
+                "\n".join((f"{message}:", first_fault, *later_faults))
+                if later_faults
+                else f"{message}: {first_fault}"
+            )
             raise InvalidObjectError(lines)
         for fault in invalid:
             self._warn(key, f"{message}: {fault}")

@@ -116,9 +116,9 @@ def facts_of(state: ControllerState) -> list[str]:
     if row.error is not None:
         lines.append(row.error.message)
     counts = (row.quarantined, row.invalid, row.failing, row.paused)
-    more = sum(count or 0 for count in counts) - len(state.keys)
-    if more > 0:
-        lines.append(f"and {more} more keys need attention")
+    unlisted = sum(count or 0 for count in counts) - len(state.keys)
+    if unlisted > 0:
+        lines.append(f"and {unlisted} more keys need attention")
     return [escaped(line) for line in lines if line]
 
 

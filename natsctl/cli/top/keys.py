@@ -146,5 +146,5 @@ class FailureScreen(KeysScreen[Home], OverviewScreen):
     def facts(self, answer: Home) -> list[str]:
         """See `KeysScreen.facts`."""
         count = sum(group.count for group in answer.failing if group.message == self._message)
-        more = count - len(self.rows(answer))
-        return [f"and {more} more keys"] if more else []
+        unlisted = count - len(self.rows(answer))
+        return [f"and {unlisted} more keys"] if unlisted else []

@@ -102,9 +102,9 @@ class BucketListing:
             return self._names
         async with self._ordering:
             while self._order is None:
-                seen = self.changes
+                changes_before = self.changes
                 ordered = await in_order(self._informer.cache.keys())
-                changed = self.changed_since(seen)
+                changed = self.changed_since(changes_before)
                 if changed is not None:  # otherwise too much has changed since
                     self._order = ordered
                     for key in changed:

@@ -102,7 +102,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
             log.warning("cannot read the history of secondaries yet", error=error)
         self._remember_suspects(suspects)
         first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=attrgetter("name"))
-        more = len(suspects) - len(first)
+        unchecked = len(suspects) - len(first)
         try:
             await self.evidence.review(secondaries=self._owned() > 0)
             incarnation = self.primary.cache.incarnation
@@ -113,12 +113,12 @@ class GarbageCollector(msgspec.Struct, eq=False):
             orphans = tuple(sorted(confirmed, key=lambda orphan: (orphan.kind, orphan.key)))
             if incarnation != self.primary.cache.incarnation:
                 return GarbagePlan(orphans, "the bucket of primaries was recreated just now")
-            refused = await self._refusal(orphans, more, owners_before)
+            refused = await self._refusal(orphans, unchecked, owners_before)
         except StoreMissingError as error:
             return GarbagePlan((), hidden(str(error)))
         except StoreError as error:
             return GarbagePlan((), hidden(f"the owners cannot be read: {error}"))
-        return GarbagePlan(orphans, refused, self._stores(), more)
+        return GarbagePlan(orphans, refused, self._stores(), unchecked)
 
     async def begin(self) -> None:
         """Compare the bucket of primaries with its remembered state, before the first sync.
@@ -352,7 +352,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
             return ""
         return await secondary.former_owner(stored)
 
-    async def _refusal(self, orphans: Sequence[Orphan], more: int, owners_before: int) -> str:
+    async def _refusal(self, orphans: Sequence[Orphan], unchecked: int, owners_before: int) -> str:
         """Return why a GC cycle must not run; if it may, store the state of the bucket.
 
         If there are fewer owners than *owners_before*, some vanished while the orphans were sought.
@@ -364,11 +364,11 @@ class GarbageCollector(msgspec.Struct, eq=False):
             refused = self.evidence.vanished(len(unproven))
             if refused:
                 await self.evidence.hold(refused)
-        elif not unproven and not more and len(self.primary.cache) >= owners_before:
+        elif not unproven and not unchecked and len(self.primary.cache) >= owners_before:
             await self.evidence.settle(orphans=bool(orphans))
             refused = self.evidence.held
         due = sum(orphan.due and not orphan.held for orphan in orphans)
-        return refused or self._too_many(due + more)
+        return refused or self._too_many(due + unchecked)
 
     def _too_many(self, count: int) -> str:
         owned = self._owned()

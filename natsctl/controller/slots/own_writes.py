@@ -101,15 +101,17 @@ class OwnWrites:
         landed = self._landed.pop(change.key, None)
         if landed is None:
             return None
-        seen = _Step(
+        seen_step = _Step(
             0 if change.before is None else change.before.revision,
             None if change.after is None else change.after.revision,
         )
-        unseen = {step: writer for step, writer in landed.items() if step.order > seen.order}
-        if unseen:
-            self._landed[change.key] = unseen
-        shown = landed.get(seen)
-        for writer in {writer for step, writer in landed.items() if step.order < seen.order}:
-            if writer != shown:
+        later_steps = {
+            step: writer for step, writer in landed.items() if step.order > seen_step.order
+        }
+        if later_steps:
+            self._landed[change.key] = later_steps
+        seen_writer = landed.get(seen_step)
+        for writer in {writer for step, writer in landed.items() if step.order < seen_step.order}:
+            if writer != seen_writer:
                 self._undone(writer)
-        return shown
+        return seen_writer

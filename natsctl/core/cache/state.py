@@ -197,17 +197,17 @@ class State(Collection[str], Generic[T]):
             for index in self.indexes.values():
                 index.remove(key)
 
-    def copy(self, key: str, other: "State[T]") -> None:
-        """Store the last valid state that *other* has, if any, without decoding it."""
+    def copy(self, key: str, source: "State[T]") -> None:
+        """Store the last valid state that *source* has, if any, without decoding it."""
         self.drop(key)
-        known = other.get(key)
-        if known is not None:
-            if is_read(known):
-                self.objects[key] = known
+        last_valid = source.get(key)
+        if last_valid is not None:
+            if is_read(last_valid):
+                self.objects[key] = last_valid
             else:
-                self.unread.put(key, known.revision)
+                self.unread.put(key, last_valid.revision)
             for name, index in self.indexes.items():
-                index.put(key, other.indexes[name].values_at(key))
+                index.put(key, source.indexes[name].values_at(key))
 
     def drop(self, key: str) -> Stored | None:
         """Remove the object, and return its last valid state."""
@@ -359,6 +359,6 @@ def read_state(stored: Stored | None) -> Stored | None:
     return None if type(stored) is Unread else stored
 
 
-def same(one: Stored, other: Stored) -> bool:
+def same(first: Stored, second: Stored) -> bool:
     """Return whether both are the same revision of the same value."""
-    return one.revision == other.revision and one.value == other.value
+    return first.revision == second.revision and first.value == second.value

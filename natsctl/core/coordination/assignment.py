@@ -102,7 +102,7 @@ class HeldAssignments:
 
         Returns a function that tests if a key has just arrived, or None if no key has.
         """
-        matching = [n for n, other in enumerate(self._assignments) if other is assignment]
+        matching = [n for n, held in enumerate(self._assignments) if held is assignment]
         if not matching:
             return None  # it was replaced; the newest one is still to be settled
         before = self._assignments[: matching[-1] + 1]

@@ -177,10 +177,10 @@ class Election(Participant):
     @property
     def _stranger(self) -> str:
         """The error message if another controller holds the lease, empty otherwise."""
-        seen, workload = self._lease.seen, self._lease.workload
-        if seen is None or workload.same(seen.work):
+        claim, workload = self._lease.seen, self._lease.workload
+        if claim is None or workload.same(claim.work):
             return ""
-        return name_taken(self.name, seen.holder, seen.work, workload)
+        return name_taken(self.name, claim.holder, claim.work, workload)
 
     def _refuse(self, reason: str) -> None:
         """Log once why this process does not lead although it can reach the lease."""

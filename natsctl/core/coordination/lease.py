@@ -213,15 +213,16 @@ class Lease(OwnRecord[Claim]):
 
     def _note(self, claim: Claim | None, revision: int) -> None:
         """Record the newest state of the key, and until when the lease is left to its holder."""
-        seen, now = self._seen, self._clock()
-        if seen is not None and (seen.revision, seen.claim) == (revision, claim):
+        last_seen, now = self._seen, self._clock()
+        if last_seen is not None and (last_seen.revision, last_seen.claim) == (revision, claim):
             return
         if claim is not None and (claim.released or claim.holder == self.holder):
             self._seen = _Seen(claim, revision, -math.inf)
             return
-        last_claim = claim if claim is not None or seen is None else seen.claim
+        last_claim = claim if claim is not None or last_seen is None else last_seen.claim
         ttl_s = self.ttl_s if last_claim is None else max(self.ttl_s, last_claim.ttl_s)
-        free_at = -math.inf if seen is None else seen.free_at  # of a holder that may still work
+        # The last holder may still work until this time.
+        free_at = -math.inf if last_seen is None else last_seen.free_at
         self._seen = _Seen(claim, revision, max(free_at, now + TAKE_OVER * ttl_s))
 
 

@@ -82,9 +82,9 @@ class MemberRecord(OwnRecord[Membership]):
             if self.last.record.left:
                 self.last = None
 
-    def sent_at(self, seen: Membership) -> float | None:
+    def sent_at(self, record: Membership) -> float | None:
         """Return when this process sent the record, or None if it has sent no such record."""
-        return self._sent_at.get(seen.renewals) if seen.since == self._since else None
+        return self._sent_at.get(record.renewals) if record.since == self._since else None
 
     def _sent_time(self, own: Membership, last: OwnWrite[Membership]) -> float:
         return self._sent_at.get(own.renewals, last.sent)
@@ -144,9 +144,9 @@ async def withdraw(store: Store, key: str, holder: str) -> bool:
         if stored is None or record is None or record.holder != holder or record.left:
             return False
         renewals = record.renewals + 1
-        left = replace(record, ttl_s=0.0, members=(), renewals=renewals, left=True)
+        withdrawn = replace(record, ttl_s=0.0, members=(), renewals=renewals, left=True)
         try:
-            await store.update(key, msgspec.json.encode(left), revision=stored.revision)
+            await store.update(key, msgspec.json.encode(withdrawn), revision=stored.revision)
         except ConflictError:
             continue
         return True

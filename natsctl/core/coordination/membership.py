@@ -204,8 +204,8 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
         """Take over the cache's state; to be called at every change of the cache."""
         records = self._records()
         for key, (record, revision) in records.items():
-            seen = self._seen.get(key)
-            if seen is None or (seen.revision, seen.record) != (revision, record):
+            last_seen = self._seen.get(key)
+            if last_seen is None or (last_seen.revision, last_seen.record) != (revision, record):
                 self._seen[key] = _Seen(record, revision, self.clock())
             self._seen.pop(_unseen_key(record.holder), None)
         for key in self._seen.keys() - records.keys():
@@ -239,7 +239,7 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
         """True if a record proves that every member that may work has a record."""
         if self.own is not None and self.own.complete:
             return True
-        return any(seen.exists and seen.record.complete for seen in self._of_same_work())
+        return any(member.exists and member.record.complete for member in self._of_same_work())
 
     @property
     def suspects(self) -> bool:
@@ -249,23 +249,23 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
     @property
     def lost(self) -> tuple[str, ...]:
         """The members that may work although their records are lost."""
-        return tuple(seen.record.holder for seen in self._claiming() if not seen.exists)
+        return tuple(member.record.holder for member in self._claiming() if not member.exists)
 
     @property
     def living(self) -> MemberSet:
         """The members among which to divide the keys: this process, and all living members."""
-        living = (seen for seen in self._members() if seen.exists and self._lives(seen))
-        return MemberSet((self.identity, *(seen.record.holder for seen in living)))
+        living = (member for member in self._members() if member.exists and self._lives(member))
+        return MemberSet((self.identity, *(member.record.holder for member in living)))
 
     @property
     def stranger(self) -> Membership | None:
         """The record of a living member that runs another controller, None if there is none."""
         strangers = (
-            seen.record
-            for seen in self._seen.values()
-            if not self.workload.same(seen.record.work)
-            and not seen.record.left
-            and self._lives(seen)
+            member.record
+            for member in self._seen.values()
+            if not self.workload.same(member.record.work)
+            and not member.record.left
+            and self._lives(member)
         )
         return min(strangers, key=lambda record: (not record.members, record.since), default=None)
 
@@ -274,7 +274,7 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
 
         *sent* is the time of the last write, which may not have come through the cache yet.
         """
-        deaths = (seen.dead_at for seen in self._members() if self._lives(seen))
+        deaths = (member.dead_at for member in self._members() if self._lives(member))
         return min((dead_at for dead_at in deaths if dead_at > sent), default=math.inf)
 
     def assignment(self, *own: MemberSet) -> SharedAssignment:
@@ -284,22 +284,22 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
             members
             for members in distinct
             if not _implied(
-                members, [other for other in distinct if other != members], self.identity
+                members, [wider for wider in distinct if wider != members], self.identity
             )
         )
-        claims = {seen.record.holder: MemberSet(seen.claim) for seen in self._claiming()}
-        others = {
+        claims = {member.record.holder: MemberSet(member.claim) for member in self._claiming()}
+        other_claims = {
             name: members
             for name, members in claims.items()
             if not _implied(members, widest, self.identity)  # else it claims no key of ours
         }
-        return SharedAssignment(self.identity, widest, others)
+        return SharedAssignment(self.identity, widest, other_claims)
 
     def whose(self, key: str) -> str | None:
         """Return the other member that claims the key, None if no such member is known."""
-        for seen in self._claiming():
-            if MemberSet(seen.record.members).gives(key, seen.record.holder):
-                return seen.record.holder
+        for member in self._claiming():
+            if MemberSet(member.record.members).gives(key, member.record.holder):
+                return member.record.holder
         return None
 
     def _records(self) -> dict[str, tuple[Membership, int]]:
@@ -320,41 +320,41 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
     def _missing(self) -> set[str]:
         """Return the members that records of living members name, and that have no record."""
         named = self._named(self._claiming())
-        return named - {seen.record.holder for seen in self._seen.values()} - {self.identity}
+        return named - {member.record.holder for member in self._seen.values()} - {self.identity}
 
     def _lose(self, key: str, revision: int, holder: str = "") -> None:
         """Begin the silence of a member whose record was lost since the last call of `look`."""
-        seen, now = self._seen.get(key), self.clock()
-        if seen is None:
+        last_seen, now = self._seen.get(key), self.clock()
+        if last_seen is None:
             record = Membership(holder or key, "", self.ttl_s, left=False, work=self.workload)
             self._seen[key] = _Seen(record, revision, now, exists=False)
-        elif seen.exists or (revision and revision != seen.revision):
-            self._seen[key] = _Seen(seen.record, revision, now, exists=False)
+        elif last_seen.exists or (revision and revision != last_seen.revision):
+            self._seen[key] = _Seen(last_seen.record, revision, now, exists=False)
 
     def _members(self) -> list[_Seen]:
         """Return the members that run the same controller and have not left."""
-        return [seen for seen in self._of_same_work() if not seen.record.left]
+        return [member for member in self._of_same_work() if not member.record.left]
 
     def _of_same_work(self) -> list[_Seen]:
-        return [seen for seen in self._seen.values() if self.workload.same(seen.record.work)]
+        return [member for member in self._seen.values() if self.workload.same(member.record.work)]
 
     def _claiming(self) -> list[_Seen]:
-        return [seen for seen in self._members() if seen.claim and self._lives(seen)]
+        return [member for member in self._members() if member.claim and self._lives(member)]
 
-    def _lives(self, seen: _Seen) -> bool:
-        return self._proven < seen.dead_at
+    def _lives(self, member: _Seen) -> bool:
+        return self._proven < member.dead_at
 
     def _forget(self) -> None:
         """Forget members whose records vanished, if they claim no key or are dead."""
         claiming = self._claiming()
         named = self._named(claiming)
-        for key, seen in list(self._seen.items()):
-            vanished = not seen.exists and key not in self.cache
-            if vanished and seen not in claiming and seen.record.holder not in named:
+        for key, member in list(self._seen.items()):
+            vanished = not member.exists and key not in self.cache
+            if vanished and member not in claiming and member.record.holder not in named:
                 del self._seen[key]
 
     def _named(self, claiming: Iterable[_Seen]) -> set[str]:
-        return {name for seen in claiming if seen.exists for name in seen.record.members}
+        return {name for member in claiming if member.exists for name in member.record.members}
 
 
 def _unseen_key(holder: str) -> str:
@@ -362,6 +362,6 @@ def _unseen_key(holder: str) -> str:
     return f"?{holder}"
 
 
-def _implied(members: MemberSet, by: Iterable[MemberSet], identity: str) -> bool:
-    """Return whether *members* gives *identity* every key that one of the sets *by* gives to it."""
-    return identity in members.names and any(wider.includes(members) for wider in by)
+def _implied(members: MemberSet, wider_sets: Iterable[MemberSet], identity: str) -> bool:
+    """Return whether *members* gives *identity* every key that one of *wider_sets* gives to it."""
+    return identity in members.names and any(wider.includes(members) for wider in wider_sets)

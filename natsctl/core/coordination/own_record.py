@@ -41,7 +41,7 @@ class Workload(msgspec.Struct, frozen=True, omit_defaults=True):
     def same(self, other: "Workload") -> bool:
         """Return whether both may be the same: no field that both know differs."""
         pairs = ((self.owner, other.owner), (self.installation, other.installation))
-        return all(not one or not two or one == two for one, two in pairs)
+        return all(not ours or not theirs or ours == theirs for ours, theirs in pairs)
 
     def __str__(self) -> str:
         owner = self.owner or "an unknown kind"

@@ -96,14 +96,14 @@ class Participant(ABC):
         current_leadership.set(self.leadership)
         async with together() as group:
             working = group.create_task(work())
-            others = (
+            helper_tasks = (
                 group.create_task(self._seek_after(synced)),
                 group.create_task(self._take_part(), name=f"{self._noun} of {self.name}"),
             )
             try:
                 await asyncio.wait((working,))
             finally:
-                for task in others:
+                for task in helper_tasks:
                     task.cancel()
 
     async def _seek_after(self, synced: asyncio.Event) -> None:

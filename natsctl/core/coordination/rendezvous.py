@@ -63,27 +63,27 @@ class MemberSet:
 
         This is faster than `owner`, because the first greater hash of another member decides.
         """
-        others = self._others.get(name)
-        if others is None:
-            others = self._others[name] = self._split(name)
-        if others.own is None or len(self.names) == 1:
-            return others.own is not None
+        other_hashes = self._others.get(name)
+        if other_hashes is None:
+            other_hashes = self._others[name] = self._split(name)
+        if other_hashes.own is None or len(self.names) == 1:
+            return other_hashes.own is not None
         text = str(key).encode()
-        member_hash = others.own()
+        member_hash = other_hashes.own()
         member_hash.update(text)
         digest = member_hash.digest()
-        for seeded in others.before:
+        for seeded in other_hashes.before:
             if _digest(seeded, text) > digest:
                 return False
-        for seeded in others.after:  # noqa: SIM110 - a generator is slower
+        for seeded in other_hashes.after:  # noqa: SIM110 - a generator is slower
             if _digest(seeded, text) >= digest:
                 return False
         return True
 
     def _split(self, name: str) -> "_Others":
         hashes = dict(self._hashes)
-        before = tuple(seeded for other, seeded in self._hashes if other < name)
-        after = tuple(seeded for other, seeded in self._hashes if other > name)
+        before = tuple(seeded for member, seeded in self._hashes if member < name)
+        after = tuple(seeded for member, seeded in self._hashes if member > name)
         return _Others(hashes.get(name), before, after)
 
 

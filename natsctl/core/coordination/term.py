@@ -169,7 +169,9 @@ class Leadership:
         try:
             yield
         finally:
-            self._followers = tuple(other for other in self._followers if other is not follower)
+            self._followers = tuple(
+                registered for registered in self._followers if registered is not follower
+            )
 
     def _follow(self, follower: Callable[[Assignment], None]) -> None:
         follower(self.assignment)

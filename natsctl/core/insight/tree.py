@@ -38,8 +38,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
 
     def limited(self, count: int) -> "Branch":
         """Return the tree with its first *count* branches; `more` counts the others."""
-        more = self.more + len(self.branches[count:])
-        return msgspec.structs.replace(self, branches=self.branches[:count], more=more)
+        unlisted = self.more + len(self.branches[count:])
+        return msgspec.structs.replace(self, branches=self.branches[:count], more=unlisted)
 
 
 Beyond = Callable[[Document], Iterable[Branch]]

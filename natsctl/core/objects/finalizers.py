@@ -61,11 +61,11 @@ async def _release(store: Store, current: Stored, names: tuple[str, ...]) -> Wri
     """
     document = documents.parse(current.value)
     finalizers = documents.finalizers_of(document)
-    rest = tuple(other for other in finalizers if other not in names)
-    if rest != finalizers:
-        value = documents.render(documents.with_finalizers(document, rest))
+    remaining = tuple(finalizer for finalizer in finalizers if finalizer not in names)
+    if remaining != finalizers:
+        value = documents.render(documents.with_finalizers(document, remaining))
         current = await store.update(current.key, value, revision=current.revision)
-    if not rest and documents.metadata_of(document).get("deletionTimestamp"):
+    if not remaining and documents.metadata_of(document).get("deletionTimestamp"):
         try:
             return Written(await store.delete(current.key, revision=current.revision), None)
         except NotFoundError:

@@ -96,10 +96,10 @@ def planned(store: Store, objects: Sequence[Stored]) -> Iterator[MigrationStep]:
             yield MigrationStep(stored.key, result, before)
 
 
-async def _migrate(store: Store, seen: Stored) -> MigrationStep:
-    key, before = seen.key, stored_version(seen.value)
+async def _migrate(store: Store, stored: Stored) -> MigrationStep:
+    key, before = stored.key, stored_version(stored.value)
     try:
-        written = await _rewritten(store, seen)
+        written = await _rewritten(store, stored)
     except NotFoundError:
         return MigrationStep(key, Migrated.GONE, before)
     except (InvalidObjectError, StoreError) as error:
@@ -107,16 +107,16 @@ async def _migrate(store: Store, seen: Stored) -> MigrationStep:
     return MigrationStep(key, Migrated.DONE if written else Migrated.UNCHANGED, before)
 
 
-async def _rewritten(store: Store, seen: Stored) -> bool:
+async def _rewritten(store: Store, stored: Stored) -> bool:
     """Rewrite the object, and return whether it was written; retries after conflicts."""
-    key = seen.key
+    key = stored.key
 
     def change(current: Stored | None) -> bytes:
         if current is None:
             raise NotFoundError(f"{key} was deleted")
         return _newest_form(store, current)
 
-    newest: Stored | None = seen
+    newest: Stored | None = stored
     for _ in range(ROUNDS - 1):
         try:
             return (await rewrite(store, key, change, seen=newest)).base is not None

@@ -119,15 +119,15 @@ class HeldRecords:
     async def remove(self, store: Store, place: str, holds: Callable[[str], bool]) -> None:
         """Remove the keys of `left_by_others` from the records; raises `StoreError`."""
         for process, record in list(self._others.items()):
-            left = tuple(
+            remaining = tuple(
                 (key_place, key)
                 for key_place, key in record.keys
                 if key_place != place or not holds(key)
             )
-            if left and left == record.keys:
+            if remaining and remaining == record.keys:
                 continue
             with suppress(NotFoundError, ConflictError):  # the process changed it: it lives
-                await self._replace(store, f"{self.prefix}{process}", record, left)
+                await self._replace(store, f"{self.prefix}{process}", record, remaining)
 
     async def _replace(
         self, store: Store, name: str, record: HeldRecord, keys: tuple[Name, ...]

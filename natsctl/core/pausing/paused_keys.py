@@ -270,6 +270,6 @@ class PausedKeys:
         for key in [key for key, pause in self.pauses.items() if pause.until]:
             if self._clock.left_s(self.pauses[key]) <= 0:
                 self._refresh(key, notify=True)
-        left = [self._clock.left_s(pause) for pause in self.pauses.values() if pause.until]
-        if left:
-            self._wait(min(left))
+        remaining_s = [self._clock.left_s(pause) for pause in self.pauses.values() if pause.until]
+        if remaining_s:
+            self._wait(min(remaining_s))

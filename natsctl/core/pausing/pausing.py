@@ -226,8 +226,8 @@ class Pausing:
                     paused.recorded(key, parse_pause(text))
 
     def _observe_deaths(self, change: Change[Any]) -> None:
-        _, _, rest = change.key.partition(".deaths.")
-        place, _, key = rest.partition(".")
+        _, _, place_and_key = change.key.partition(".deaths.")
+        place, _, key = place_and_key.partition(".")
         for paused in self._keys:
             if paused.place == place:
                 deaths = None if change.after is None else deaths_in(change.after.value)

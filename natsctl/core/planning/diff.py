@@ -33,9 +33,9 @@ def actions_of(
         yield Action(action="create", kind=kind.name, key=key, diff=differences)
         return
     status = tuple(diff for diff in differences if not kind.plain and _in_status(diff))
-    rest = tuple(diff for diff in differences if diff not in status)
-    if rest:
-        yield Action(action="update", kind=kind.name, key=key, diff=rest)
+    desired_differences = tuple(diff for diff in differences if diff not in status)
+    if desired_differences:
+        yield Action(action="update", kind=kind.name, key=key, diff=desired_differences)
     if status:
         yield Action(action="status", kind=kind.name, key=key, diff=status)
 
@@ -97,8 +97,8 @@ def _without_servers_fields(document: Document) -> Document:
     if not isinstance(metadata, dict):
         return document
     kept = {name: value for name, value in metadata.items() if name not in SERVERS_OWN}
-    rest = {name: value for name, value in document.items() if name != "metadata"}
-    return {**rest, "metadata": kept} if kept else rest
+    other_fields = {name: value for name, value in document.items() if name != "metadata"}
+    return {**other_fields, "metadata": kept} if kept else other_fields
 
 
 def _in_status(difference: Difference) -> bool:

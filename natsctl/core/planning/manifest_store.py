@@ -192,7 +192,7 @@ def _recreated(current: Stored | None, document: Document) -> Document:
     return {**merged, "metadata": {**created, **documents.metadata_of(merged)}}
 
 
-def _same(one: Document, other: Document) -> bool:
+def _same(first: Document, second: Document) -> bool:
     """Return whether two states differ at most in fields that every write changes."""
-    before, after = (documents.without_metadata(state, VOLATILE) for state in (one, other))
+    before, after = (documents.without_metadata(state, VOLATILE) for state in (first, second))
     return documents.same(before, after)

@@ -223,9 +223,11 @@ class ControllerEndpoints:
     async def _tree(self, runtime: Hosted, request: bytes) -> bytes:
         key = _key(request)
         self._check_started(runtime)
-        whole = runtime.tree(key, externals)
-        top = await dated(self._connection, replace(whole, branches=whole.branches[:BRANCHES_MAX]))
-        top = replace(top, branches=(*top.branches, *whole.branches[BRANCHES_MAX:]))
+        complete_tree = runtime.tree(key, externals)
+        top = await dated(
+            self._connection, replace(complete_tree, branches=complete_tree.branches[:BRANCHES_MAX])
+        )
+        top = replace(top, branches=(*top.branches, *complete_tree.branches[BRANCHES_MAX:]))
         return self._fitting(BRANCHES_MAX, top.limited)
 
     async def _plan_keys(self, runtime: Hosted, planner: Planner, request: bytes) -> bytes:

@@ -130,8 +130,8 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     def limited(self, count: int) -> "KeyExplanation":
         """Return the explanation with at most *count* owned objects of each kind."""
         owned = {kind: keys[:count] for kind, keys in self.owned.items()}
-        more = sum(len(keys[count:]) for keys in self.owned.values())
-        return replace(self, owned=owned, owned_more=more, garbage_held=cut(self.garbage_held))
+        unlisted = sum(len(keys[count:]) for keys in self.owned.values())
+        return replace(self, owned=owned, owned_more=unlisted, garbage_held=cut(self.garbage_held))
 
     @property
     def past(self) -> bool:
@@ -204,8 +204,8 @@ class ControllerPlan(GarbagePlan, frozen=True, kw_only=True):
 
     def limited(self, count: int) -> "ControllerPlan":
         """Return the plan with its first *count* orphans; `more` counts the others."""
-        more = self.more + len(self.orphans[count:])
-        return replace(self, orphans=self.orphans[:count], more=more)
+        unlisted = self.more + len(self.orphans[count:])
+        return replace(self, orphans=self.orphans[:count], more=unlisted)
 
 
 class KeyPlans(Plan, frozen=True, kw_only=True):
@@ -225,12 +225,12 @@ class KeyPlans(Plan, frozen=True, kw_only=True):
             key: replace(plan, error=cut(plan.error), actions=plan.actions[:count])
             for key, plan in self.keys.items()
         }
-        more = sum(len(plan.actions[count:]) for plan in self.keys.values())
+        unlisted = sum(len(plan.actions[count:]) for plan in self.keys.values())
         garbage = self.garbage
         if garbage is not UNSET:
             orphans_more = garbage.more + len(garbage.orphans[count:])
             garbage = replace(garbage, orphans=garbage.orphans[:count], more=orphans_more)
-        return replace(self, keys=keys, more=self.more + more, garbage=garbage)
+        return replace(self, keys=keys, more=self.more + unlisted, garbage=garbage)
 
 
 def fitting(limit: int, count: int, answer: Callable[[int], msgspec.Struct]) -> bytes:

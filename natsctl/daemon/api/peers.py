@@ -107,20 +107,20 @@ class Peers:
         """Store the daemons that run now, and warn if a new one syncs the same keys."""
         presence = self._presence
         self._others = {
-            other.daemon.id: other for other in present if other.daemon.id != presence.daemon.id
+            peer.daemon.id: peer for peer in present if peer.daemon.id != presence.daemon.id
         }
-        disturbing = {id_: other for id_, other in self._others.items() if presence.disturbs(other)}
+        disturbing = {id_: peer for id_, peer in self._others.items() if presence.disturbs(peer)}
         if disturbing.keys() - self._warned:
             self._warn(disturbing.values())
         elif self._warned and not disturbing:
             log.info("no other daemon syncs the same keys any more", controller=self._controller)
         self._warned = frozenset(disturbing)
 
-    def _warn(self, others: Iterable[Presence]) -> None:
-        presence, peers = self._presence, sorted(others, key=lambda other: str(other.daemon))
-        for other in peers:
-            if not presence.work.same(other.work):
-                reason = name_taken(self._controller, str(other.daemon), other.work, presence.work)
+    def _warn(self, disturbing: Iterable[Presence]) -> None:
+        presence, peers = self._presence, sorted(disturbing, key=lambda peer: str(peer.daemon))
+        for peer in peers:
+            if not presence.work.same(peer.work):
+                reason = name_taken(self._controller, str(peer.daemon), peer.work, presence.work)
                 log.warning("controllers have the same name", reason=reason)
                 return
         log.warning(

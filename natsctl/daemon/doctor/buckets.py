@@ -185,11 +185,11 @@ async def check_events(connection: Connection, used: Sequence[Used]) -> AsyncIte
         info = await connection.api(f"STREAM.INFO.{STREAM}", timeout_s=ANSWER_S)
     except StoreMissingError:
         denied += await probe.creating(STREAM)
-        others = await _streams_with_events(connection)
-        if others:
+        other_streams = await _streams_with_events(connection)
+        if other_streams:
             yield failed(
                 EVENTS,
-                f"stream {', '.join(others)} has the subjects {PREFIX}.>",
+                f"stream {', '.join(other_streams)} has the subjects {PREFIX}.>",
                 f"give that stream other subjects: natsctl keeps events in the stream {STREAM}",
             )
         else:

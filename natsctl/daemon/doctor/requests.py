@@ -114,5 +114,5 @@ async def _requesting(probe: Probe, verbs: Verbs) -> CheckFinding:
         return ok(
             ASKING, "not permitted to this user: only commands such as natsctl status need it"
         )
-    some = f"; not everything: {', '.join(denied)}" if denied else ""
-    return ok(ASKING, ", ".join(allowed) + some)
+    exceptions = f"; not everything: {', '.join(denied)}" if denied else ""
+    return ok(ASKING, ", ".join(allowed) + exceptions)

@@ -57,16 +57,16 @@ async def whole_lines(stream: asyncio.StreamReader, receive: Callable[[bytes], N
 
     A line that is longer than `LINE_MAX` is cut into several.
     """
-    rest = b""
+    unfinished = b""
     while chunk := await stream.read(CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, unfinished = (unfinished + chunk).split(b"\n")
         for line in lines:
             receive(line)
-        if len(rest) > LINE_MAX:
-            receive(rest)
-            rest = b""
-    if rest:
-        receive(rest)
+        if len(unfinished) > LINE_MAX:
+            receive(unfinished)
+            unfinished = b""
+    if unfinished:
+        receive(unfinished)
 
 
 def _event(line: bytes) -> dict[str, object] | None:

@@ -52,8 +52,8 @@ class Stall(msgspec.Struct, eq=False):
         return time.monotonic() - self.started
 
     def __str__(self) -> str:
-        by = f"key {self.key} of {self.controller}" if self.controller else "no handler"
-        return f"blocked for {self.duration_s:.1f} s by {by}, at {self.line}"
+        cause = f"key {self.key} of {self.controller}" if self.controller else "no handler"
+        return f"blocked for {self.duration_s:.1f} s by {cause}, at {self.line}"
 
 
 StandIn = Callable[[Stall], None]
@@ -99,7 +99,9 @@ class Watchdog:
         try:
             yield
         finally:
-            self._stand_ins = tuple(other for other in self._stand_ins if other is not stand_in)
+            self._stand_ins = tuple(
+                registered for registered in self._stand_ins if registered is not stand_in
+            )
 
     async def _beat(self) -> None:
         while True:
@@ -109,7 +111,7 @@ class Watchdog:
     # ---- in the thread
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ident: int) -> None:
-        seen, blocked_since = self._iterations, time.monotonic()
+        iterations, blocked_since = self._iterations, time.monotonic()
         stall: Stall | None = None
         checked, used = blocked_since, time.process_time()
         while not self._stopping.wait(CHECK_S):
@@ -117,8 +119,8 @@ class Watchdog:
             # a process that was stopped used no CPU time, and its loop is not blocked
             stopped = now - checked > BLOCKED_S > used_now - used
             checked, used = now, used_now
-            if self._iterations != seen or stopped:
-                seen, blocked_since = self._iterations, now
+            if self._iterations != iterations or stopped:
+                iterations, blocked_since = self._iterations, now
                 self._end(stall)
                 stall = None
             elif stall is None and now - blocked_since >= BLOCKED_S:

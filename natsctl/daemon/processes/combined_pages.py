@@ -61,7 +61,9 @@ class CombinedPages:
         stopping = self._stopping and endpoint == "readyz"
         own = Check("shutdown", "stopping") if stopping else Check("ping")
         checks = await asyncio.gather(*(_checks(state, endpoint) for state in states))
-        return CheckVerdict(endpoint, (own, *(check for one in checks for check in one)))
+        return CheckVerdict(
+            endpoint, (own, *(check for process_checks in checks for check in process_checks))
+        )
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page for Prometheus and its content type, see `MetricSums`."""

@@ -31,8 +31,8 @@ def _affinity() -> int:
 def _quotas(cgroups: Path, own: Path) -> Iterator[float]:
     """Yield the quotas in cores of this process's control groups, from the inner to the outer."""
     for line in _text(own).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, name = rest.partition(":")
+        _, _, controllers_and_name = line.partition(":")
+        controllers, _, name = controllers_and_name.partition(":")
         if controllers and "cpu" not in controllers.split(","):
             continue
         root = cgroups / controllers if controllers else cgroups

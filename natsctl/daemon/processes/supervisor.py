@@ -148,13 +148,13 @@ class Supervisor:
         """Send the name of the slot's process to all others, and give its successor another one."""
         ended, slot.identity = PeerEnded(slot.identity), new_identity()
         self._ended.append(ended)
-        for other in self._slots:
-            if other.child is not None:
-                other.child.send(ended)
+        for other_slot in self._slots:
+            if other_slot.child is not None:
+                other_slot.child.send(ended)
 
     async def _run(self, slot: "_Slot", start: Start) -> ChildExit:
         """Run one process until it ends."""
-        peers = tuple(other.identity for other in self._slots)
+        peers = tuple(other_slot.identity for other_slot in self._slots)
         async with start(slot.number, slot.identity, peers, slot.receive) as child:
             slot.child, slot.is_loaded = child, False
             log.info("process started", process=slot.number, pid=child.pid)

@@ -116,7 +116,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
     for name, value in sorted(environ.items()):
         unknown = name.startswith(_PREFIX) and name not in variables
         if unknown and value and not _describes_service(name, value):
-            names = [other.removeprefix(_PREFIX) for other in variables]
+            names = [variable_name.removeprefix(_PREFIX) for variable_name in variables]
             nearest = did_you_mean(name.removeprefix(_PREFIX), names, prefix=_PREFIX)
             raise UsageError(f"there is no variable {name}{nearest}")
 

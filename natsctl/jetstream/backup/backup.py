@@ -155,7 +155,7 @@ async def restore(
     has the entries that cannot be stored. Raises an error only if the connection fails.
     """
     store = BucketStore(bucket)
-    done = Restored(dict.fromkeys(RestoredKey, 0), {}, {})
+    restored = Restored(dict.fromkeys(RestoredKey, 0), {}, {})
 
     async def write(entry: ArchiveEntry) -> None:
         try:
@@ -166,17 +166,17 @@ async def restore(
         except NatsctlError as error:
             if not bucket.connection.connected:
                 raise
-            done.failures[entry.key] = error
+            restored.failures[entry.key] = error
         else:
-            done.counts[outcome] += 1
+            restored.counts[outcome] += 1
             if outcome is not RestoredKey.KEPT:
-                done.revisions[entry.key] = revision, _checksum(value)
+                restored.revisions[entry.key] = revision, _checksum(value)
         step()
 
     remaining = iter(entries)
     while batch := _batch(remaining):
         await _all(write(entry) for entry in batch)
-    return done
+    return restored
 
 
 async def verify(bucket: Bucket, written: dict[str, tuple[int, bytes]], step: Step) -> list[str]:

@@ -117,11 +117,11 @@ class Consumers:
         chosen.feed.begin()
         await self._delete_abandoned()
         self._abandoned.clear()  # the server creates consumers, so it also deletes them
-        others = [consumer for consumer in requested if consumer is not chosen]
+        extra_consumers = [consumer for consumer in requested if consumer is not chosen]
         requested[:] = [chosen]
-        self._abandoned.extend(other.name for other in others)
-        for other in others:
-            await other.close()
+        self._abandoned.extend(extra.name for extra in extra_consumers)
+        for extra in extra_consumers:
+            await extra.close()
         await self._delete_abandoned()
         return chosen.feed
 

@@ -193,9 +193,9 @@ class KvWatch:
 
         await in_slices(reported.alive, check)
         if vanished:
-            others = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
+            further_keys = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
             raise WatchBrokenError(
-                f"{min(vanished)}{others} vanished from {self._bucket.name} without a trace"
+                f"{min(vanished)}{further_keys} vanished from {self._bucket.name} without a trace"
             )
         await reported.keep_deleted(keys)
         if self._pattern == ">" and reported.illegal:

@@ -244,16 +244,16 @@ class _Parser(Parser):
         if not end:
             return False
         del self.buf[: len(line) + CRLF_SIZE]
-        operation, _, rest = str(line, "utf-8", "replace").partition(" ")
+        operation, _, arguments = str(line, "utf-8", "replace").partition(" ")
         match operation.strip().upper():
             case "PING":
                 await self.nc._process_ping()  # noqa: SLF001 - no public way to it
             case "PONG":
                 await self.nc._process_pong()  # noqa: SLF001 - no public way to it
             case "INFO":
-                await self.nc._process_info(json.loads(rest))  # noqa: SLF001 - no public way to it
+                await self.nc._process_info(json.loads(arguments))  # noqa: SLF001 - no public way to it
             case "-ERR":
-                await self.nc._process_err(rest.strip().lower())  # noqa: SLF001 - no public way to it
+                await self.nc._process_err(arguments.strip().lower())  # noqa: SLF001 - no public way to it
             case "+OK":
                 pass
             case _:

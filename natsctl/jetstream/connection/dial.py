@@ -60,7 +60,7 @@ class Dial:
             outcome = await self._round()
             await _end_if_cancelled(outcome)
             if isinstance(outcome, ServerLink) or (
-                refusals_final and any(f.final for f in outcome)
+                refusals_final and any(failure.final for failure in outcome)
             ):
                 return _link(outcome)
             self._progress("; ".join(map(str, outcome)))

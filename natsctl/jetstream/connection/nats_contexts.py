@@ -113,5 +113,7 @@ def _advice(name: str, file: Path) -> str:
     names = [path.stem for path in file.parent.glob("*.json")]
     if not names:
         return f"there is no {file}, and no other context in that folder"
-    names.sort(key=lambda other: (-difflib.SequenceMatcher(None, name, other).ratio(), other))
+    names.sort(
+        key=lambda candidate: (-difflib.SequenceMatcher(None, name, candidate).ratio(), candidate)
+    )
     return f"there is no {file}; the contexts are {', '.join(names)}"

@@ -76,10 +76,10 @@ class Servers:
                 servers.remove(server)
                 servers.append(server)
 
-    def announce(self, urls: Iterable[ParseResult], by: Server) -> None:
-        """Replace the announced members by those in the INFO of server *by*."""
+    def announce(self, urls: Iterable[ParseResult], announcer: Server) -> None:
+        """Replace the announced members by those in the INFO of *announcer*."""
         configured = {server.address for server in self._configured}
-        peers = [_peer(url, by) for url in urls]
+        peers = [_peer(url, announcer) for url in urls]
         self._announced = [server for server in peers if server.address not in configured]
         random.shuffle(self._announced)
 
@@ -105,12 +105,12 @@ def _host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _peer(url: ParseResult, by: Server) -> Server:
-    """Return the server at *url*, with the credentials of *by*."""
-    address = f"{urlsplit(by.address).scheme}://{url.netloc}"
-    tls_name = by.tls_name or urlsplit(by.address).hostname
+def _peer(url: ParseResult, announcer: Server) -> Server:
+    """Return the server at *url*, with the credentials of *announcer*."""
+    address = f"{urlsplit(announcer.address).scheme}://{url.netloc}"
+    tls_name = announcer.tls_name or urlsplit(announcer.address).hostname
     return msgspec.structs.replace(
-        by, address=address, tls_name=tls_name if _numeric(url.hostname or "") else None
+        announcer, address=address, tls_name=tls_name if _numeric(url.hostname or "") else None
     )
 
 

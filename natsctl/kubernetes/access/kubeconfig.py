@@ -287,7 +287,7 @@ def _find(entries: Iterable[N], name: str) -> N | None:
 def _similar(contexts: Iterable[_NamedContext], name: str) -> str:
     """Return the names of the contexts, the most similar to *name* first."""
 
-    def dissimilarity(other: str) -> tuple[float, str]:
-        return -difflib.SequenceMatcher(None, name, other).ratio(), other
+    def dissimilarity(candidate: str) -> tuple[float, str]:
+        return -difflib.SequenceMatcher(None, name, candidate).ratio(), candidate
 
     return ", ".join(sorted({context.name for context in contexts}, key=dissimilarity)) or "none"

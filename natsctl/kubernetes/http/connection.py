@@ -87,7 +87,9 @@ class HttpResponse:
         by_name = self._headers = {name.lower(): value for name, value in headers}
         if len(by_name) < len(headers):
             for name in by_name:
-                by_name[name] = b", ".join(v for other, v in headers if other.lower() == name)
+                by_name[name] = b", ".join(
+                    field_value for header, field_value in headers if header.lower() == name
+                )
         if b"content-encoding" in by_name and self.header(b"content-encoding").lower() == "gzip":
             self._unpacking = _Unpacking()
         self._notify()

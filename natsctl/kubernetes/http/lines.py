@@ -24,14 +24,14 @@ class LineSplitter:
 
         Raises `WatchBrokenError` if a line is too long.
         """
-        first, *others = chunk.split(b"\n")
-        self._partial.append(first)
-        self._partial_bytes += len(first)
+        line_end, *later_lines = chunk.split(b"\n")
+        self._partial.append(line_end)
+        self._partial_bytes += len(line_end)
         self._check_length()
-        if not others:
+        if not later_lines:
             return []
-        *lines, rest = b"".join(self._partial), *others
-        self._partial, self._partial_bytes = [rest], len(rest)
+        *lines, unfinished = b"".join(self._partial), *later_lines
+        self._partial, self._partial_bytes = [unfinished], len(unfinished)
         return [line for line in lines if line]
 
     def end(self) -> None:

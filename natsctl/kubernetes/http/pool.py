@@ -77,9 +77,9 @@ class HttpPool:
             destination = self._change_destination(access)
         start = _start(method, destination.root + target)
         length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
-        rest = _encoded(headers)
+        own_headers = _encoded(headers)
         connection = self._unused() or await self._connect(destination)
-        head = b"%s%s%s%s\r\n" % (start, self._same_headers(destination), rest, length)
+        head = b"%s%s%s%s\r\n" % (start, self._same_headers(destination), own_headers, length)
         return await connection.send(head, body or b"")
 
     def _change_destination(self, access: Access) -> _Destination:

@@ -73,7 +73,7 @@ class Applier:
         try:
             response = await self._patch(path, document, manager, force=force, safe=True)
         except FieldConflictError as conflict:
-            if not all(same_family(manager, other) for other in conflict.managers):
+            if not all(same_family(manager, other_manager) for other_manager in conflict.managers):
                 raise
             response = await self._exchange.read_metadata(path)
         patch = takeover(response, manager)

@@ -126,11 +126,11 @@ class ObjectDecoder:
         metadata = _fields.decode(fields["metadata"])
         if not self._managed_fields:
             metadata.pop("managedFields", None)
-        rest: dict[str, object] = {} if self._metadata_only else dict(fields)
+        kept_fields: dict[str, object] = {} if self._metadata_only else dict(fields)
         for name in self._type:
-            rest.pop(name, None)
-        rest["metadata"] = metadata
-        return msgspec.json.encode({**self._type, **rest})
+            kept_fields.pop(name, None)
+        kept_fields["metadata"] = metadata
+        return msgspec.json.encode({**self._type, **kept_fields})
 
 
 def revision_of(resource_version: str) -> int:

@@ -55,8 +55,8 @@ class CreationLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
     def answers(self, other: "CreationLink") -> bool:
         """Return whether this link has the result of a creation that *other* has only begun."""
-        same = self.pending == other.pending
-        return same and other.creation.unknown and not self.creation.unknown
+        same_creation = self.pending == other.pending
+        return same_creation and other.creation.unknown and not self.creation.unknown
 
     def contradicts(self, other: "CreationLink") -> bool:
         """Return whether this link may lead to another external resource than *other* does."""

@@ -28,10 +28,10 @@ def may_have_created(error: Exception) -> bool:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield the error, its cause, the cause of that, and so on."""
-    seen = set[int]()
+    seen_ids = set[int]()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    while cause is not None and id(cause) not in seen_ids:
+        seen_ids.add(id(cause))
         yield cause
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 

@@ -71,9 +71,9 @@ async def unlink(store: Store, key: str) -> None:
             changes[names.create_failed] = str(Mark(datetime.now(UTC)))
         return annotated(current.value, changes)
 
-    seen = await read(store, key)
-    if seen is not None:
-        await rewrite(store, key, change, seen=seen)
+    stored = await read(store, key)
+    if stored is not None:
+        await rewrite(store, key, change, seen=stored)
 
 
 def domains_of(annotations: Mapping[str, str]) -> list[str]:

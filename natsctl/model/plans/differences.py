@@ -83,7 +83,9 @@ def _items(
     if len(old) != len(new) or not all(isinstance(item, dict) for item in (*old, *new)):
         return None
     pairs = zip(old, new, strict=True)
-    return [(f"[{number}]", one, other) for number, (one, other) in enumerate(pairs)]
+    return [
+        (f"[{number}]", old_item, new_item) for number, (old_item, new_item) in enumerate(pairs)
+    ]
 
 
 def _list(value: object) -> list[object] | None:

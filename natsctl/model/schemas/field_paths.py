@@ -43,11 +43,11 @@ class FieldPath(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> "FieldPath":
         """Return the path in *text*; raises `UsageError` if it is malformed."""
-        rest = text.removeprefix("{").removesuffix("}").removeprefix("$")
+        expression = text.removeprefix("{").removesuffix("}").removeprefix("$")
         parts: list[str | int | None] = []
         position = 0
-        while position < len(rest):
-            match = _PART.match(rest, position)
+        while position < len(expression):
+            match = _PART.match(expression, position)
             if match is None:
                 raise UsageError(f"{text!r} is not the path of a field, such as spec.image")
             parts.append(_part(match))
@@ -82,7 +82,7 @@ class FieldPath(msgspec.Struct, frozen=True):
                 return (0, float(number), [])
             case values:
                 text = ",".join(map(_text, values))
-                return (1, 0.0, [_natural(piece) for piece in _DIGITS.split(text)])
+                return (1, 0.0, [_natural(token) for token in _DIGITS.split(text)])
 
 
 Columns = Mapping[str, FieldPath]
@@ -123,6 +123,6 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else exact_json.encode(value).decode()
 
 
-def _natural(piece: str) -> tuple[str, int]:
-    short = len(piece) < NUMBER_MAX
-    return ("", int(piece)) if piece.isdecimal() and short else (piece.lower(), 0)
+def _natural(token: str) -> tuple[str, int]:
+    short = len(token) < NUMBER_MAX
+    return ("", int(token)) if token.isdecimal() and short else (token.lower(), 0)

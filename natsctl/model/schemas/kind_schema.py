@@ -186,6 +186,6 @@ def _parts(version: str) -> list[tuple[int, int, str]]:
 
     Numbers are compared as numbers, and a text such as `rc` comes before the end.
     """
-    pieces = re.findall(r"\d+|[a-z]+", version.lower().removeprefix("v"))
-    parts = [(2, int(piece), "") if piece.isdigit() else (0, 0, piece) for piece in pieces]
+    tokens = re.findall(r"\d+|[a-z]+", version.lower().removeprefix("v"))
+    parts = [(2, int(token), "") if token.isdigit() else (0, 0, token) for token in tokens]
     return [*parts, (1, 0, "")] if parts else []

@@ -77,11 +77,11 @@ def verdict_of(
         return Verdict.NOT_RECORDED
     if replayed.error is None:
         return Verdict.SUCCEEDED
-    same = recorded.error is not None and (
+    same_error = recorded.error is not None and (
         (recorded.error.type, recorded.error.message)
         == (replayed.error.type, replayed.error.message)
     )
-    return Verdict.AS_RECORDED if same else Verdict.OTHERWISE
+    return Verdict.AS_RECORDED if same_error else Verdict.OTHERWISE
 
 
 def writes_of(calls: Iterable[StoreCall]) -> tuple[str, ...]:

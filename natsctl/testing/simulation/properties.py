@@ -75,7 +75,7 @@ def result_of_external(name: str, state: ExternalState) -> dict[str, object]:
         key = f"{name}/{resource}"
         if resource in state.unnamed:
             shown = _text(fields)
-            count = sum(other.startswith(f"{name}/unnamed {shown} ") for other in result)
+            count = sum(line.startswith(f"{name}/unnamed {shown} ") for line in result)
             key = f"{name}/unnamed {shown} {count + 1}"
         result[key] = fields
     return result
@@ -120,9 +120,9 @@ def not_quiet(writes: Sequence[str]) -> Violation:
     return Violation(Property.QUIET, f"one more resync wrote: {writes[0]}")
 
 
-def not_clean(left: Sequence[str]) -> Violation:
+def not_clean(leftovers: Sequence[str]) -> Violation:
     """Return the violation of a controller that leaves objects behind."""
-    names = ", ".join(left[:3])
+    names = ", ".join(leftovers[:3])
     return Violation(Property.CLEAN, f"left after all primaries were deleted: {names}")
 
 
@@ -172,7 +172,9 @@ def _comparable(kind: Kind[Any], value: bytes) -> object:
 def _without(document: object, path: Sequence[str]) -> object:
     if not isinstance(document, dict):
         return document
-    name, *rest = path
-    if not rest:
+    name, *inner_path = path
+    if not inner_path:
         return documents.without(document, name)
-    return {**document, name: _without(document[name], rest)} if name in document else document
+    return (
+        {**document, name: _without(document[name], inner_path)} if name in document else document
+    )

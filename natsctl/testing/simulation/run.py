@@ -293,7 +293,9 @@ class Run:
         await self._settle()
         count = self._network.writes_count - before
         if count:
-            raise ViolatedError(properties.not_quiet([_short(w) for w in self._last(count)]))
+            raise ViolatedError(
+                properties.not_quiet([_short(write) for write in self._last(count)])
+            )
 
     async def _check_clean(self) -> None:
         for kind in self._subject.primaries:
@@ -305,11 +307,11 @@ class Run:
         deadline = clock() + CLEAN_S
         while True:
             await self._settle()
-            left = self._made.left()
-            if not left:
+            leftovers = self._made.left()
+            if not leftovers:
                 return
             if clock() > deadline:
-                raise ViolatedError(properties.not_clean(left))
+                raise ViolatedError(properties.not_clean(leftovers))
             await asyncio.sleep(10)
 
     def _last(self, count: int) -> Sequence[Write]:

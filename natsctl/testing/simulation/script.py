@@ -254,9 +254,13 @@ def edited_fields(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], ob
 
 def replaced(document: Document, path: tuple[str, ...], value: object) -> Document:
     """Return the document with another value of one field."""
-    name, *rest = path
+    name, *inner_path = path
     below = document[name]
-    inner = replaced(below, tuple(rest), value) if rest and isinstance(below, dict) else value
+    inner = (
+        replaced(below, tuple(inner_path), value)
+        if inner_path and isinstance(below, dict)
+        else value
+    )
     return {**document, name: inner}
 
 

@@ -71,9 +71,9 @@ class Shrinker:
     def _earlier(self) -> None:
         """Move each fault to an earlier call of the same operation."""
         for number, fault in enumerate(self.schedule.faults or ()):
-            for other in _earlier(fault):
+            for earlier_fault in _earlier(fault):
                 faults = list(self.schedule.faults or ())
-                faults[number] = other
+                faults[number] = earlier_fault
                 if self._try(self._with_faults(tuple(faults))):
                     break
 

@@ -186,7 +186,7 @@ def search_in_processes(
     """
     chunks = deque(seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
     context = multiprocessing.get_context("spawn")
-    done, name = 0, ""
+    runs, name = 0, ""
     over = context.Event()
     running: deque[Future[Report]] = deque()
     with ProcessPoolExecutor(
@@ -198,20 +198,20 @@ def search_in_processes(
                     while chunks and len(running) < 2 * processes:
                         running.append(pool.submit(_search, chunks.popleft()))
                 report = running.popleft().result()
-                name, done = report.controller, done + report.runs
-                progress(done)
+                name, runs = report.controller, runs + report.runs
+                progress(runs)
                 if report.finding is not None:
                     return Report(
-                        controller=name, runs=done, seed=seeds.start, finding=report.finding
+                        controller=name, runs=runs, seed=seeds.start, finding=report.finding
                     )
         except KeyboardInterrupt:
             over.set()
             reports = [future.result() for future in running if not future.cancel()]
-            return _interrupted([Report(controller=name, runs=done, seed=seeds.start), *reports])
+            return _interrupted([Report(controller=name, runs=runs, seed=seeds.start), *reports])
         finally:
             over.set()  # and wait, because a process that still starts needs it
             pool.shutdown(cancel_futures=True)
-    return Report(controller=name, runs=done, seed=seeds.start)
+    return Report(controller=name, runs=runs, seed=seeds.start)
 
 
 def _interrupted(reports: Sequence[Report]) -> Report:
