@@ -164,6 +164,22 @@ async def test_a_failing_create_is_retried_with_backoff(play: Play, cloud: Cloud
     assert cloud.created == ["a"]
 
 
+async def test_an_object_fails_while_its_next_creation_waits(cloud: Cloud) -> None:
+    stores = MemoryStores()
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    controller = NatsDisks(cloud, nats=stores)
+    async with ran(controller):
+        cloud.failures["create"] = PermissionError("no")
+        await play.put(size=1)
+        await asyncio.sleep(5)
+        for _ in range(30):
+            await asyncio.sleep(1)
+            assert controller.status().failing == {"a": "PermissionError: no"}
+        del cloud.failures["create"]
+        await asyncio.sleep(70)
+        assert controller.status().failing == {}
+
+
 async def test_a_paused_object_is_not_reconciled_until_it_is_resumed(
     play: Play, cloud: Cloud
 ) -> None:

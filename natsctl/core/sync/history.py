@@ -218,7 +218,7 @@ class SyncHistory:
         if recorder is not None and kept and isinstance(error, Exception):
             self._keep(run, recorder, now, error, failures=failures)
         if delayed:
-            self.journal.add(key, run.facts(now))
+            self.journal.add(key, run.facts(now), delayed=True)
             return
         text = run.named(error_text(error))
         self.journal.add(key, run.facts(now, text))

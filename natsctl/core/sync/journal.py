@@ -66,7 +66,8 @@ class SyncFacts(msgspec.Struct, frozen=True, gc=False):
 class Journal:
     """Remembers the last `RECORDS_MAX` syncs of at least the `KEYS_MAX` keys that were synced last.
 
-    It also remembers the last sync of the `FAILING_MAX` keys whose last sync failed last.
+    It also remembers the failed sync of the `FAILING_MAX` keys that failed last. A key fails until
+    a sync succeeds: one that only asks for a delay does not end that.
 
     The keys are in two tables. When the one in use is full, it replaces the other one: that takes
     less time for each sync than a single table in the order of the syncs.
@@ -79,10 +80,10 @@ class Journal:
         self._older: dict[str, tuple[SyncFacts, ...]] = {}
         self._failing: OrderedDict[str, SyncFacts] = OrderedDict()
 
-    def add(self, key: str, sync: SyncFacts) -> None:
-        """Record a sync."""
+    def add(self, key: str, sync: SyncFacts, *, delayed: bool = False) -> None:
+        """Record a sync; *delayed* if it raised `RetryAfter`."""
         self.syncs += 1
-        if self._failing:
+        if self._failing and not delayed:
             self._failing.pop(key, None)
         if sync.error:
             self._add_failure(key, sync)

@@ -84,6 +84,16 @@ def test_a_key_is_failing_while_its_last_sync_failed(journal: Journal) -> None:
     assert journal.failing() == {"a": "no", "c": "still no"}
 
 
+def test_a_sync_that_asks_for_a_delay_leaves_open_whether_the_key_fails(journal: Journal) -> None:
+    journal.add("a", record(error="no"))
+    for key in ("a", "b"):
+        journal.add(key, record(), delayed=True)
+    assert journal.failing() == {"a": "no"}
+    assert [entry.error for entry in journal.last_syncs("a")] == ["no", ""]
+    journal.add("a", record())
+    assert journal.failing() == {}
+
+
 def test_syncs_and_failures_are_counted_over_all_keys(journal: Journal) -> None:
     for number in range(RECORDS_MAX + 3):
         journal.add("a", record(error="no" if number % 2 else ""))
