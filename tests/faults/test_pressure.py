@@ -109,7 +109,7 @@ async def test_a_key_overwritten_before_each_event_is_still_listed(
         [revision for key, revision in shown if key == "hot"],
     )
     assert keys.index("hot") < keys.index("end of listing")
-    assert len(held) > 2
+    assert held
     assert min(revisions) > max(item.revision for item in held)
     assert revisions == sorted(revisions)
 

@@ -173,7 +173,7 @@ class NatsCluster:
         self._kill()
 
     def __getitem__(self, name: str) -> NatsServer:
-        return next(node for node in self.nodes if node.name == name)
+        return {node.name: node for node in self.nodes}[name]
 
     @property
     def url(self) -> str:
