@@ -24,6 +24,7 @@ from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
 from tests.support.clients.daemons import find_daemons, running_operator
 from tests.support.eventually import eventually
+from tests.support.patience import WAIT_S
 from tests.support.servers.nats_server import NatsServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "permissions.md"
@@ -75,7 +76,7 @@ async def served(folder: Path, config: str) -> AsyncIterator[NatsServer]:
 
 @asynccontextmanager
 async def user(server: NatsServer, name: str) -> AsyncIterator[Nats]:
-    options = NatsOptions(servers=(server.url,), user=name, password=SECRET)
+    options = NatsOptions(servers=(server.url,), user=name, password=SECRET, silence_s=WAIT_S)
     async with connect(options) as nats:
         yield nats
 

@@ -193,10 +193,16 @@ class KubeCluster:
         mark = f"mark={os.urandom(8).hex()}"
         self.request("GET", f"/version?{mark}")
         deadline = time.monotonic() + CALL_S
-        while mark not in (log := self.audit_log.read_text()):
+        while not (logged := self._logged_until(mark.encode())):
             assert time.monotonic() < deadline, "the request of the mark is not logged"
             time.sleep(POLL_S)
-        return len(log.encode())
+        return logged
+
+    def _logged_until(self, text: bytes) -> int:
+        """Return the end of the line of the audit log with this text, 0 before it is logged."""
+        log = self.audit_log.read_bytes()
+        begin = log.find(text)
+        return log.find(b"\n", begin) + 1 if begin >= 0 else 0
 
     def writes(
         self, since: int = 0, *, resource: str | None = None, namespace: str | None = None
