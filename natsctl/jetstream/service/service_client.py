@@ -115,6 +115,8 @@ async def _retried(
         if not busy or clock() + pause_s >= deadline:
             return answers
         await asyncio.sleep(pause_s)
+        if clock() >= deadline:  # the event loop was blocked
+            return answers
 
 
 async def services(connection: Connection, name: str, *, timeout_s: float) -> list[Info]:
