@@ -22,6 +22,7 @@ from natsctl.jetstream.stores import Nats
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted
 from tests.support.eventually import eventually
+from tests.support.patience import WAIT_S
 from tests.support.servers.nats_server import NatsCluster, NatsServer
 from tests.support.stores.backends import listing, note, put, take
 
@@ -303,7 +304,7 @@ class TestUnknownOutcomes:
 
     @pytest.fixture
     async def nats(self, nats_server: NatsServer) -> AsyncIterator[Nats]:
-        options = NatsOptions(servers=(nats_server.url,), request_timeout_s=4.0)
+        options = NatsOptions(servers=(nats_server.url,), request_timeout_s=4.0, silence_s=WAIT_S)
         async with natsctl.connect(options) as nats:
             yield nats
 

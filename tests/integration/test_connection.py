@@ -96,7 +96,7 @@ async def test_open_with_wait_can_be_cancelled() -> None:
 
 
 async def test_open_with_wait_raises_for_wrong_credentials(tmp_path: Path) -> None:
-    config = "authorization { user: ann, password: x }"
+    config = "authorization { timeout: 60, user: ann, password: x }"
     async with NatsServer(tmp_path, config=config) as server:
         with pytest.raises(ConnectError, match="refuses"):
             await Connection.open(server.url, wait=True)

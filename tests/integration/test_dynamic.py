@@ -27,8 +27,8 @@ from tests.support.servers.nats_server import NatsServer
 LIMITS = kv_kind("limits")
 KIND = kv(bytes, bucket="limits", history=1)
 QUIET = DynamicOptions(enable_cache=True, disable_initial_reconcile=True, list_timeout_s=240)
-OPEN = "authorization { user: u, password: p }"
-CLOSED = """authorization { users: [ { user: u, password: p, permissions: {
+OPEN = "authorization { timeout: 60, user: u, password: p }"
+CLOSED = """authorization { timeout: 60, users: [ { user: u, password: p, permissions: {
     publish: { deny: ["$JS.API.CONSUMER.CREATE.KV_limits.>"] } } } ] }"""
 
 

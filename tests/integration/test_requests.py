@@ -27,6 +27,12 @@ from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.tcp_proxy import CutProxy
 
 
+def permitting(permissions: str) -> str:
+    """Return a configuration that gives these permissions to the user ann."""
+    user = f"{{ user: ann, password: x, permissions: {{ {permissions} }} }}"
+    return f"authorization {{ timeout: 60, users: [ {user} ] }}"
+
+
 async def test_refusals_become_natsctl_errors(nats_server: NatsServer) -> None:
     async with connect(nats_server.url) as connection:
         with pytest.raises(StoreMissingError, match="stream not found"):
@@ -84,7 +90,7 @@ async def test_concurrent_requests_get_their_own_replies(nats_server: NatsServer
 
 async def test_a_forbidden_request_fails_at_once_and_names_the_subject(tmp_path: Path) -> None:
     deny = 'publish: { deny: ["$JS.API.STREAM.INFO.>"] }'
-    config = f"authorization {{ users: [{{ user: ann, password: x, permissions: {{ {deny} }} }}] }}"
+    config = permitting(deny)
     async with NatsServer(tmp_path, config=config) as server:
         options = NatsOptions(
             servers=(server.url,), user="ann", password="x", request_timeout_s=3600
@@ -98,9 +104,7 @@ async def test_a_forbidden_request_fails_at_once_and_names_the_subject(tmp_path:
 
 async def test_a_missing_inbox_permission_is_an_error_with_advice(tmp_path: Path) -> None:
     allow = 'subscribe: { allow: ["_MINE.>"] }'
-    config = (
-        f"authorization {{ users: [{{ user: ann, password: x, permissions: {{ {allow} }} }}] }}"
-    )
+    config = permitting(allow)
     async with NatsServer(tmp_path, config=config) as server:
         options = NatsOptions(
             servers=(server.url,), user="ann", password="x", request_timeout_s=3600
@@ -130,13 +134,10 @@ async def test_a_domain_uses_its_api_prefix(tmp_path: Path) -> None:
 
 
 async def test_may_subscribe_reports_the_permissions_of_the_user(tmp_path: Path) -> None:
-    config = (
-        "authorization { users [{user: a, password: b, "
-        'permissions: {publish: ["other"], subscribe: ["_INBOX.>", "Known.*"]}}] }'
-    )
+    config = permitting('publish: ["other"], subscribe: ["_INBOX.>", "Known.*"]')
     async with (
         NatsServer(tmp_path, config=config) as server,
-        connect(server.url.replace("//", "//a:b@")) as connection,
+        connect(server.url.replace("//", "//ann:x@")) as connection,
     ):
         for _ in range(20):
             assert await connection.may_subscribe("Known.thing")
@@ -150,13 +151,10 @@ async def test_may_subscribe_reports_the_permissions_of_the_user(tmp_path: Path)
 async def test_a_forbidden_subscription_is_a_background_error_with_the_exact_subject(
     tmp_path: Path,
 ) -> None:
-    config = (
-        "authorization { users [{user: a, password: b, "
-        'permissions: {publish: ["other"], subscribe: ["_INBOX.>"]}}] }'
-    )
+    config = permitting('publish: ["other"], subscribe: ["_INBOX.>"]')
     async with (
         NatsServer(tmp_path, config=config) as server,
-        connect(server.url.replace("//", "//a:b@")) as connection,
+        connect(server.url.replace("//", "//ann:x@")) as connection,
     ):
         await connection.client.subscribe("Secret.Thing")
         await eventually(lambda: connection.state().errors)
@@ -168,10 +166,10 @@ async def test_a_forbidden_subscription_is_a_background_error_with_the_exact_sub
 async def test_an_error_raised_to_the_caller_is_not_a_background_error(
     tmp_path: Path,
 ) -> None:
-    config = 'authorization { users [{user: a, password: b, permissions: {publish: ["other"]}}] }'
+    config = permitting('publish: ["other"]')
     async with (
         NatsServer(tmp_path, config=config) as server,
-        connect(server.url.replace("//", "//a:b@")) as connection,
+        connect(server.url.replace("//", "//ann:x@")) as connection,
     ):
         with pytest.raises(PermissionDeniedError, match="may not publish to Secret"):
             await connection.request("Secret", b"")

@@ -20,12 +20,12 @@ from tests.support.eventually import eventually
 
 async def are_served(connection: Connection, count: int) -> bool:
     """Return whether so many daemons answer; their endpoints are subscribed in order."""
-    infos = await services(connection, NAME, timeout_s=2.0)
-    if len(infos) < count or not all(info.endpoints for info in infos):
-        return False
-    last = max(endpoint.subject for info in infos for endpoint in info.endpoints)
-    grouped = any(e.queue_group for info in infos for e in info.endpoints if e.subject == last)
     try:
+        infos = await services(connection, NAME, timeout_s=2.0)
+        if len(infos) < count or not all(info.endpoints for info in infos):
+            return False
+        last = max(endpoint.subject for info in infos for endpoint in info.endpoints)
+        grouped = any(e.queue_group for info in infos for e in info.endpoints if e.subject == last)
         answers = await ask_all(connection, last, timeout_s=2.0)
     except StoreError:
         return False

@@ -22,6 +22,7 @@ from tests.support.servers.streams import opened
 
 POLL_S = 0.005
 START_S = 60.0
+PATIENCE = "authorization { timeout: 60 }\n"  # seconds until a slow client is refused
 
 
 def program() -> str:
@@ -112,7 +113,10 @@ class NatsServer:
 
     def _configuration(self) -> str:
         store = f'jetstream {{ store_dir: "{self.folder}" }}\n' if self.jetstream else ""
-        return f"server_name: {self.name}\nlisten: 127.0.0.1:{self.port}\n{store}{self.config}\n"
+        return (
+            f"server_name: {self.name}\nlisten: 127.0.0.1:{self.port}\n{PATIENCE}{store}"
+            f"{self.config}\n"
+        )
 
     def _spawn(self, file: Path) -> None:
         with (self.folder / "server.log").open("ab") as log:
