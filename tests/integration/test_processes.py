@@ -8,13 +8,16 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from natsctl.daemon.observe.log_relay import LogRelay
+from natsctl.daemon.processes import child
 from natsctl.daemon.processes.child import Command
 from natsctl.daemon.processes.supervisor import ProcessError, Supervisor
 from natsctl.daemon.settings.settings import LogSettings
+from natsctl.start_process import start_process
 from tests.support.eventually import eventually
 
 REPORTS = """
@@ -90,6 +93,19 @@ async def test_a_killed_process_is_restarted(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_an_error_while_the_first_process_loads_ends_all_and_is_raised_once() -> None:
+    error = await error_of(FAILS)
+    assert (error.status, error.texts) == (2, ("natsctl: error: no",))
+
+
+async def test_the_error_of_a_process_that_ends_before_it_is_observed_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def start_late(*words: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await start_process(*words, **options)
+        await process.wait()
+        return process
+
+    monkeypatch.setattr(child, "start_process", start_late)
     error = await error_of(FAILS)
     assert (error.status, error.texts) == (2, ("natsctl: error: no",))
 

@@ -21,6 +21,7 @@ from natsctl.daemon.processes.child_options import (
 from natsctl.errors import DECODE_ERRORS
 from natsctl.start_process import start_process
 from natsctl.telemetry.logger import get_logger
+from natsctl.time_limit import happens
 
 log = get_logger(__name__)
 
@@ -43,12 +44,15 @@ class Child:
     def __init__(self, socket: Path, process: asyncio.subprocess.Process) -> None:
         self.socket = socket  # on which it serves probes and metrics
         self.pid = process.pid
+        self.reports_ended = asyncio.Event()
         self._process = process
         self._failed: ChildFailed | None = None
 
     async def ended(self) -> ChildExit:
-        """Wait until the process has ended."""
-        return ChildExit(await self._process.wait(), self._failed)
+        """Wait until the process has ended, and its last report was received."""
+        status = await self._process.wait()
+        await happens(self.reports_ended, within_s=REST_S)
+        return ChildExit(status, self._failed)
 
     async def stop(self, *, limit_s: float) -> ChildExit:
         """Stop the process in order; kill it if that takes longer than *limit_s*."""
@@ -130,6 +134,7 @@ async def started(
             for stream, receive in receivers
             if stream is not None
         ]
+        reads[0].add_done_callback(lambda _: child.reports_ended.set())
         try:
             yield child
         finally:
