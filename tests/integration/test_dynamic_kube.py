@@ -174,7 +174,7 @@ async def test_a_thousand_watchers_over_two_hundred_objects(
                 assert await watches(admin.transport, "serviceaccounts") - before == count
                 return True
 
-            await eventually(has_watches, every_s=0.2)
+            await eventually(has_watches, within_s=200, every_s=0.2)
 
         store = await admin.open(kind)
         bed = WatcherBed(connected, store, kube_namespace, QUIET, kind=kind.kind)

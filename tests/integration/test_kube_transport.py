@@ -396,12 +396,12 @@ async def test_calls_and_watches_survive_pauses_and_kills_of_a_real_server(
         with pytest.raises(StoreTimeoutError):
             await transport.call("GET", collection, timeout_s=0.2)
         server.resume()
-        await transport.call("GET", collection)
+        await transport.call("GET", collection, timeout_s=240)
         async with transport.stream(collection, query={"watch": "true"}, silence_s=60) as stream:
             server.kill()
             with pytest.raises(WatchBrokenError):
                 await anext(stream)
-        call = asyncio.create_task(transport.call("GET", collection, timeout_s=60))
+        call = asyncio.create_task(transport.call("GET", collection, timeout_s=240))
         await server.start()
         assert json.loads((await call).body)["kind"] == "ConfigMapList"
 
