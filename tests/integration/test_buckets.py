@@ -27,7 +27,8 @@ from tests.support.servers.nats_server import NatsCluster, NatsServer
 from tests.support.stores.backends import listing, note, put, take
 
 SECOND = 1_000_000_000
-LONG_S = 3600.0  # no object expires during a test
+LONG_S = 3600  # no object expires during a test
+SHORT_S = 4  # after which an object expires, and then the marker of its expiry
 
 
 @pytest.fixture
@@ -232,7 +233,7 @@ class TestExpiring:
             await listing(events)
             stored = await put(store, "a")
             assert await take(events, 1) == [Applied(stored)]
-            await expire_after(nats, "b", 1)
+            await expire_after(nats, "b", SHORT_S)
             [deleted] = await take(events, 1)
         assert isinstance(deleted, Deleted)
         assert deleted.key == "a"
@@ -244,7 +245,7 @@ class TestExpiring:
     async def test_an_object_that_expired_before_the_watch_is_listed_as_deleted(
         self, nats: Nats
     ) -> None:
-        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=1, storage="memory"))
+        store = await nats.open(natsctl.kv(bytes, bucket="b", ttl_s=SHORT_S, storage="memory"))
         await put(store, "a")
 
         async def deletion_revision() -> int:
@@ -264,9 +265,9 @@ class TestExpiring:
             await listing(events)
             await put(store, "a")
             await take(events, 1)
-            await expire_after(nats, "b", 1)
+            await expire_after(nats, "b", SHORT_S)
             await take(events, 1)
-            await expire_after(nats, "b", 3600)
+            await expire_after(nats, "b", LONG_S)
             recreated = await store.create("a", note("again"))
             assert await take(events, 1) == [Applied(recreated)]
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -149,7 +150,8 @@ async def test_expired_credentials_are_read_again(serve: Serve, tmp_path: Path) 
     assert connection is not None
     with connection.on_lost(lost.append):
         await eventually(lambda: lost)
-    assert "user authentication expired" in str(lost[0])
+    # the error may get lost if this process sends something at the same time
+    assert re.search("authentication expired|closed the connection", str(lost[0]))
     operator.creds(file)
     await eventually(lambda: responds(connection))
     await connection.close()
