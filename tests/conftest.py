@@ -12,10 +12,12 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from natsctl.core.coordination import participant
 from natsctl.testing import VirtualTimeLoop, pytest_plugin
 
 pytest_plugins = [
@@ -104,10 +106,15 @@ def _folder(item: pytest.Item) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _draws_are_repeatable(request: pytest.FixtureRequest) -> None:
-    """Seed the jitter of each test in virtual time, so that its result is the same in each run."""
-    if _is_virtual(request.node):
-        random.seed(request.node.nodeid)
+def _draws_are_repeatable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test in virtual time draw the same jitter and names of processes in each run."""
+    if not _is_virtual(request.node):
+        return
+    random.seed(request.node.nodeid)
+    secrets = SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex())
+    monkeypatch.setattr(participant, "secrets", secrets)
+    monkeypatch.setattr(participant, "os", SimpleNamespace(getpid=lambda: 1))
+    monkeypatch.setattr(participant, "socket", SimpleNamespace(gethostname=lambda: "simulated"))
 
 
 @pytest.fixture(autouse=True)

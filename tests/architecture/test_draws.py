@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from natsctl.core.coordination.participant import new_identity
+
 
 @pytest.mark.virtual
 def test_the_draws_of_a_test_in_virtual_time_depend_on_its_name(
@@ -11,3 +13,13 @@ def test_the_draws_of_a_test_in_virtual_time_depend_on_its_name(
 ) -> None:
     seeded = random.Random(request.node.nodeid)
     assert random.random() == seeded.random()
+
+
+@pytest.mark.virtual
+def test_the_names_of_processes_in_virtual_time_depend_on_the_name_of_the_test(
+    request: pytest.FixtureRequest,
+) -> None:
+    seeded = random.Random(request.node.nodeid)
+    assert [new_identity(), new_identity()] == [
+        f"simulated:1:{seeded.randbytes(4).hex()}" for _ in range(2)
+    ]
