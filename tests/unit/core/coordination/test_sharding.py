@@ -505,6 +505,23 @@ async def test_before_a_write_is_acknowledged_only_keys_of_both_member_sets_are_
     await eventually(lambda: town.shared(first_member, second_member))
 
 
+async def test_no_key_that_another_member_gets_is_synced_while_the_new_members_are_written(
+    town: Town,
+) -> None:
+    one = town.join("one", pause_s=5.0, again_s=None)
+    await eventually(lambda: town.shared(one))
+    await eventually(lambda: town.floor.workers().keys() == set(KEYS) and not town.floor.at)
+    one.way.delay_s = 1.0
+    two = town.join("two", again_s=None)
+    for edit in range(30):
+        await asyncio.sleep(0.1)
+        for key in KEYS:
+            await town.touch(key, f"edit {edit}")
+    await eventually(lambda: town.shared(one, two))
+    await asyncio.sleep(TTL_S)
+    assert town.floor.overlaps == []
+
+
 async def test_keys_put_while_members_join_are_synced_by_one_member(town: Town) -> None:
     members = []
     for number in range(5):
@@ -688,6 +705,22 @@ async def test_a_member_that_joins_a_group_of_proven_members_does_not_wait(town:
     await eventually(lambda: town.shared(first_member, second_member))
     third_member = town.join("three", vacant=vacancy.of)
     await eventually(lambda: town.shared(first_member, second_member, third_member))
+    assert asyncio.get_running_loop().time() - joined <= 0.2 * TTL_S
+
+
+async def test_a_member_that_has_waited_proves_to_later_ones_that_no_other_works(
+    town: Town,
+) -> None:
+    async def occupied(_name: str) -> bool:
+        return False
+
+    one = town.join("one", vacant=occupied)
+    await eventually(lambda: town.shared(one))
+    assert asyncio.get_running_loop().time() >= 0.85 * TTL_S
+    await asyncio.sleep(TTL_S)
+    joined = asyncio.get_running_loop().time()
+    two = town.join("two", vacant=occupied)
+    await eventually(lambda: town.shared(one, two))
     assert asyncio.get_running_loop().time() - joined <= 0.2 * TTL_S
 
 
