@@ -4,17 +4,18 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import pytest
 
-from natsctl import Controller, kv, primary
+from natsctl import Controller, finalized, kv, primary
 from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.sharding import shards
 from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.objects.finalizers import delete
 from natsctl.core.objects.primary import Primary
 from natsctl.daemon.operator import Operator
 from natsctl.errors import PermanentError, StoreError, UsageError
@@ -24,7 +25,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
-from tests.support.controllers.app_controller import APPS, AppClient, Apps
+from tests.support.controllers.app_controller import APPS, App, AppClient, Apps
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site
 from tests.support.controllers.sharding_group import TTL_S, Way, WayStore
@@ -33,15 +34,22 @@ from tests.support.eventually import eventually
 MANY = 1_000
 
 
-class Process:
-    """A simulated process that takes part in leader election and can crash."""
+A = TypeVar("A", bound=Controller)
 
-    def __init__(self, stores: MemoryStores, controller: Apps) -> None:
+
+class Process(Generic[A]):
+    """A simulated process that takes part in leader election and can crash.
+
+    It reaches the objects over the *way*, and the lease directly.
+    """
+
+    def __init__(self, stores: MemoryStores, controller: A, way: Way | None = None) -> None:
         clock = asyncio.get_running_loop().time
         leases = stores.store(kv(bytes, bucket=LEASES.bucket, history=1))
         make = elections(leases, ttl_s=TTL_S, clock=clock)
         self.controller = controller
-        self.operator = Operator([controller], nats=stores, election=make)
+        reached = stores if way is None else WayStores(stores, way)
+        self.operator = Operator([controller], nats=reached, election=make)
         self.task = asyncio.create_task(self.operator.run())
 
     @property
@@ -59,8 +67,40 @@ class Process:
         await self.task
 
 
-async def process(stores: MemoryStores, controller: Apps) -> Process:
-    process = Process(stores, controller)
+class WayStores(MemoryStores):
+    """The stores as one process reaches them."""
+
+    def __init__(self, base: MemoryStores, way: Way) -> None:
+        super().__init__()
+        self._base, self._way = base, way
+
+    async def open(self, kind: Kind[Any]) -> MemoryStore:
+        return WayStore(self._base, kind, self._way)
+
+
+class Rents(Controller):
+    """Rents a machine for each app, and holds the app until the machine is given back."""
+
+    name = "rents"
+    apps = primary(APPS)
+
+    def __init__(self, machines: set[str]) -> None:
+        self.machines = machines
+
+    async def sync_handler(self, key: str) -> float | None:
+        return await finalized(
+            self.apps, key, "rents/machine", apply=self.rent, cleanup=self.give_back
+        )
+
+    async def rent(self, key: str, _app: App) -> None:
+        self.machines.add(key)
+
+    async def give_back(self, key: str, _app: App) -> None:
+        self.machines.discard(key)
+
+
+async def process(stores: MemoryStores, controller: A, way: Way | None = None) -> Process[A]:
+    process = Process(stores, controller, way)
     await process.operator.synced.wait()
     return process
 
@@ -106,6 +146,39 @@ async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_le
     await eventually(lambda: standby.runtime.idle)
     assert len(set(standby.controller.syncs)) == MANY + 2  # the new leader syncs every deleted key
     await standby.stop()
+
+
+async def test_a_new_leader_whose_cache_is_late_makes_nothing_for_a_deleted_object() -> None:
+    stores, machines, way = MemoryStores(), set[str](), Way()
+    client = AppClient(stores)
+    leader = await process(stores, Rents(machines))
+    standby = await process(stores, Rents(machines), way)
+    await client.app("shop")
+    await eventually(lambda: machines == {"shop"} and standby.controller.apps.keys() == ("shop",))
+    await asyncio.sleep(1)
+    way.deaf = True
+    await delete(client.apps, "shop")
+    await eventually(lambda: machines == set() and not client.apps.keys())
+    await leader.stop()
+    await asyncio.sleep(6 * TTL_S)
+    assert machines == set()
+    way.deaf = False
+    await eventually(lambda: standby.runtime.synced.is_set() and standby.runtime.idle)
+    assert machines == set()
+    await standby.stop()
+
+
+async def test_a_new_leader_whose_cache_is_late_stops_at_once() -> None:
+    stores, way = MemoryStores(), Way()
+    standby = await process(stores, Apps(), way)
+    way.deaf = True
+    await AppClient(stores).app("shop")
+    leads = standby.operator.leads
+    await eventually(lambda: leads("apps"), within_s=TTL_S)
+    stopped_at = asyncio.get_running_loop().time()
+    await standby.stop()
+    assert asyncio.get_running_loop().time() - stopped_at < 1
+    assert standby.controller.syncs == []
 
 
 async def test_a_key_purged_while_no_leader_ran_is_synced_by_the_next_leader() -> None:

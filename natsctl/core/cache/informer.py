@@ -1,6 +1,7 @@
 """Keeps a cache equal to a store, and notifies subscribers of changes."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from itertools import islice
@@ -34,7 +35,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 OnChange = Callable[[Change[T]], object]
 
-CATCH_UP_S = 5.0
+BEHIND_S = 5.0  # until a cache that is behind its store is logged, and its store is asked again
 EVENTS = 10  # events and changes after which the informer reads the clock
 FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
@@ -238,27 +239,37 @@ class Informer(Generic[T]):
             self._on_invalid(invalid)
 
 
-async def catch_up(informers: Iterable[Informer[Any]], *, limit_s: float = CATCH_UP_S) -> None:
+async def catch_up(informers: Iterable[Informer[Any]]) -> None:
     """Wait until each cache includes the newest write of its store.
 
     A new leader then sees the writes of the leader before it. A store that has no newest revision,
-    such as a cluster, is not waited for. A cache that takes longer than *limit_s* is logged, and
-    not waited for any longer.
+    such as a cluster, is not waited for, nor is a store that does not return it. A cache that stays
+    behind is logged every `BEHIND_S` seconds.
     """
     async with together() as group:
         for informer in informers:
-            group.create_task(_caught_up(informer, limit_s), name="catching up")
+            group.create_task(_caught_up(informer), name="catching up")
 
 
-async def _caught_up(informer: Informer[Any], limit_s: float) -> None:
-    if not isinstance(informer.store, Sequenced):
-        return
-    try:
-        async with asyncio.timeout(limit_s):
-            await informer.cache.passed(await informer.store.newest_revision())
-    except (StoreError, TimeoutError) as error:
-        reason = str(error) or f"not within {limit_s:g} s"
-        log.warning("cache may be behind its store", kind=informer.cache.kind.name, error=reason)
+async def _caught_up(informer: Informer[Any]) -> None:
+    """Wait for one cache; a write that was removed since is not waited for."""
+    store, kind = informer.store, informer.cache.kind.name
+    needed = math.inf
+    while isinstance(store, Sequenced):
+        try:
+            async with asyncio.timeout(BEHIND_S):
+                needed = min(needed, await store.newest_revision())
+        except (StoreError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {BEHIND_S:g} s"
+            log.warning("cache may be behind its store", kind=kind, error=reason)
+            return
+        try:
+            async with asyncio.timeout(BEHIND_S):
+                await informer.cache.passed(int(needed))
+        except TimeoutError:
+            log.warning("no key is synced until the cache shows the newest writes", kind=kind)
+        else:
+            return
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:

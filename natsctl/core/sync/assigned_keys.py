@@ -88,7 +88,7 @@ class AssignedKeys(Generic[K]):
         """
         leadership, listener = self._leadership, self._listener
         if leadership is None or listener is None:
-            await catch_up(self._informers)
+            await self._caught_up()
             await work()
             return
         try:
@@ -143,7 +143,7 @@ class AssignedKeys(Generic[K]):
         """
         while True:
             newest = self.holdings.newest
-            await catch_up(self._informers)
+            await self._caught_up()
             lacks = self._kept.lacks(newest)
             for informer in self._partial:
                 if lacks:
@@ -186,6 +186,17 @@ class AssignedKeys(Generic[K]):
         log.info("keeping the values of all objects", kind=informer.cache.kind.name)
         await read_values(informer, lambda _: True)
         await listener.gained(self.holdings.has)
+
+    async def _caught_up(self) -> None:
+        """Wait until the caches show the writes of other processes, or the queue is shut down."""
+        async with together() as group:
+            tasks = (
+                group.create_task(catch_up(self._informers)),
+                group.create_task(self._queue.closed()),
+            )
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
 
     async def _hold_nothing(self, listener: AssignmentListener) -> None:
         for informer in self._partial:

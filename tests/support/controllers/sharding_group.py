@@ -77,6 +77,9 @@ class WayStore(MemoryStore):
     async def history(self, key: str) -> list[Stored | Deleted]:
         return await self._store.history(key)
 
+    async def newest_revision(self) -> int:
+        return await self._store.newest_revision()
+
     @asynccontextmanager
     async def watch(
         self, shown: Collection[str] | None = None
