@@ -48,7 +48,7 @@ class Slices:
         self._stride = stride
         self._turns = _turns()
         self._clock = self._turns.clock
-        self._begin()
+        self._begin_slice()
 
     def is_over(self) -> bool:
         """Return whether other tasks should run before the next item."""
@@ -56,16 +56,16 @@ class Slices:
         if self._left % self._stride:
             return False
         if self._number != self._turns.number:  # the task has waited
-            self._begin()
+            self._begin_slice()
             return False
         return self._left <= 0 or self._clock() >= self._ends_at
 
     async def pause(self) -> None:
         """Let other tasks run, and begin the next slice."""
         await asyncio.sleep(0)
-        self._begin()
+        self._begin_slice()
 
-    def _begin(self) -> None:
+    def _begin_slice(self) -> None:
         self._number, self._left = self._turns.number, ITEMS_MAX
         self._ends_at = self._turns.begin_slice()
 

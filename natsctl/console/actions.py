@@ -154,7 +154,7 @@ class Actions:
             await pause_object(self._connection, bucket, key, pause)
             return f"{bucket}/{key} paused{end}"
 
-        return await self._each(request, pause_one)
+        return await self._act_on_each(request, pause_one)
 
     async def _resume(self, request: Request) -> ActionReport:
         if request.everything:
@@ -168,14 +168,14 @@ class Actions:
                 raise NotFoundError(f"{bucket} has no {key}")
             return f"{bucket}/{key} {'is not paused' if resumption.pause is None else 'resumed'}"
 
-        report = await self._each(request, resume_one)
+        report = await self._act_on_each(request, resume_one)
         if await paused_controller(self._connection, request.controller) is None:
             return report
         return _warned(
             report, f"controller {request.controller} is paused as a whole: resume it too"
         )
 
-    async def _each(
+    async def _act_on_each(
         self, request: Request, act: Callable[[str, str], Awaitable[str]]
     ) -> ActionReport:
         """Act on each key; raises the error of the first one if none succeeds."""

@@ -68,7 +68,7 @@ class Order:
             if changed is None:
                 await self._rank_all()
             else:
-                await in_slices(dict.fromkeys(changed), self._move)
+                await in_slices(dict.fromkeys(changed), self._move_to_rank)
 
     async def _rank_all(self) -> None:
         ranks = dict[str, Any]()
@@ -82,7 +82,7 @@ class Order:
         pairs = await in_order((rank, key) for key, rank in ranks.items())
         self._ranks, self._pairs = ranks, pairs
 
-    def _move(self, key: str) -> None:
+    def _move_to_rank(self, key: str) -> None:
         old, new = self._ranks.pop(key, None), self._rank_of(key)
         if old is not None:
             del self._pairs[bisect_left(self._pairs, (old, key))]

@@ -102,7 +102,7 @@ async def reports_of(daemons: Daemons, name: str) -> ControllerStatuses:
     ordered = sorted(
         [*answered_daemons.values(), *silent], key=lambda daemon: (daemon.name, daemon.id)
     )
-    working = _working(statuses)
+    working = _covering(statuses)
     row = _row(name, statuses, working)
     partial = missing(expected, set(answered_daemons))
     return ControllerStatuses(
@@ -142,7 +142,7 @@ def _row(
     )
 
 
-def _working(statuses: Sequence[ControllerStatus]) -> list[ControllerStatus]:
+def _covering(statuses: Sequence[ControllerStatus]) -> list[ControllerStatus]:
     """Return the statuses that together cover every key once.
 
     These are all members of a sharded controller, or else one daemon: the leader, or the first

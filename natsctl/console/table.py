@@ -128,7 +128,7 @@ class Tables:
             total=total,
             keys=len(await listing.keys()),
             complete=listing.complete,
-            note=_note(listing, shown),
+            note=_partial_note(listing, shown),
         )
 
     async def _ordered(
@@ -144,7 +144,7 @@ class Tables:
         while len(orders) > ORDERS_MAX:
             del orders[next(iter(orders))]
         await order.refresh()
-        start, stop = _range(query, len(order))
+        start, stop = _page_range(query, len(order))
         keys = order.keys(start, stop)
         return len(order), keys[::-1] if query.descending else keys
 
@@ -166,7 +166,7 @@ async def _without_secrets(messages: Sequence[Message]) -> list[Message]:
     return shown
 
 
-def _note(listing: BucketListing, shown: Sequence[Message]) -> str:
+def _partial_note(listing: BucketListing, shown: Sequence[Message]) -> str:
     """Return why a page is not the whole truth; empty if it is."""
     if not listing.values:
         return "the bucket is large: only its keys can be searched"
@@ -184,12 +184,12 @@ async def _by_key(listing: BucketListing, query: Query) -> tuple[int, list[str]]
             tuple(keys), lambda key: matching.append(key) if query.search in key else None
         )
         keys = matching
-    start, stop = _range(query, len(keys))
+    start, stop = _page_range(query, len(keys))
     page = keys[start:stop]
     return len(keys), page[::-1] if query.descending else page
 
 
-def _range(query: Query, total: int) -> tuple[int, int]:
+def _page_range(query: Query, total: int) -> tuple[int, int]:
     """Return the places of a page, in ascending order."""
     first, last = min(query.offset, total), min(query.offset + query.limit, total)
     return (total - last, total - first) if query.descending else (first, last)

@@ -97,7 +97,7 @@ class ControllerRuntime(KeyedController):
                 self._loop.watch(slot.reader.informer, slot.on_change)
             workers = self.controller.workers
             await self._host.run(
-                self._loop.run(self._begin, opened.enqueuer, workers=workers),
+                self._loop.run(self._prepare_first_sync, opened.enqueuer, workers=workers),
                 upkeep=(self._resync(), self._collect()),
                 loops_ended=opened.garbage.save,
             )
@@ -288,7 +288,7 @@ class ControllerRuntime(KeyedController):
         async with watching, opened.reads.running():
             yield opened
 
-    async def _begin(self) -> None:
+    async def _prepare_first_sync(self) -> None:
         """Prepare the first sync of a term; an earlier term may have ended before that was done."""
         await self._parts.garbage.start()
         if not self.synced.is_set():

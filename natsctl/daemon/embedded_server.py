@@ -33,7 +33,7 @@ async def private_server(
     """
     from natsctl.jetstream.embedded import EmbeddedServer  # noqa: PLC0415 - see above
 
-    if port is None and _free(DEFAULT_PORT):
+    if port is None and _is_free(DEFAULT_PORT):
         port = DEFAULT_PORT
     async with EmbeddedServer(store_dir, port=port or None) as server:
         has_default_port = server.url.endswith(f":{DEFAULT_PORT}")
@@ -65,7 +65,7 @@ def private_options(options: NatsOptions, *servers: str) -> NatsOptions:
     )
 
 
-def _free(port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

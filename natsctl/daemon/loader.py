@@ -83,7 +83,7 @@ def make(controller_class: type[R], path: str) -> R:
     return controller
 
 
-def _form(path: str) -> str:
+def _path_form(path: str) -> str:
     """Return the form that a path should have, with the file or the dotted name as an example."""
     file, _, name = path.partition(":")
     if _is_file(file):
@@ -132,7 +132,7 @@ def _loaded(path: str, loadable: Loadable) -> tuple[ModuleType, object]:
     """Return the module and the object at *path*; an error lists the loadable objects."""
     module_name, colon, name = path.partition(":")
     if _is_file(module_name) or not (colon and module_name and name):
-        raise UsageError(f"controller {path!r}: write {_form(path)}")
+        raise UsageError(f"controller {path!r}: write {_path_form(path)}")
     module = _module(module_name)
     try:
         return module, getattr(module, name)

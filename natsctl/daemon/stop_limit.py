@@ -33,12 +33,12 @@ class StopLimit:
     def start(self) -> None:
         """Start the time limit; only the first call counts. Signal handlers may call this."""
         if self._timer is None:
-            self._timer = threading.Timer(self._limit_s, self._exceeded)
+            self._timer = threading.Timer(self._limit_s, self._end_process)
             self._timer.daemon = True
             self._timer.name = "stop limit"
             self._timer.start()
 
-    def _exceeded(self) -> None:
+    def _end_process(self) -> None:
         try:
             self._report()
         finally:

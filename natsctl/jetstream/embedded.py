@@ -219,9 +219,9 @@ class EmbeddedServer:
             _kill(process)
 
     def _failure(self, reason: str) -> ConnectError:
-        return ConnectError(f"the private nats-server {reason}{self._tail()}")
+        return ConnectError(f"the private nats-server {reason}{self._log_tail()}")
 
-    def _tail(self) -> str:
+    def _log_tail(self) -> str:
         if self._log is None or self._log.closed:
             return ""
         # by descriptor, because the supervisor removes a temporary folder

@@ -35,11 +35,11 @@ class Poll(Generic[T]):
     def after_s(self, managed: Managed[T]) -> float:
         """Return the interval for a resource that is up to date."""
         if self._hook is not None:
-            return self._hooked(self._hook(managed, self._interval_s))
+            return self._hook_delay(self._hook(managed, self._interval_s))
         jitter_s = random.uniform(-self._jitter_s, self._jitter_s)  # noqa: S311 - spreads load
         return max(INTERVAL_MIN_S, self._interval_s + jitter_s)
 
-    def _hooked(self, after_s: float) -> float:
+    def _hook_delay(self, after_s: float) -> float:
         if not is_delay(after_s):
             raise HandlerError(f"poll_interval_hook returned {shown(after_s)}: return seconds")
         return max(INTERVAL_MIN_S, after_s)

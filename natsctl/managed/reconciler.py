@@ -174,10 +174,10 @@ class ManagedReconciler(Generic[T]):
             return await self._reconcile(key)
         except Exception as error:
             if current_tape() is not None and not isinstance(error, StoreError | RetryAfter):
-                await self._peek(key)
+                await self._read_link(key)
             raise
 
-    async def _peek(self, key: str) -> None:
+    async def _read_link(self, key: str) -> None:
         """Read the link record of a failed object, which a corrected client leads to."""
         if self._links is not None:
             with suppress(NatsctlError, TimeoutError):

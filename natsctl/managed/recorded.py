@@ -83,7 +83,7 @@ class ExternalConnection(Generic[T]):
             managed.check()
             return observation
 
-        if self._assumed and not _has("observe"):
+        if self._assumed and not _has_recorded("observe"):
             return Observation(exists=self._assumed != "delete", up_to_date=True)
         return await self._noted("observe", managed, observe)
 
@@ -113,7 +113,7 @@ class ExternalConnection(Generic[T]):
         tape, sync = current_tape(), current_sync.get()
         if isinstance(tape, Playback):
             tape.append(StoreCall(EXTERNAL, verb, managed.key, b"", None, None, 0.0))
-        if _has(verb):
+        if _has_recorded(verb):
             await self._noted(verb, managed, write)
         else:
             self._assumed = verb
@@ -168,7 +168,7 @@ def _replays() -> bool:
     return isinstance(current_tape(), Playback)
 
 
-def _has(verb: str) -> bool:
+def _has_recorded(verb: str) -> bool:
     """Return whether a further call is recorded; true outside of a replay."""
     tape = current_tape()
     return not isinstance(tape, Playback) or tape.has(f"{EXTERNAL} {verb}")

@@ -161,7 +161,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
                 recorded = await self.links.read(managed.key)
             if recorded.contradicts(managed.link):
                 return await self._refuse(reconciliation, recorded)
-            await self._begin(managed)
+            await self._store_intent(managed)
         reason = "CannotCreateExternalResource"
         async with self.calls.reported(reconciliation, "create", reason, Condition.creating()):
             try:
@@ -279,7 +279,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
             await self.primary.informer.store.update(managed.key, value, revision=revision)
         )
 
-    async def _begin(self, managed: Managed[T]) -> None:
+    async def _store_intent(self, managed: Managed[T]) -> None:
         """Store the intent to create upon exactly the read revision, and in the link record."""
         revision = managed.stored.revision
         managed.annotations = begun(

@@ -199,7 +199,7 @@ class Kind(Generic[T]):
             return self._encode_custom(obj)
         if self.plain and isinstance(obj, bytes):
             return obj
-        before = None if current is None else self._before(current)
+        before = None if current is None else self._current_document(current)
         if self.plain:
             new = documents.overlay_value(before, obj)
         else:
@@ -219,7 +219,7 @@ class Kind(Generic[T]):
                 raise UsageError(f"{self.name} cannot hold this object: {error}") from error
         return value
 
-    def _before(self, current: bytes) -> Document | None:
+    def _current_document(self, current: bytes) -> Document | None:
         """Return the document that a write changes; None if it replaces an invalid value."""
         try:
             return documents.parse(current) if self.plain else self.document(current)

@@ -80,7 +80,7 @@ def union(fields: Iterable[Document]) -> Document:
     return result
 
 
-def _lost(wanted: Any, stored: Any, owned: Any, path: _Path) -> Iterator[_Path]:
+def _lost_paths(wanted: Any, stored: Any, owned: Any, path: _Path) -> Iterator[_Path]:
     has_value = stored is not _ABSENT and stored is not _UNKNOWN
     if has_value and documents.view(wanted, stored) == wanted:
         return
@@ -105,7 +105,7 @@ def _lost_in_object(wanted: Document, stored: Any, owned: Any, path: _Path) -> I
         empty = value is None or value in ({}, [])
         if not (empty and (stored_value is _ABSENT or stored_value is _UNKNOWN)):
             owned_value = None if owned is None else owned.get(f"f:{name}")
-            yield from _lost(value, stored_value, owned_value, (*path, f"f:{name}"))
+            yield from _lost_paths(value, stored_value, owned_value, (*path, f"f:{name}"))
 
 
 def _lost_in_list(
@@ -117,7 +117,7 @@ def _lost_in_list(
         if isinstance(item, dict):
             stored_item = _UNKNOWN if stored is _UNKNOWN else _find_item(items, name, item)
             item_path = (*path, name or _invented_name(item))
-            yield from _lost(item, stored_item, owned.get(name or ""), item_path)
+            yield from _lost_paths(item, stored_item, owned.get(name or ""), item_path)
         elif name is None and item not in items:
             yield (*path, f"v:{documents.render(item).decode()}")
 

@@ -157,7 +157,7 @@ class Subscription(Generic[T]):
         self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
     ) -> None:
         if self._history is not None and run is not None:
-            self._keep(self._history, run, key, error)
+            self._keep_recording(self._history, run, key, error)
         if error is None:
             self._failures.succeeded(key)
             settle(self._queue, key, Synced(), always_retry)
@@ -211,18 +211,18 @@ class Subscription(Generic[T]):
     def _event(self, key: Key) -> Event[T] | None:
         """Return the event that is due; None if the object was neither delivered nor exists."""
         if key == SYNC:
-            return Event(EventKind.SYNC, key, None, self, self._begin(EventKind.SYNC, key))
+            return Event(EventKind.SYNC, key, None, self, self._begin_run(EventKind.SYNC, key))
         delivered, cached = self._delivered.get(key), self._cached(key)
         if cached is not None and (delivered is None or not self._replaced(delivered, cached)):
             self._delivered[key] = cached
-            run = self._begin(EventKind.UPSERT, key, cached)
+            run = self._begin_run(EventKind.UPSERT, key, cached)
             return Event(EventKind.UPSERT, key, self._kind.decode(cached.value), self, run)
         if delivered is not None:
-            run = self._begin(EventKind.DELETE, key, delivered)
+            run = self._begin_run(EventKind.DELETE, key, delivered)
             return Event(EventKind.DELETE, key, self._kind.decode(delivered.value), self, run)
         return None
 
-    def _begin(self, kind: EventKind, key: Key, stored: Stored | None = None) -> SyncRun | None:
+    def _begin_run(self, kind: EventKind, key: Key, stored: Stored | None = None) -> SyncRun | None:
         """Begin to note an event; return None if no history is kept."""
         if self._history is None:
             return None
@@ -232,7 +232,7 @@ class Subscription(Generic[T]):
             str(key) or SYNC_KEY, kind.value, stored, handler=self._handler, delivery=delivery
         )
 
-    def _keep(
+    def _keep_recording(
         self, history: ProgramHistory, run: SyncRun, key: Key, error: Exception | None
     ) -> None:
         now, failures = self._loop.time(), self._queue.failures(key)

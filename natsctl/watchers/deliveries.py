@@ -303,7 +303,7 @@ class Deliveries:
         self, registration: Registration, change: ObjectChange, failures: int
     ) -> FailedCall | None:
         """Call the watcher with the change; return its failure, None if it succeeds."""
-        watcher, run = registration.watcher, self._begin(registration, change)
+        watcher, run = registration.watcher, self._begin_run(registration, change)
         with sync_span(self.resource_kind, partial(_span_facts, change, watcher)) as span:
             try:
                 with run:
@@ -325,7 +325,7 @@ class Deliveries:
         self._history.succeeded(run, _now(), failed=failures > 0)
         return None
 
-    def _begin(self, registration: Registration, change: ObjectChange) -> SyncRun:
+    def _begin_run(self, registration: Registration, change: ObjectChange) -> SyncRun:
         before, after, name = change.before, change.after, registration.name
         return self._history.begin(
             change.key,
@@ -346,7 +346,7 @@ class Deliveries:
         self, controller: str, registration: Registration, change: ObjectChange
     ) -> None:
         """Call one watcher with the change now, outside of the loop; raises its failure."""
-        with self._begin(registration, change):
+        with self._begin_run(registration, change):
             calls = Calls(controller, "the watcher")
             await calls.call(change.key, lambda _: notify(registration.watcher, change))
 

@@ -32,24 +32,24 @@ def read_documents(files: Sequence[str]) -> list[KeyDocument]:
     its YAML and JSON files. Raises `UsageError` that names the file and the number of an invalid
     document.
     """
-    return [_named(file, number, document) for file, number, document in _numbered(files)]
+    return [_named(file, number, document) for file, number, document in _numbered_documents(files)]
 
 
 def read_mappings(files: Sequence[str]) -> list[Mapping[str, Any]]:
     """Return the documents of all files as they are, see `read_documents`."""
     mappings: list[Mapping[str, Any]] = []
-    for file, number, document in _numbered(files):
+    for file, number, document in _numbered_documents(files):
         if not isinstance(document, dict):
             raise UsageError(f"{file}, document {number}: it is not a mapping")
         mappings.append(document)
     return mappings
 
 
-def _numbered(files: Sequence[str]) -> list[tuple[str, int, object]]:
+def _numbered_documents(files: Sequence[str]) -> list[tuple[str, int, object]]:
     """Return every document with the name of its file and its number there."""
     numbered = [
         (_file_name(file), number, document)
-        for file in _expanded(files)
+        for file in _files_of(files)
         for number, document in enumerate(_parsed(read_bytes(file), _file_name(file)), start=1)
     ]
     if not numbered:
@@ -57,7 +57,7 @@ def _numbered(files: Sequence[str]) -> list[tuple[str, int, object]]:
     return numbered
 
 
-def _expanded(files: Sequence[str]) -> Iterator[str]:
+def _files_of(files: Sequence[str]) -> Iterator[str]:
     """Yield the files, with the YAML and JSON files of a folder in its place."""
     for file in files:
         if Path(file).is_dir():

@@ -103,11 +103,12 @@ def _faults(error: Any) -> Iterator[InvalidField]:
             yield from _of_union(error, path)
         case "required":
             yield from (
-                InvalidField(_inner(path, name), "is required") for name in set(limit) - set(value)
+                InvalidField(_inner_path(path, name), "is required")
+                for name in set(limit) - set(value)
             )
         case "additionalProperties":
             for name in value.keys() - error.schema.get("properties", {}).keys():
-                yield InvalidField(_inner(path, name), "is unknown, and not permitted")
+                yield InvalidField(_inner_path(path, name), "is unknown, and not permitted")
         case _:
             yield InvalidField(path, _reason(error.validator, limit, value) or error.message)
 
@@ -150,7 +151,7 @@ def _of_union(error: Any, path: str) -> Iterator[InvalidField]:
     if tags is not None and isinstance(error.instance, dict):
         name = tags["propertyName"]
         known = ", ".join(map(_shown, tags["mapping"]))
-        yield InvalidField(_inner(path, name), f"must be one of {known}")
+        yield InvalidField(_inner_path(path, name), f"must be one of {known}")
         return
     types = dict.fromkeys(
         _name(inner_error.validator_value)
@@ -184,7 +185,7 @@ def _path(parts: Any) -> str:
     return path.removeprefix(".")
 
 
-def _inner(path: str, name: str) -> str:
+def _inner_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 

@@ -84,7 +84,7 @@ class Fields:
         for variant in self.variants(schema):
             if "properties" in variant:
                 structs.append(variant)
-            for part in (*variant.get("prefixItems", ()), *_inner(variant)):
+            for part in (*variant.get("prefixItems", ()), *_inner_schemas(variant)):
                 structs += self.structs(part)
         return structs
 
@@ -131,11 +131,11 @@ class Fields:
     def _type_name(self, schema: Schema) -> str:
         kind = schema.get("type")
         if kind == "array":
-            parts = [*schema.get("prefixItems", ()), *_inner(schema)]
+            parts = [*schema.get("prefixItems", ()), *_inner_schemas(schema)]
             inner = ", ".join(map(self.type_of, parts)) or "any"
             return f"[]({inner})" if len(parts) > 1 or " | " in inner else f"[]{inner}"
         if kind == "object" and "properties" not in schema:
-            values = _inner(schema)
+            values = _inner_schemas(schema)
             return f"map[string]{self.type_of(values[0]) if values else 'any'}"
         if kind == "object":
             return str(schema.get("title", "object"))
@@ -198,7 +198,7 @@ def _item(schema: Schema, number: int) -> Schema:
     return item_schema if isinstance(item_schema, dict) else {}
 
 
-def _inner(schema: Schema) -> list[Schema]:
+def _inner_schemas(schema: Schema) -> list[Schema]:
     """Return the schema of the items of a list, or of the values of a mapping."""
     parts = (schema.get("items"), schema.get("additionalProperties"))
     return [part for part in parts if isinstance(part, dict)]

@@ -94,7 +94,7 @@ class LiveScreen(Screen[None], Generic[T]):
         self.query_one("#title", Static).update(text(self.heading()))
         self.focus_body()
         self.run_worker(self._follow(), name="reads")
-        self.run_worker(self._look(), name="state")
+        self.run_worker(self._show_read_state(), name="state")
 
     def on_screen_resume(self) -> None:
         """Read while the view is on top."""
@@ -122,7 +122,7 @@ class LiveScreen(Screen[None], Generic[T]):
                 self.show(answer)
         self._show_state()
 
-    async def _look(self) -> None:
+    async def _show_read_state(self) -> None:
         """Show the state while a read takes long, and remove an old message."""
         while True:
             await asyncio.sleep(INTERVAL_S)
@@ -241,9 +241,9 @@ class LiveScreen(Screen[None], Generic[T]):
         self.app.push_screen(Confirmation(text(question).plain), answered)
 
     def _act(self, action: str, subject: Request) -> None:
-        self.run_worker(self._acted(self.answers.act(action, subject), action))
+        self.run_worker(self._show_result(self.answers.act(action, subject), action))
 
-    async def _acted(self, work: Awaitable[ActionReport], action: str) -> None:
+    async def _show_result(self, work: Awaitable[ActionReport], action: str) -> None:
         """Show the result of an action, and read the view again."""
         self.message(f"{action}…")
         try:

@@ -62,18 +62,18 @@ class ConsoleAccess:
 
     def is_signed_in(self, cookies: Mapping[str, str]) -> bool:
         """Return whether the request carries the cookie of this console."""
-        return _same(cookies.get(self.cookie, ""), self.session)
+        return _is_equal(cookies.get(self.cookie, ""), self.session)
 
     def is_token(self, token: str) -> bool:
         """Return whether this is the token of the printed URL."""
-        return _same(token, self.token)
+        return _is_equal(token, self.token)
 
     def may_change(self, headers: Mapping[str, str]) -> bool:
         """Return whether a request that changes something comes from the page itself."""
         origin = headers.get("Origin")
         if origin is not None and origin.partition("://")[2].lower() != headers["Host"].lower():
             return False
-        return _same(headers.get("X-CSRF-Token", ""), self.csrf)
+        return _is_equal(headers.get("X-CSRF-Token", ""), self.csrf)
 
 
 def is_loopback(host: str) -> bool:
@@ -92,5 +92,5 @@ def _name(host: str) -> str:
         return ""
 
 
-def _same(presented: str, expected: str) -> bool:
+def _is_equal(presented: str, expected: str) -> bool:
     return hmac.compare_digest(presented.encode(errors="replace"), expected.encode())

@@ -86,7 +86,7 @@ def _masked(difference: Difference, masker: Masker) -> Difference:
     """Return the difference without secrets; values that differ in a secret stay different."""
     name = (_NAMES.findall(difference.path) or [""])[-1]
     before, after = (
-        _cut(masker.masked({name: value}, place="")[name])
+        _shortened(masker.masked({name: value}, place="")[name])
         for value in (difference.before, difference.after)
     )
     if before == after:
@@ -120,13 +120,13 @@ def _parsed(value: bytes | None) -> object:
         return None
 
 
-def _cut(value: object) -> object:
+def _shortened(value: object) -> object:
     match value:
         case str() if len(value) > FIELD_MAX:
             return f"{value[:FIELD_MAX]}… ({len(value) - FIELD_MAX} more characters)"
         case dict():
-            return {name: _cut(inner) for name, inner in value.items()}
+            return {name: _shortened(inner) for name, inner in value.items()}
         case list():
-            return [_cut(inner) for inner in value]
+            return [_shortened(inner) for inner in value]
         case _:
             return value

@@ -330,7 +330,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
             age_s = now - self._suspected.get(suspect.name, now)
             deleted_at = missing[suspect.owner]
             proven = deleted_at is not None and await self.evidence.proves(deleted_at)
-            former = await self._former(suspect, proven=proven)
+            former = await self._former_owner(suspect, proven=proven)
             yield Orphan(
                 kind=suspect.secondary.kind.name,
                 key=suspect.stored.key,
@@ -341,11 +341,11 @@ class GarbageCollector(msgspec.Struct, eq=False):
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
                 uid=suspect.uid,
-                held=self.paused(suspect.owner) or _held(suspect, former),
+                held=self.paused(suspect.owner) or _held_reason(suspect, former),
                 former=former,
             )
 
-    async def _former(self, suspect: _Suspect, *, proven: bool) -> str:
+    async def _former_owner(self, suspect: _Suspect, *, proven: bool) -> str:
         """Return the existing primary that owned the object before an edit; empty if none."""
         secondary, stored = suspect.secondary, suspect.stored
         if proven and not secondary.is_disputed(stored):
@@ -379,7 +379,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
         return ""
 
 
-def _held(suspect: _Suspect, former: str) -> str:
+def _held_reason(suspect: _Suspect, former: str) -> str:
     if suspect.secondary.is_unmarked(suspect.stored):
         return UNMARKED
     return f"it belongs to {former}, whose next sync restores its labels" if former else ""

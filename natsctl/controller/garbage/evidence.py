@@ -48,7 +48,7 @@ class Evidence:
         self._owners = 0  # the largest number of owners since none was missing
         self._revision = 0  # the revision at that time
         self._stored: Remembered | None = None
-        primary.cache.before_fewer = self._note
+        primary.cache.before_fewer = self._note_owners
 
     @property
     def remembered(self) -> bool:
@@ -72,7 +72,7 @@ class Evidence:
         """
         stored = await read(self._memory, self._key)
         self._stored = None if stored is None else MEMORY.decode(stored.value)
-        self._note()
+        self._note_owners()
         reason = self._reason(self._stored, secondaries=secondaries)
         if self._stored is not None and not reason and self._stored.owners > self._owners:
             self._owners, self._revision = self._stored.owners, self._stored.owners_revision
@@ -89,7 +89,7 @@ class Evidence:
         self.held = reason
         before = self._stored
         if before is None:
-            before = Remembered(incarnation=self._lasting, populated=False)
+            before = Remembered(incarnation=self._lasting_incarnation, populated=False)
         await self._write(msgspec.structs.replace(before, held=reason), accepted=False)
 
     async def accept(self) -> None:
@@ -117,25 +117,27 @@ class Evidence:
 
     def vanished(self, orphaned: int) -> str:
         """Return why too many owners vanished without a delete marker; empty if not too many."""
-        self._note()
+        self._note_owners()
         count = min(orphaned, self._owners - len(self._cache))
         populated = self._owners or (self._stored is not None and self._stored.populated)
         if populated and not len(self._cache):
             return f"the bucket of {self._kind} is empty, although owners were seen in it"
-        if 2 * count > self._owners or (count and 2 * count == self._owners and not self._kept()):
+        if 2 * count > self._owners or (
+            count and 2 * count == self._owners and not self._has_unchanged_owner()
+        ):
             return (
                 f"{count} of {self._owners} owners vanished from the bucket of {self._kind} "
                 "without a delete marker"
             )
         return ""
 
-    def _note(self) -> None:
+    def _note_owners(self) -> None:
         """Update the number of owners; needed before each use of it, and before it falls."""
         count = len(self._cache)
         if count >= self._owners:
             self._owners, self._revision = count, self._cache.revision
 
-    def _kept(self) -> bool:
+    def _has_unchanged_owner(self) -> bool:
         """Return whether an owner has not changed since all of them existed."""
         cached = (self._cache.get(key) for key in self._cache.keys())  # noqa: SIM118 - a cache is no dict
         return any(stored is not None and stored.revision <= self._revision for stored in cached)
@@ -146,7 +148,7 @@ class Evidence:
             return f"nothing is remembered about {bucket}" if secondaries else ""
         if stored.held:
             return stored.held
-        if stored.incarnation != self._lasting:
+        if stored.incarnation != self._lasting_incarnation:
             return f"{bucket} was recreated since it was last seen"
         if self._reviewed not in {None, cache.incarnation}:
             return f"{bucket} was recreated or restored since it was last seen"
@@ -158,14 +160,14 @@ class Evidence:
         return ""
 
     @property
-    def _lasting(self) -> str:
+    def _lasting_incarnation(self) -> str:
         """The part of the incarnation that is equal in all processes."""
         return self._cache.incarnation.partition("#")[0]
 
     def _state(self) -> Remembered:
-        self._note()
+        self._note_owners()
         return Remembered(
-            incarnation=self._lasting,
+            incarnation=self._lasting_incarnation,
             populated=self._owners > 0,
             revision=self._cache.revision,
             owners=self._owners,

@@ -120,7 +120,7 @@ class KubeSecondary(Owned[T]):
         owner = self._owner()
         if not self.available:
             return 0
-        sealed = self._sealed(manifest, owner)
+        sealed = self._with_marks(manifest, owner)
         key = self._kube_kind.key_of(sealed)
         with self._writing(key):
             seen = self._barrier.newest(self.informer, key)
@@ -146,7 +146,7 @@ class KubeSecondary(Owned[T]):
         owner = self._owner()
         if not self.available:
             return 0
-        sealed = self._sealed(manifest, owner)
+        sealed = self._with_marks(manifest, owner)
         key = self._kube_kind.key_of(sealed)
         with self._writing(key):
             try:
@@ -163,7 +163,7 @@ class KubeSecondary(Owned[T]):
             await super().delete_stored(stored)
             self._last.deleted(stored.key)
             self.contests.forget(stored.key)
-            self._touched(stored)
+            self._note_touched(stored)
 
     def is_terminating(self, stored: Stored) -> bool:
         """See `Owned.is_terminating`."""
@@ -208,7 +208,7 @@ class KubeSecondary(Owned[T]):
         }
         with self._writing(stored.key):
             marked = await self._manifests.apply(document, manager=MARKER, uid=metadata.uid)
-            self._landed(Rewritten(marked, stored.revision))
+            self._note_write(Rewritten(marked, stored.revision))
 
     async def owns(self, owner: Owner, stored: Stored) -> bool:
         """See `Owned.owns`.
@@ -305,9 +305,9 @@ class KubeSecondary(Owned[T]):
         base = 0 if current is None else current.revision
         if stored.revision == base:
             return stored.revision
-        self._touched(stored)
+        self._note_touched(stored)
         self._record_apply(task)
-        return self._landed(Rewritten(stored, base))
+        return self._note_write(Rewritten(stored, base))
 
     def _record_apply(self, task: _Task) -> None:
         """Record the apply, and report it if other writers undo such applies repeatedly."""
@@ -358,12 +358,12 @@ class KubeSecondary(Owned[T]):
     def _apply_now(self, sealed: Document, uid: str, *, force: bool) -> Awaitable[Stored]:
         return self._manifests.apply(sealed, manager=self._manager, uid=uid, force=force)
 
-    def _touched(self, stored: Stored) -> None:
+    def _note_touched(self, stored: Stored) -> None:
         sync = current_sync.get()
         if sync is not None:
             sync.touched.append(self._kube_kind.reference(stored.value))
 
-    def _sealed(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
+    def _with_marks(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
         """Return the manifest with labels and annotations of its owner, installation and digest."""
         labels = self._names.labels(owner)
         annotations = {**self._names.annotations(owner), **self._mark.annotations}

@@ -51,7 +51,10 @@ class LastApplied:
             return False
         if not self._partly and documents.agrees(manifest, document):
             return True
-        return self._results.get(stored.key) == (digest, self._form(manifest, stored, document))
+        return self._results.get(stored.key) == (
+            digest,
+            self._applied_form(manifest, stored, document),
+        )
 
     def applied(self, manifest: Document, stored: Stored) -> None:
         """Remember the stored form after an apply of the sealed *manifest*, if it differs."""
@@ -59,10 +62,10 @@ class LastApplied:
         if not self._partly and documents.agrees(manifest, document):
             self._results.pop(stored.key, None)
         else:
-            form = self._form(manifest, stored, document)
+            form = self._applied_form(manifest, stored, document)
             self._results[stored.key] = self.digest(manifest), form
 
-    def _form(self, manifest: Document, stored: Stored, document: Document) -> object:
+    def _applied_form(self, manifest: Document, stored: Stored, document: Document) -> object:
         return stored.revision if self._partly else documents.view(manifest, document)
 
     def deleted(self, key: str) -> None:

@@ -241,7 +241,7 @@ class Owned(CacheReader[T]):
         if named_owner != owner:
             raise ExistsError(f"{message}: it is owned by {owned_by}; adopt=True takes it over")
 
-    def _landed(self, result: Rewritten) -> int:
+    def _note_write(self, result: Rewritten) -> int:
         stored, base, sync = result.stored, result.base, current_sync.get()
         if base is not None and sync is not None:
             self._own_writes.landed(stored.key, writer=sync.key, base=base, result=stored.revision)

@@ -36,7 +36,7 @@ class Secondary(Owned[T]):
                     self._refuse_foreign(current, owner)
                 return self._owned_value(current, obj, owner)
 
-            return self._landed(await rewrite(self._store, key, change, seen=seen))
+            return self._note_write(await rewrite(self._store, key, change, seen=seen))
 
     async def create(self, key: str, obj: T) -> int:
         """Create the object and return its revision.
@@ -53,7 +53,7 @@ class Secondary(Owned[T]):
                 if current is not None:
                     self._refuse_foreign(current, owner)
                 raise
-            return self._landed(Rewritten(stored, 0))
+            return self._note_write(Rewritten(stored, 0))
 
     def _owned_value(self, current: Stored | None, obj: T, owner: Owner) -> bytes:
         current = self._valid(current)

@@ -69,7 +69,7 @@ class Enqueuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """Return the keys of the primaries that owned the object before or after the change."""
         states = [stored for stored in (change.after, change.before) if stored is not None]
         owners = [self.secondaries.owner_of(change.kind, stored) for stored in states]
-        return list(dict.fromkeys(owner.key for owner in owners if owner and self._has(owner)))
+        return list(dict.fromkeys(owner.key for owner in owners if owner and self._may_have(owner)))
 
     async def lost(self, holds: KeyFilter) -> None:
         """See `AssignmentListener.lost`."""
@@ -130,7 +130,7 @@ class Enqueuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """Enqueue the owner of an object that was overwritten with an invalid value."""
         if invalid.last is not None:
             owner = self.secondaries.owner_of(kind, invalid.last)
-            if owner is not None and self._has(owner):
+            if owner is not None and self._may_have(owner):
                 self._sync_again(owner.key)
 
     def _kind_appeared(self) -> None:
@@ -141,6 +141,6 @@ class Enqueuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """Enqueue a key whose write was undone or overwritten."""
         self.keys.enqueue(key, Operation.SECONDARY)
 
-    def _has(self, owner: Owner) -> bool:
+    def _may_have(self, owner: Owner) -> bool:
         """Return whether the owner's key may exist in this slot: slots may have parts of a kind."""
         return self.primary.kind.holds(owner.key)

@@ -129,24 +129,26 @@ class SyncRuns:
         if self._confirmed:
             run.confirmed = self._confirmed.pop(run.key, None)
         if run.key in self._barrier.unseen:
-            return self._with(run, self._wait_and_call(run))
+            return self._record_failure_of(run, self._wait_and_call(run))
         run.begin()  # a `with` takes longer, and most syncs are short
         try:
             self._read(run, self._cache.get(run.key))
             if run.stored is None:
-                return self._with(run, self._call_for_deleted(run))
+                return self._record_failure_of(run, self._call_for_deleted(run))
             value = self._call(run)
             if not isinstance(value, Unfinished) and not self._secondaries.unmarked(run.key):
                 after_s = self._delay(run, value)
                 self._record_success(run, after_s)
                 return _NOTHING if after_s is None else Ended(after_s)
         except BaseException as error:  # noqa: BLE001 - raised again
-            return self._with(run, _raised(error))
+            return self._record_failure_of(run, _raised(error))
         finally:
             run.end()
-        return self._with(run, self._finish(run, value))
+        return self._record_failure_of(run, self._finish(run, value))
 
-    async def _with(self, run: "_SyncRun", work: Awaitable[float | None]) -> float | None:
+    async def _record_failure_of(
+        self, run: "_SyncRun", work: Awaitable[float | None]
+    ) -> float | None:
         """Do the work as part of the sync, and record its failure."""
         with run:
             try:

@@ -234,7 +234,7 @@ class Cache(Generic[T]):
                 listing.remove(event)
             case IllegalKey():
                 if listing is None:
-                    self._skip(event)
+                    self._reject_illegal(event)
                 else:
                     listing.skip(event)
             case Listing():
@@ -350,7 +350,7 @@ class Cache(Generic[T]):
         if previous is None or not same(previous.stored, invalid.stored):
             self._on_invalid(invalid)
 
-    def _skip(self, event: IllegalKey) -> None:
+    def _reject_illegal(self, event: IllegalKey) -> None:
         """Record a message whose name is not a legal key, and report it the first time."""
         reported = event.key in self._state.invalid
         self._state.skip(event)

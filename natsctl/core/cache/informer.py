@@ -152,7 +152,7 @@ class Informer(Generic[T]):
                         await self._follow(events, establishing)
             except StoreError as error:
                 if self.cache.kind.optional and isinstance(error, StoreMissingError):
-                    await self._disappeared(error)
+                    await self._empty_absent_kind(error)
                 else:
                     self.failure = error
                     if is_final is not None and is_final(error):
@@ -165,7 +165,7 @@ class Informer(Generic[T]):
     def _span(self) -> Span:
         return watch_span(self.cache.kind.name, lambda: {"natsctl.watch.restarts": self.restarts})
 
-    async def _disappeared(self, error: StoreMissingError) -> None:
+    async def _empty_absent_kind(self, error: StoreMissingError) -> None:
         """Empty the cache of an optional kind that does not exist in the store."""
         self.failure = None
         if self.absent:

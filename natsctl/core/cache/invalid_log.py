@@ -27,7 +27,7 @@ class InvalidLog:
         """Log the object, or count it."""
         self._added = True
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(COUNT_S, self._next)
+            self._timer = asyncio.get_running_loop().call_later(COUNT_S, self._log_next_count)
         if self._shown == SHOWN_MAX:
             self._counted += 1
             return
@@ -51,11 +51,11 @@ class InvalidLog:
             self._timer = None
         self._log_count()
 
-    def _next(self) -> None:
+    def _log_next_count(self) -> None:
         self._timer = None
         self._log_count()
         if self._added:
-            self._timer = asyncio.get_running_loop().call_later(COUNT_S, self._next)
+            self._timer = asyncio.get_running_loop().call_later(COUNT_S, self._log_next_count)
         else:
             self._shown = 0
         self._added = False

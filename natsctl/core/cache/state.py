@@ -268,14 +268,14 @@ class NextState(Generic[T]):
         if self.deleted:
             self.deleted.pop(key, None)
         if old is not None and self.before.has(stored):
-            self._keep(key)
+            self._keep_former_state(key)
             return
         try:
             self.after.put(stored)
             if not self._first and not self.before.shows(stored):
                 self._changed[key] = None
         except InvalidObjectError as error:
-            self._keep(key)
+            self._keep_former_state(key)
             self.after.reject(Invalid(stored, error, read_state(old)))
 
     def remove(self, deleted: Deleted) -> None:
@@ -288,7 +288,7 @@ class NextState(Generic[T]):
         """Add an illegal name of the listing."""
         self.after.skip(event)
 
-    def _keep(self, key: str) -> None:
+    def _keep_former_state(self, key: str) -> None:
         self.after.copy(key, self.before)
         self._changed.pop(key)
 
@@ -306,17 +306,17 @@ class NextState(Generic[T]):
         change if it is newer than the revision *since*. None is a step without a change.
         """
         is_quiet = self.after.keeping is not None and self.after.keeping.quiet
-        applied = self._added if self._first else self._altered
+        applied = self._first_changes if self._first else self._changes_of_known
         return chain(applied(is_quiet=is_quiet), self._deletions(since), self.before.drain())
 
-    def _added(self, *, is_quiet: bool) -> Iterator[Change[T]]:
+    def _first_changes(self, *, is_quiet: bool) -> Iterator[Change[T]]:
         """Return the changes of a listing if no object was known before."""
         kind, after = self.before.kind, self.after
         unread = () if is_quiet else filter(None, map(after.get, after.unread))
         for new in chain(after.objects.each_value(), unread):
             yield Change(kind, new.key, None, new, initial=True)
 
-    def _altered(self, *, is_quiet: bool) -> Iterator[Change[T] | None]:
+    def _changes_of_known(self, *, is_quiet: bool) -> Iterator[Change[T] | None]:
         kind, before, after = self.before.kind, self.before, self.after
         for key in self._changed:
             old, new = before.get(key), after.get(key)
@@ -327,7 +327,7 @@ class NextState(Generic[T]):
 
     def _deletions(self, since: int) -> Iterator[Change[T] | None]:
         kind = self.before.kind
-        for vanished in self._vanished():
+        for vanished in self._vanished_keys():
             yield None if vanished is None else self._deletion(vanished)
         for key, deleted in self.deleted.items():
             is_news = deleted.revision > since
@@ -339,7 +339,7 @@ class NextState(Generic[T]):
         purged = marker is not None and marker.purged
         return Change(self.before.kind, key, self.before.get(key), None, purged=purged)
 
-    def _vanished(self) -> Iterator[str | None]:
+    def _vanished_keys(self) -> Iterator[str | None]:
         """Return the keys of the objects that the listing does not contain, None for others."""
         after, invalid = self.after, self.after.invalid
         for key in self.before:

@@ -163,7 +163,7 @@ class Election(Participant):
                 members = await self._sharing(self.name) if await self._lease.free() else ()
                 held = None if members else await self._lease.acquire()
         except (StoreError, TimeoutError) as error:
-            self._note(error)
+            self._log_trouble(error)
             return None
         if members:
             shares = f"{min(members)} shares its keys: run all its processes with --leader-elect, "
@@ -171,7 +171,7 @@ class Election(Participant):
         elif self._stranger:
             self._refuse(self._stranger)
         else:
-            self._well()
+            self._log_recovery()
         return held
 
     @property

@@ -209,11 +209,11 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
                 self._seen[key] = _Seen(record, revision, self.clock())
             self._seen.pop(_unseen_key(record.holder), None)
         for key in self._seen.keys() - records.keys():
-            self._lose(key, self._revision(key))
+            self._begin_silence(key, self._revision(key))
         for key in self.cache.invalid.keys() - records.keys() - {self.key}:
-            self._lose(key, self._revision(key))
-        for holder in self._missing():
-            self._lose(_unseen_key(holder), 0, holder)
+            self._begin_silence(key, self._revision(key))
+        for holder in self._missing_members():
+            self._begin_silence(_unseen_key(holder), 0, holder)
         own = self.cache.get(self.key)
         self.own = None if own is None else self.cache.kind.decode(own.value)
         if self.complete:
@@ -223,11 +223,11 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
     def deleted(self, key: str) -> None:
         """Note the deletion of a record that may never have been seen."""
         if key != self.key and key not in self._seen:
-            self._lose(key, 0)
+            self._begin_silence(key, 0)
 
     def suspect(self) -> None:
         """Note that there may be a member without any record."""
-        self._lose(UNKNOWN, 0)
+        self._begin_silence(UNKNOWN, 0)
 
     def prove(self, sent: float) -> None:
         """Note that a write that this process sent at that time has come through the cache."""
@@ -317,12 +317,12 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
         newest = self.cache.newest(key)
         return 0 if newest is None else newest.revision
 
-    def _missing(self) -> set[str]:
+    def _missing_members(self) -> set[str]:
         """Return the members that records of living members name, and that have no record."""
-        named = self._named(self._claiming())
+        named = self._named_members(self._claiming())
         return named - {member.record.holder for member in self._seen.values()} - {self.identity}
 
-    def _lose(self, key: str, revision: int, holder: str = "") -> None:
+    def _begin_silence(self, key: str, revision: int, holder: str = "") -> None:
         """Begin the silence of a member whose record was lost since the last call of `look`."""
         last_seen, now = self._seen.get(key), self.clock()
         if last_seen is None:
@@ -347,13 +347,13 @@ class Group(msgspec.Struct, eq=False, kw_only=True):
     def _forget(self) -> None:
         """Forget members whose records vanished, if they claim no key or are dead."""
         claiming = self._claiming()
-        named = self._named(claiming)
+        named = self._named_members(claiming)
         for key, member in list(self._seen.items()):
             vanished = not member.exists and key not in self.cache
             if vanished and member not in claiming and member.record.holder not in named:
                 del self._seen[key]
 
-    def _named(self, claiming: Iterable[_Seen]) -> set[str]:
+    def _named_members(self, claiming: Iterable[_Seen]) -> set[str]:
         return {name for member in claiming if member.exists for name in member.record.members}
 
 

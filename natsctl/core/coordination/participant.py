@@ -187,10 +187,10 @@ class Participant(ABC):
         except ConflictError:
             raise
         except (StoreError, TimeoutError) as error:
-            self._note(error)
+            self._log_trouble(error)
             self._retry_at = self._clock() + RETRY * ttl_s
             return
-        self._well()
+        self._log_recovery()
         if self._clock() >= void_at:
             raise TimeoutError
         if self.leadership.begun.is_set():
@@ -198,14 +198,14 @@ class Participant(ABC):
 
     # ---- the state of the store
 
-    def _note(self, error: Exception) -> None:
+    def _log_trouble(self, error: Exception) -> None:
         """Log an error of the store, unless it is the same as before."""
         self._known = False
         if text_of(error) != self._trouble:
             self._trouble = text_of(error)
             log.warning("record out of reach", record=self._noun, error=self._trouble)
 
-    def _well(self) -> None:
+    def _log_recovery(self) -> None:
         self._known, self._trouble = True, ""
 
 

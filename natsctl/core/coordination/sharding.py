@@ -196,7 +196,7 @@ class Shard(Participant):
             group.create_task(self._informer.run(), name=f"watch of the group of {self.name}")
             async with self._informer.subscribe(self._on_change):
                 while True:
-                    await self._run_term(self._share())
+                    await self._run_term(self._hold_membership())
                     await self.leadership.quiet()
                     await self._join()
 
@@ -216,11 +216,11 @@ class Shard(Participant):
                 async with asyncio.timeout(VOID * self._record.ttl_s):
                     if await self._unled():
                         await self._record.take(complete=await self._vacant(self.name))
-                        self._well()
+                        self._log_recovery()
                         self._begin_wait()
                         return
             except (StoreError, TimeoutError) as error:
-                self._note(error)
+                self._log_trouble(error)
             await asyncio.sleep(LOOK * self._record.ttl_s)
 
     def _begin_wait(self) -> None:
@@ -261,9 +261,9 @@ class Shard(Participant):
 
     # ---- a term
 
-    async def _share(self) -> None:
+    async def _hold_membership(self) -> None:
         """Be a member for as long as the record can be renewed."""
-        self._look()
+        self._look_at_records()
         try:
             async with together() as group:
                 await self._keep_renewed(partial(self._decide, group))
@@ -354,12 +354,12 @@ class Shard(Participant):
         return self._checked and (self._group.complete or not self._group.suspects)
 
     def _on_change(self, change: Change[Membership]) -> None:
-        self._look()
+        self._look_at_records()
         if change.before is None and change.after is None:
             self._group.deleted(change.key)
         self._changed.set()
 
-    def _look(self) -> None:
+    def _look_at_records(self) -> None:
         self._group.look()
         own = self._own_record()
         if own is not None:

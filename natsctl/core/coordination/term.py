@@ -202,10 +202,10 @@ class Leadership:
         end = asyncio.create_task(ended())
         self.sought.set()
         try:
-            while await _first(self.begun, end):
+            while await _happens_first(self.begun, end):
                 over = self._over
                 await self._run(work, over)
-                await _first(over, end)
+                await _happens_first(over, end)
         finally:
             end.cancel()
 
@@ -216,7 +216,7 @@ class Leadership:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         try:
-            await _first(over, task)
+            await _happens_first(over, task)
         finally:
             task.cancel()
             await asyncio.wait((task,))
@@ -224,7 +224,7 @@ class Leadership:
                 task.result()  # its error is not lost if this task is cancelled too
 
 
-async def _first(event: asyncio.Event, task: "asyncio.Task[None]") -> bool:
+async def _happens_first(event: asyncio.Event, task: "asyncio.Task[None]") -> bool:
     """Wait for either; return whether the task still runs."""
     wait = asyncio.create_task(event.wait())
     try:

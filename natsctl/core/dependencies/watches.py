@@ -225,7 +225,7 @@ class DependencyWatches(Generic[W]):
         raised: `StoreTimeoutError` if the listing took too long, `WatchStoppingError` if
         *dependent* was released before, or another `NatsctlError`.
         """
-        watch = self._watches.get(dependency) or self._begin(dependency)
+        watch = self._watches.get(dependency) or self._begin_watch(dependency)
         new = dependent not in watch.dependents
         if new:
             self._join(dependent, watch)
@@ -276,7 +276,7 @@ class DependencyWatches(Generic[W]):
             raise
         self.keep_only(dependent, wanted)
 
-    def _begin(self, dependency: Dependency[Any]) -> DependencyWatch[W]:
+    def _begin_watch(self, dependency: Dependency[Any]) -> DependencyWatch[W]:
         if self._group is None:
             raise StoppedError("nothing is watched before the start, nor after the end")
         watch = self._watches[dependency] = DependencyWatch(

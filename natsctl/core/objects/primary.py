@@ -142,7 +142,7 @@ class Primary(CacheReader[T]):
         """Create the object and return its revision; raises `ConflictError` if it exists."""
         with self._barrier.writing(self.informer, key):
             stored = await self._store.create(key, self.kind.encode(None, obj))
-        return self._wrote(stored)
+        return self._note_write(stored)
 
     async def update(self, key: str, obj: T, *, revision: int) -> int:
         """Change the object and return its new revision.
@@ -155,7 +155,7 @@ class Primary(CacheReader[T]):
         value = self.kind.encode(current.value, obj)
         with self._barrier.writing(self.informer, key):
             stored = await self._store.update(key, value, revision=revision)
-        return self._wrote(stored)
+        return self._note_write(stored)
 
     async def delete(self, key: str) -> None:
         """Delete the object, or mark it deleted if it has finalizers.
@@ -232,9 +232,9 @@ class Primary(CacheReader[T]):
             seen = await read(self._store, key)
         with self._barrier.writing(self.informer, key):
             rewritten = await rewrite(self._store, key, change, seen=seen)
-        return self._wrote(rewritten.stored)
+        return self._note_write(rewritten.stored)
 
-    def _wrote(self, stored: Stored) -> int:
+    def _note_write(self, stored: Stored) -> int:
         self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
         return stored.revision
 

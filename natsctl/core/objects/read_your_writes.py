@@ -120,7 +120,7 @@ class Barrier:
 
     def read(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object's last valid state, or the newer write of this sync's key."""
-        written = self._newer(informer, key) if self._written else None
+        written = self._unseen_write(informer, key) if self._written else None
         stored = informer.cache.get(key) if written is None else written.stored
         if self.notes:
             sync = current_sync.get()
@@ -132,7 +132,7 @@ class Barrier:
         """Return the states of several objects, as `read` does; those that exist."""
         states = []
         for key in keys:
-            written = self._newer(informer, key) if self._written else None
+            written = self._unseen_write(informer, key) if self._written else None
             stored = informer.cache.get(key) if written is None else written.stored
             if stored is not None:
                 states.append(stored)
@@ -161,7 +161,7 @@ class Barrier:
 
     def newest(self, informer: AnyInformer, key: str) -> Stored | None:
         """Return the object's newest state, valid or not, or the newer write of this sync's key."""
-        written = self._newer(informer, key)
+        written = self._unseen_write(informer, key)
         stored = informer.cache.newest(key) if written is None else written.stored
         if self.notes:
             sync = current_sync.get()
@@ -186,12 +186,12 @@ class Barrier:
         started = clock()
         deadline = started + self._timeout_s
         for (informer, name), unseen in list(written.items()):
-            if not await self._passed(informer, name, unseen, deadline):
+            if not await self._wait_until_passed(informer, name, unseen, deadline):
                 self._remember(key, informer, name, await _read(informer, name))
             self._prune(informer)
         self.waited_s += clock() - started
 
-    async def _passed(
+    async def _wait_until_passed(
         self, informer: AnyInformer, key: str, unseen: "_Unseen", deadline: float
     ) -> bool:
         """Wait for the cache; return False after the deadline, or if the store must be read.
@@ -231,7 +231,7 @@ class Barrier:
                 if not writes:
                     del self._written[owner]
 
-    def _newer(self, informer: AnyInformer, key: str) -> Written | None:
+    def _unseen_write(self, informer: AnyInformer, key: str) -> Written | None:
         sync = current_sync.get()
         if sync is None:
             return None

@@ -32,7 +32,7 @@ class LongSyncs(msgspec.Struct, eq=False):
     def wait(self) -> None:
         """Note that a sync begins to wait."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LONG_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(LONG_S, self._record_long_syncs)
 
     def end(self, key: str) -> None:
         """Note that the sync of the key, which has waited, ends."""
@@ -45,14 +45,14 @@ class LongSyncs(msgspec.Struct, eq=False):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _record_long_syncs(self) -> None:
         loop = asyncio.get_running_loop()
         held = dict(self._held())
         for key, since in held.items():
             if key not in self._long and loop.time() - since >= LONG_S - EARLY_S:
                 self._long.add(key)
                 self.records.hold(self.place, key)
-        self._timer = loop.call_later(LONG_S, self._look) if held else None
+        self._timer = loop.call_later(LONG_S, self._record_long_syncs) if held else None
 
     def _held(self) -> Iterator[tuple[str, float]]:
         for key, place in self.queue.places(self.workers):

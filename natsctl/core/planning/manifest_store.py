@@ -98,7 +98,7 @@ class PlanningManifestStore(PlanningStore):
         self, key: str, current: Stored | None, new: Document, planned: PlannedState | None
     ) -> Stored:
         """Plan the new state of an object, unless it is the present one."""
-        if current is not None and _same(documents.parse(current.value), new):
+        if current is not None and _is_unchanged(documents.parse(current.value), new):
             return current
         before = None if current is None else current.value
         base = 0 if current is None else current.revision
@@ -192,7 +192,7 @@ def _recreated(current: Stored | None, document: Document) -> Document:
     return {**merged, "metadata": {**created, **documents.metadata_of(merged)}}
 
 
-def _same(first: Document, second: Document) -> bool:
+def _is_unchanged(first: Document, second: Document) -> bool:
     """Return whether two states differ at most in fields that every write changes."""
     before, after = (documents.without_metadata(state, VOLATILE) for state in (first, second))
     return documents.same(before, after)

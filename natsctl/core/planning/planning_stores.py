@@ -86,16 +86,16 @@ class PlanningStores(_Planning[Stores]):
         stored = await self._opened(kind)
         if stored is None and isinstance(kind, KvKind) and not kind.create:
             stored = await self._stores.open(kind)  # raises that the bucket does not exist
-        return self._over(kind, stored, partial(self._opened, kind))
+        return self._overlay_store(kind, stored, partial(self._opened, kind))
 
     def over(self, kind: KvKind[Any], stored: Store | None) -> PlanningStore:
         """Return a store with the planned writes of the kind's bucket above *stored*.
 
         *stored* is None if the bucket does not exist. Its writes must be dry runs.
         """
-        return self._over(kind, stored, still_missing)
+        return self._overlay_store(kind, stored, still_missing)
 
-    def _over(
+    def _overlay_store(
         self, kind: Kind[Any], stored: Store | None, reopen: Callable[[], Awaitable[Store | None]]
     ) -> PlanningStore:
         bucket = place_of(kind)

@@ -124,7 +124,7 @@ class ReadyQueue(Generic[K]):
         for line in self._urgent_first:
             if line.size:
                 entry = line.pop()
-                self._take(entry)
+                self._drop_taken(entry)
                 return entry
         raise KeyError("no key is ready")
 
@@ -132,7 +132,7 @@ class ReadyQueue(Generic[K]):
         """Drop *key* if it is ready."""
         entry = self._entries.get(key)
         if entry is not None:
-            self._take(entry)
+            self._drop_taken(entry)
             self._lines[entry.priority].lost(entry)
 
     def clear(self) -> None:
@@ -141,7 +141,7 @@ class ReadyQueue(Generic[K]):
         for line in self._urgent_first:
             line.clear()
 
-    def _take(self, entry: Entry[K]) -> None:
+    def _drop_taken(self, entry: Entry[K]) -> None:
         del self._entries[entry.key]
         entry.is_taken = True
         if self._risen:

@@ -47,9 +47,9 @@ class Requeues(msgspec.Struct, gc=False):
 
     def begin(self, now: float) -> None:
         """Remove the requests that a sync that begins now fulfils."""
-        self.at_once = _later(self.at_once, now)
-        self.explicit = _later(self.explicit, now)
-        self.retry = _later(self.retry, now)
+        self.at_once = _if_later(self.at_once, now)
+        self.explicit = _if_later(self.explicit, now)
+        self.retry = _if_later(self.retry, now)
 
     def _requested(self) -> list[Requeue]:
         return [requeue for requeue in (self.at_once, self.explicit, self.retry) if requeue]
@@ -62,5 +62,5 @@ def sooner(requested: Requeue | None, new: Requeue) -> Requeue:
     return Requeue(min(requested.due_at, new.due_at), max(requested.priority, new.priority))
 
 
-def _later(requeue: Requeue | None, now: float) -> Requeue | None:
+def _if_later(requeue: Requeue | None, now: float) -> Requeue | None:
     return requeue if requeue is not None and requeue.due_at > now else None

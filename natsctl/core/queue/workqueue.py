@@ -70,7 +70,7 @@ class Workqueue(Generic[K]):
         self._pace = None if pace is None else Pace(pace)
         self._requeues: dict[K, Requeues] = {}  # of keys that need more than their next sync
         self._failed: dict[K, None] = {}  # every key that waits for a retry, and some others
-        self._timers = Timers(self._ripen)
+        self._timers = Timers(self._make_ready)
         self._ready = ReadyQueue(share_of, ageing_s)
         self.ready = self._ready.keys
         """The ready keys, a live view."""
@@ -233,7 +233,7 @@ class Workqueue(Generic[K]):
                     self._backlog.refill(0)
                 else:
                     await self._getters.wait()
-            if await self._paced():
+            if await self._wait_for_pace():
                 return self._take()
 
     def get_nowait(self) -> K | None:
@@ -246,7 +246,7 @@ class Workqueue(Generic[K]):
             return None
         return self._take()
 
-    async def _paced(self) -> bool:
+    async def _wait_for_pace(self) -> bool:
         """Wait as long as the pace demands, and return whether a key is still ready then."""
         if self._pace is None or self._shut_down:
             return True
@@ -382,7 +382,7 @@ class Workqueue(Generic[K]):
             self._counters.adds += 1
             requeues.counted = True
 
-    def _ripen(self, key: K) -> None:
+    def _make_ready(self, key: K) -> None:
         requeues = self._requeues[key]
         self._offer(key, requeues.priority, self.now())
         requeues.begin(requeues.due_at)

@@ -325,7 +325,9 @@ def delay_of(value: object, handler: str) -> float | None:
         return float(value) or None  # type: ignore[arg-type]  # a number
     if inspect.iscoroutine(value):
         value.close()
-    raise HandlerError(f"{handler} returned {shown(value)}: return seconds or None{_why(value)}")
+    raise HandlerError(
+        f"{handler} returned {shown(value)}: return seconds or None{_number_hint(value)}"
+    )
 
 
 def shown(value: object) -> str:
@@ -363,7 +365,7 @@ def _log_ignored(call: Call, cause: str) -> None:
     )
 
 
-def _why(value: object) -> str:
+def _number_hint(value: object) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return f" (a number from 0 to less than {DELAY_MAX_S:g})" if number else ""
 

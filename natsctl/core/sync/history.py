@@ -197,7 +197,7 @@ class SyncHistory:
         self.journal.add(key, run.facts(now))
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
-            self._keep(run, recorder, now, after_s=after_s)
+            self._keep_recording(run, recorder, now, after_s=after_s)
 
     def failed(
         self,
@@ -216,7 +216,7 @@ class SyncHistory:
         delayed = classify(error) is ErrorClass.DELAY
         kept = recorder is not None and (not delayed or recorder.wants(self.controller, key))
         if recorder is not None and kept and isinstance(error, Exception):
-            self._keep(run, recorder, now, error, failures=failures)
+            self._keep_recording(run, recorder, now, error, failures=failures)
         if delayed:
             self.journal.add(key, run.facts(now), delayed=True)
             return
@@ -280,7 +280,7 @@ class SyncHistory:
             if not self.reported or isinstance(recorder, RemembersSyncs):
                 recorder.event(key, type, reason, message, regarding, sync=note)
 
-    def _keep(
+    def _keep_recording(
         self,
         run: SyncRun,
         recorder: SyncRecorder,

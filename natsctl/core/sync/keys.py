@@ -67,7 +67,7 @@ class Reasons:
             known_due, _ = self._later.get(key, (due, operation))
             if due <= known_due:
                 self._later[key] = (due, operation)
-        elif key not in self._now or _strength(operation) >= _strength(self._now[key]):
+        elif key not in self._now or _rank_of_reason(operation) >= _rank_of_reason(self._now[key]):
             self._now[key] = operation
 
     async def keep(self, wanted: Callable[[str], bool]) -> None:
@@ -85,7 +85,7 @@ class Reasons:
         return self._now.pop(key, _RETRY)
 
 
-def _strength(operation: Operation) -> tuple[bool, int]:
+def _rank_of_reason(operation: Operation) -> tuple[bool, int]:
     return operation is _MANUAL, operation.priority
 
 

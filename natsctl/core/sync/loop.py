@@ -162,7 +162,7 @@ class SyncLoop(Generic[K]):
             begun, changed = clock(), counters.begin(key)
             outcome = attempts.start(key)
             if waited := isinstance(outcome, Unfinished):
-                outcome = await self._waited(key, outcome)
+                outcome = await self._wait_for_end(key, outcome)
             if slot is not None:
                 self._survived(slot, key)
             now = clock()
@@ -175,7 +175,7 @@ class SyncLoop(Generic[K]):
             if waited or (queue.ready and slices.is_over()):
                 await slices.pause()  # events of its writes arrive first
 
-    async def _waited(self, key: K, rest: Unfinished[Outcome]) -> Outcome:
+    async def _wait_for_end(self, key: K, rest: Unfinished[Outcome]) -> Outcome:
         """Wait until the sync has ended, and record the key if that takes long."""
         if self._long_syncs is None:
             return await rest

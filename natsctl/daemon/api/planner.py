@@ -57,7 +57,7 @@ class Planner:
             raise UsageError(
                 f"name 1 to {KEYS_MAX} keys: a daemon makes no larger plan; {_command(runtime)}"
             )
-        controller = _new(runtime)
+        controller = _new_instance(runtime)
         caches = [informer.cache for informer in runtime.informers.values()]
         objects = sum(len(cache) + len(cache.invalid) for cache in caches)
         if objects > self._objects_max:
@@ -90,7 +90,7 @@ class Planner:
         return await asyncio.create_task(work, name="plan", context=context)
 
 
-def _new(runtime: Hosted) -> Controller | Guest:
+def _new_instance(runtime: Hosted) -> Controller | Guest:
     """Return a new instance of the controller's class, if it is the same controller."""
     running = _controller(runtime)
     if not isinstance(running, Controller | Guest):

@@ -44,11 +44,11 @@ async def check_bucket(
     try:
         info = await bucket.info()
     except StoreMissingError:
-        yield _missing(bucket, used, await probe.creating(bucket.stream))
+        yield _missing_finding(bucket, used, await probe.creating(bucket.stream))
     except PermissionDeniedError as error:
         yield failed(check, str(error), permit("publish", [f"$JS.API.STREAM.INFO.{bucket.stream}"]))
     except StoreDiffersError as error:
-        yield _different(check, str(error))
+        yield _difference_finding(check, str(error))
         return
     except StoreTimeoutError as error:
         advice = "check whether the servers of its stream run: a stream needs a leader"
@@ -62,7 +62,7 @@ async def check_bucket(
         yield _may_not(f"permissions {bucket.name}", denied)
 
 
-def _missing(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> CheckFinding:
+def _missing_finding(bucket: Bucket, used: Sequence[Used], denied: list[str]) -> CheckFinding:
     check = f"bucket {bucket.name}"
     if not any(use.kind.create for use in used):
         found = "it does not exist, and it is declared with create=False"
@@ -79,7 +79,7 @@ def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> C
     for use in used:
         different = bucket.difference(use.kind, info["config"])
         if different is not None:
-            return _different(check, different)
+            return _difference_finding(check, different)
     finding = sound(bucket, info)
     if finding.result is not Result.OK or not any(use.watched for use in used):
         return finding
@@ -92,7 +92,7 @@ def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> C
     return ok(check, f"{finding.found}, {_markers(bucket)}")
 
 
-def _different(check: str, message: str) -> CheckFinding:
+def _difference_finding(check: str, message: str) -> CheckFinding:
     """Return a failure from an error message of the form `bucket NAME …: advice`."""
     found, _, advice = message.partition(": ")
     return failed(check, found.removeprefix(f"{check} "), advice)

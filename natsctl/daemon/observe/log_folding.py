@@ -57,7 +57,7 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
         fold = self._folds.get(kind)
         if fold is None or now >= fold.until:
             held_back = 0 if fold is None else fold.count
-            self._begin(kind, now)
+            self._begin_fold(kind, now)
             self._write(record, held_back + 1)
             return
         fold.count += 1
@@ -71,7 +71,7 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
             self._write_all()
         super().close()
 
-    def _begin(self, kind: Hashable, now: float) -> None:
+    def _begin_fold(self, kind: Hashable, now: float) -> None:
         self._folds[kind] = _Fold(now + INTERVAL_S)
         self._folds.move_to_end(kind)
         if len(self._folds) > KINDS_MAX:
@@ -84,7 +84,7 @@ class FoldingHandler(logging.StreamHandler[TextIO]):
         try:
             fold = self._folds.get(kind)
             if fold is not None and fold.count and self._now() >= fold.until:
-                self._begin(kind, self._now())
+                self._begin_fold(kind, self._now())
                 self._write_newest(fold)
         finally:
             self.release()

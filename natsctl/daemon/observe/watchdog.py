@@ -124,10 +124,10 @@ class Watchdog:
                 self._end(stall)
                 stall = None
             elif stall is None and now - blocked_since >= BLOCKED_S:
-                stall = self._begin(loop, ident, blocked_since)
+                stall = self._begin_stall(loop, ident, blocked_since)
         self._end(stall)
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> Stall:
+    def _begin_stall(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> Stall:
         call = _call_of(asyncio.current_task(loop), ident)
         controller, key = ("", "") if call is None else (call.owner, str(call.key))
         line, hint = _current_line(ident)

@@ -123,11 +123,11 @@ class Supervisor:
             async with together() as group:
                 first = self._slots[0]
                 for slot in self._slots:
-                    keep = self._keep(slot, start)
+                    keep = self._keep_running(slot, start)
                     group.create_task(keep, name=f"process {slot.number}")
                     await first.loaded.wait()
 
-    async def _keep(self, slot: "_Slot", start: Start) -> None:
+    async def _keep_running(self, slot: "_Slot", start: Start) -> None:
         """Run one process, and restart it when it dies."""
         clock = asyncio.get_running_loop().time
         failures = 0

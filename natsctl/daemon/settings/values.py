@@ -45,7 +45,7 @@ class Shape(msgspec.Struct, frozen=True):
         return converted if self.convert is None else self.convert(converted)
 
 
-def _switch(value: object) -> bool:
+def _parse_boolean(value: object) -> bool:
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     try:
         return words[str(value).lower()]
@@ -111,7 +111,7 @@ SECONDS_OR_ZERO = Shape(
     "a number of seconds from 0 to 1e9", "SECONDS", Annotated[float, Meta(ge=0, le=1e9)]
 )
 LEASE = Shape("at least 1 second", "SECONDS", Annotated[float, Meta(ge=1, le=1e9)])
-SWITCH = Shape("true or false", "", bool | str, _switch)
+SWITCH = Shape("true or false", "", bool | str, _parse_boolean)
 DOMAIN = Shape("a domain in lower case", "DOMAIN", _Domain)
 LOG_FORMAT = Shape("text or json", "text|json", Literal["text", "json"])
 LOG_LEVEL = Shape(

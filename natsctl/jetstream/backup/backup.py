@@ -175,7 +175,7 @@ async def restore(
 
     remaining = iter(entries)
     while batch := _batch(remaining):
-        await _all(write(entry) for entry in batch)
+        await _run_all(write(entry) for entry in batch)
     return restored
 
 
@@ -224,7 +224,7 @@ def _batch(remaining: Iterable[ArchiveEntry]) -> list[ArchiveEntry]:
     return batch
 
 
-async def _all(work: Iterable[Any]) -> None:
+async def _run_all(work: Iterable[Any]) -> None:
     """Run all coroutines to their end, then raise the first failure."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for failure in results:

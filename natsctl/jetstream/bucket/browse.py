@@ -138,11 +138,13 @@ class BucketStore(KvStore):
         return _DatedFeed(prefix, link, self._times, self._ttls)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing before another attempt."""
 
 
-async def repeated(read: Callable[[], Awaitable[T]], restart: Callable[[], None] = _nothing) -> T:
+async def repeated(
+    read: Callable[[], Awaitable[T]], restart: Callable[[], None] = _do_nothing
+) -> T:
     """Return the result of *read*; if its watch breaks, call *restart* and read again.
 
     Raises `WatchBrokenError` if `ATTEMPTS` watches break, and each other `StoreError` of *read*.

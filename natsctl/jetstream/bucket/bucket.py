@@ -176,7 +176,7 @@ class Bucket:
         if self.layout.settled and self.layout.origin == layout.origin:
             return replace(layout, prefix=self.prefix, settled=True)
         try:
-            raw = await self._raw({"seq": 1, "next_by_subj": ">"}, "message")
+            raw = await self._read_raw({"seq": 1, "next_by_subj": ">"}, "message")
         except NotFoundError:
             return layout
         return replace(layout, prefix=prefix_in(raw["subject"]), settled=True)
@@ -225,7 +225,7 @@ class Bucket:
         if not last_seq:
             return 0
         with suppress(NotFoundError):
-            raw = await self._raw({"seq": last_seq}, pattern)
+            raw = await self._read_raw({"seq": last_seq}, pattern)
             subject: str = raw["subject"]
             if subject.startswith(self.prefix) and matches(pattern, subject[len(self.prefix) :]):
                 return last_seq
@@ -254,7 +254,7 @@ class Bucket:
         return await self._message(query, key)
 
     async def _message(self, query: dict[str, object], key: str) -> Message:
-        raw = await self._raw(query, key)
+        raw = await self._read_raw(query, key)
         headers = parse_headers(base64.b64decode(raw.get("hdrs", "")))
         return Message(
             key=raw["subject"][len(self.prefix) :],
@@ -264,14 +264,14 @@ class Bucket:
             created=raw.get("time", ""),
         )
 
-    async def _raw(self, query: dict[str, object], key: str) -> dict[str, Any]:
+    async def _read_raw(self, query: dict[str, object], key: str) -> dict[str, Any]:
         """Read a message at the leader; *key* names it in errors."""
         try:
             reply = await self.connection.api(
                 f"STREAM.MSG.GET.{self.stream}", query, timeout_s=ANSWER_S + self.busy_s
             )
         except StoreMissingError as error:
-            raise self._missing() from error
+            raise self._missing_error() from error
         except NotFoundError as error:
             raise NotFoundError(f"{self.name} has no {key}") from error
         message: dict[str, Any] = reply["message"]
@@ -285,7 +285,7 @@ class Bucket:
                 f"STREAM.INFO.{self.stream}", query, timeout_s=timeout_s
             )
         except StoreMissingError as error:
-            raise self._missing() from error
+            raise self._missing_error() from error
 
     async def _created_in_time(self, kind: KvKind[Any]) -> dict[str, Any]:
         clock = asyncio.get_running_loop().time
@@ -353,7 +353,7 @@ class Bucket:
                 )
         return None
 
-    def _missing(self) -> StoreMissingError:
+    def _missing_error(self) -> StoreMissingError:
         return StoreMissingError(
             f"bucket {self.name} does not exist: create it with `nats kv add {self.name}`, "
             "or start a controller that declares it"

@@ -45,7 +45,7 @@ def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
         for source in config.get("sources") or ():
             for prefix in _prefixes(source):
                 if prefix != own_prefix:
-                    raise StoreDiffersError(_mixed(bucket, source["name"], prefix))
+                    raise StoreDiffersError(_mixed_error(bucket, source["name"], prefix))
         return Layout(own_prefix, "", history, expiring)
     prefixes = set(_prefixes(mirror))
     if len(prefixes) > 1:
@@ -78,7 +78,7 @@ def _prefixes(upstream: Mapping[str, Any]) -> Iterator[str]:
         yield prefix_of(bucket_in(upstream["name"]))
 
 
-def _mixed(bucket: str, source: str, prefix: str) -> str:
+def _mixed_error(bucket: str, source: str, prefix: str) -> str:
     return (
         f"bucket {bucket} takes messages of {source} under {prefix}>, so its keys would be "
         f"missing: add a subject transform from {prefix}> to {prefix_of(bucket)}> to that source "

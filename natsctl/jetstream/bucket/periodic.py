@@ -37,7 +37,7 @@ class Periodic(Generic[T]):
         if asking is None:
             if self._loop.time() >= self._due_at:
                 self._asking = self._loop.create_task(self._wait(), name="question")
-                self._asking.add_done_callback(self._answered)
+                self._asking.add_done_callback(self._announce_answer)
             return None
         if not asking.done():
             return None
@@ -52,7 +52,7 @@ class Periodic(Generic[T]):
     async def _wait(self) -> T:
         return await self._ask()
 
-    def _answered(self, asking: asyncio.Task[T]) -> None:
+    def _announce_answer(self, asking: asyncio.Task[T]) -> None:
         if not asking.cancelled():
             asking.exception()  # mark it as retrieved, because nobody may look at it
             self._on_answer()

@@ -107,7 +107,7 @@ class KvWatch:
             if now.last_seq == state.last_seq or self._is_complete(now, reported):
                 return
             newest = await self._newest()
-        yield reported.read_ahead(await self._unseen(reported))
+        yield reported.read_ahead(await self._read_unreported(reported))
         await self._same_stream(state)
 
     async def _follow(
@@ -154,7 +154,7 @@ class KvWatch:
         """Return whether this watch has reported as many keys as there are, False for a part."""
         return self._pattern == ">" and now.subjects == len(reported)
 
-    async def _unseen(self, reported: "_ReportedKeys") -> list[Message]:
+    async def _read_unreported(self, reported: "_ReportedKeys") -> list[Message]:
         """Read the keys that were not reported, in the order in which they were written."""
         missing: list[str] = []
 

@@ -124,7 +124,7 @@ class Connection:
         connection = cls(_checked(options))
         dial = connection._dial
         link = await (dial.patiently(refusals_final=True) if wait else dial.once())
-        connection._use(link)
+        connection._use_link(link)
         connection._reconnecting = asyncio.create_task(
             connection._reconnect(link), name="natsctl-connection"
         )
@@ -144,7 +144,7 @@ class Connection:
         link = self._link
         if link is not None:
             await link.flush(FLUSH_S)
-            self._lost(link, "it was closed")
+            self._report_loss(link, "it was closed")
         self._up.set()
         if self._closing:
             await asyncio.wait(self._closing)
@@ -327,9 +327,9 @@ class Connection:
         """Notice a loss that nats-py has not reported yet."""
         link = self._link
         if link is not None and not link.alive:
-            self._lost(link, link.reason)
+            self._report_loss(link, link.reason)
 
-    def _use(self, link: ServerLink) -> None:
+    def _use_link(self, link: ServerLink) -> None:
         self._link = link
         self._since = self._clock()
         self._set_state(server=link.server.address)
@@ -342,7 +342,7 @@ class Connection:
         else:
             self._set_state(last_error=None)
 
-    def _lost(self, link: ServerLink, reason: str) -> None:
+    def _report_loss(self, link: ServerLink, reason: str) -> None:
         if self._link is not link:
             return
         self._link = None
@@ -387,9 +387,9 @@ class Connection:
         while True:
             if link is not None:
                 await link.ended()
-                self._lost(link, link.reason)
+                self._report_loss(link, link.reason)
             link = await self._dial.patiently()
-            self._use(link)
+            self._use_link(link)
 
 
 def _checked(options: NatsOptions | str | None) -> NatsOptions:

@@ -42,7 +42,7 @@ class Dial:
         limit_s = self._options.connect_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                outcome = await self._round()
+                outcome = await self._try_servers()
                 await _end_if_cancelled(outcome)
         except TimeoutError:
             raise ConnectError(
@@ -57,7 +57,7 @@ class Dial:
         """
         pause_s = PAUSE_MIN_S
         while True:
-            outcome = await self._round()
+            outcome = await self._try_servers()
             await _end_if_cancelled(outcome)
             if isinstance(outcome, ServerLink) or (
                 refusals_final and any(failure.final for failure in outcome)
@@ -67,7 +67,7 @@ class Dial:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    async def _round(self) -> ServerLink | list[Failure]:
+    async def _try_servers(self) -> ServerLink | list[Failure]:
         if self._last is not None:  # the members that the last server announced
             self._servers.announce(self._last.client.discovered_servers, self._last.server)
         servers = self._servers.round()

@@ -70,7 +70,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"NatsOptions({fields})"
 
     def __rich_repr__(self) -> Iterator[tuple[str, object]]:  # type: ignore[override]
-        for name, value in self._given():
+        for name, value in self._given_fields():
             if name in _SECRETS:
                 yield name, "***"
             elif name == "servers":
@@ -78,7 +78,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 yield name, value
 
-    def _given(self) -> Iterator[tuple[str, object]]:
+    def _given_fields(self) -> Iterator[tuple[str, object]]:
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
@@ -90,7 +90,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
         Related options come from one place: if any credential is set here, none is taken from
         *base*. The same holds for certificate and key, and for domain and prefix.
         """
-        given = dict(self._given())
+        given = dict(self._given_fields())
         for names in _TOGETHER:
             if any(name in given for name in names):
                 base = msgspec.structs.replace(base, **dict.fromkeys(names))

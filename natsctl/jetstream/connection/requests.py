@@ -54,7 +54,7 @@ class Requests:
     async def start(self) -> None:
         """Subscribe to the inbox; the client must be connected."""
         self._inbox = self._client.new_inbox()
-        await self._client.subscribe(f"{self._inbox}.*", cb=self._answered)
+        await self._client.subscribe(f"{self._inbox}.*", cb=self._deliver_reply)
 
     async def ask(
         self, subject: str, payload: bytes, headers: Mapping[str, str] | None, timeout_s: float
@@ -187,7 +187,7 @@ class Requests:
     def _new_reply(self) -> str:
         return f"{self._inbox}.{secrets.token_hex(TOKEN_BYTES)}"
 
-    async def _answered(self, msg: Msg) -> None:
+    async def _deliver_reply(self, msg: Msg) -> None:
         request = self._pending.get(msg.subject)
         if request is None or request.answer.done():
             return

@@ -99,7 +99,7 @@ class HttpPool:
             raise aiohttp.ConnectionTimeoutError(f"no connection to {route.url.host}") from error
         if destination is self._destination:
             self._same = _lines(route.headers.items())  # connecting adds those for a proxy
-        return HttpConnection(link, partial(self._keep, destination.key))
+        return HttpConnection(link, partial(self._keep_connection, destination.key))
 
     def _same_headers(self, destination: _Destination) -> bytes:
         """Return the headers of every request to a destination, also to one before a change."""
@@ -115,7 +115,7 @@ class HttpPool:
                 return connection
         return None
 
-    def _keep(self, key: ConnectionKey, connection: HttpConnection) -> None:
+    def _keep_connection(self, key: ConnectionKey, connection: HttpConnection) -> None:
         """Keep a connection for the next request to the destination."""
         if self._destination is None or key is not self._destination.key:
             connection.close()

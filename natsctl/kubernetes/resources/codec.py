@@ -90,12 +90,12 @@ class ObjectDecoder:
                 joined(metadata.namespace, metadata.name),
                 int(metadata.resource_version),
             )
-            value = self._cut(bytes(document), head) or self._encoded(document)
+            value = self._without_managed_fields(bytes(document), head) or self._encoded(document)
         except (ValueError, *DECODE_ERRORS) as error:
             raise StoreError(f"the server sent an invalid {self._name}: {error!r}") from error
         return Stored(key, revision, value)
 
-    def _cut(self, document: bytes, head: _Head) -> bytes:
+    def _without_managed_fields(self, document: bytes, head: _Head) -> bytes:
         """Return the document with our type and without `managedFields`.
 
         Returns no bytes if the document does not have the form in which a server writes objects.

@@ -82,7 +82,7 @@ class Discovery:
         the kind or the group version; the error names the most similar one.
         """
         lookup = self._lookups.get(api_version)
-        if lookup is None or not self._fresh(lookup, kind):
+        if lookup is None or not self._is_fresh(lookup, kind):
             lookup = await self._look_up_once(api_version, lookup)
         resource = lookup.resources.get(kind)
         if resource is None:
@@ -97,7 +97,7 @@ class Discovery:
         """
         self._lookups.pop(api_version, None)
 
-    def _fresh(self, lookup: _Lookup, kind: str) -> bool:
+    def _is_fresh(self, lookup: _Lookup, kind: str) -> bool:
         ttl_s = self._ttl_s if kind in lookup.resources else self._miss_ttl_s
         return self._clock() - lookup.time < ttl_s
 

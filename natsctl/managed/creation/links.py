@@ -123,9 +123,9 @@ class Links(msgspec.Struct, eq=False, kw_only=True):
         """Return the recorded link of the object, read at the stream's leader."""
         stored = await read(await self._store(), self._key(key))
         if stored is not None:
-            return self._seen(key, stored)
+            return self._note_seen(key, stored)
         self._last_seen[key] = 0, CreationLink()
-        return await self._former(key)
+        return await self._former_link(key)
 
     async def write(self, key: str, link: CreationLink) -> None:
         """Record the link, upon exactly the record that was last seen.
@@ -141,7 +141,7 @@ class Links(msgspec.Struct, eq=False, kw_only=True):
             self._last_seen[key] = await self._put(key, link, revision), link
         except ConflictError as error:
             newest = await read(await self._store(), self._key(key))
-            recorded = CreationLink() if newest is None else self._seen(key, newest)
+            recorded = CreationLink() if newest is None else self._note_seen(key, newest)
             if recorded.pending != link.pending:
                 raise OtherCreationError(f"another creation was begun for {key}") from error
             if recorded != link:
@@ -174,7 +174,7 @@ class Links(msgspec.Struct, eq=False, kw_only=True):
             return (await store.update(self._key(key), value, revision=revision)).revision
         return (await store.create(self._key(key), value)).revision
 
-    async def _former(self, key: str) -> CreationLink:
+    async def _former_link(self, key: str) -> CreationLink:
         """Return the link of the newest earlier revision that has one, since the last deletion."""
         for state in reversed(await self.objects.history(key)):
             if not isinstance(state, Stored):
@@ -184,7 +184,7 @@ class Links(msgspec.Struct, eq=False, kw_only=True):
                 return link
         return CreationLink()
 
-    def _seen(self, key: str, stored: Stored) -> CreationLink:
+    def _note_seen(self, key: str, stored: Stored) -> CreationLink:
         link = RECORDS.decode(stored.value)
         self._last_seen[key] = stored.revision, link
         return link

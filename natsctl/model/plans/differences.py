@@ -76,7 +76,7 @@ def _items(
     if old is None or new is None or not (old or new):
         return None
     if keys:
-        old_items, new_items = _keyed(old, keys), _keyed(new, keys)
+        old_items, new_items = _by_label(old, keys), _by_label(new, keys)
         if old_items is not None and new_items is not None:
             labels = dict.fromkeys((*new_items, *old_items))
             return [(label, old_items.get(label), new_items.get(label)) for label in labels]
@@ -94,7 +94,7 @@ def _list(value: object) -> list[object] | None:
     return value if isinstance(value, list) else None
 
 
-def _keyed(items: Sequence[object], keys: Sequence[str]) -> dict[str, object] | None:
+def _by_label(items: Sequence[object], keys: Sequence[str]) -> dict[str, object] | None:
     """Return the items by the label of their keys; None if a label is missing or not unique."""
     labelled: dict[str, object] = {}
     for item in items:

@@ -60,7 +60,7 @@ class FieldPath(msgspec.Struct, frozen=True):
         """Return the values at the path; none if the document does not have the field."""
         selected = [document]
         for part in self.parts:
-            selected = [inner for value in selected for inner in _inner(value, part)]
+            selected = [inner for value in selected for inner in _inner_values(value, part)]
         return [value for value in selected if value is not None]
 
     def text_in(self, document: object, *, missing: str = NONE) -> str:
@@ -105,7 +105,7 @@ def _part(match: re.Match[str]) -> str | int | None:
     return match["quoted"] if match["quoted"] is not None else match["double"]
 
 
-def _inner(value: object, part: str | int | None) -> list[object]:
+def _inner_values(value: object, part: str | int | None) -> list[object]:
     match value, part:
         case dict(), str() if part in value:
             return [value[part]]

@@ -93,7 +93,7 @@ class Versions(Generic[T]):
         if reading.version is self._newest:
             return stated(document, self.number)
         newest: Any = self._upgraded(reading)
-        form = _without(documents.overlay(document, newest), reading.obj, newest)
+        form = _without_dropped_fields(documents.overlay(document, newest), reading.obj, newest)
         form["metadata"] = documents.metadata_of(document)
         if "status" not in document:
             form.pop("status", None)
@@ -130,7 +130,7 @@ class Versions(Generic[T]):
             raise InvalidObjectError(
                 f"{name} returns {type(new).__name__}, not {self._newest.type.__name__}"
             )
-        carried: T = _carried(old, new)
+        carried: T = _with_metadata_of(old, new)
         return carried
 
 
@@ -166,7 +166,7 @@ def _decoded(version: _Version, value: bytes) -> Any:
         return None
 
 
-def _carried(old: Any, new: Any) -> Any:
+def _with_metadata_of(old: Any, new: Any) -> Any:
     """Return *new* with the metadata of *old*, and with its status unless *new* has its own."""
     carried = {"metadata": old.metadata}
     if not new.status and type(old.status) is type(new.status):
@@ -193,7 +193,9 @@ def _unknown(document: object, obj: object) -> int:
             return 0
 
 
-def _without(document: Document, old: msgspec.Struct, new: msgspec.Struct) -> Document:
+def _without_dropped_fields(
+    document: Document, old: msgspec.Struct, new: msgspec.Struct
+) -> Document:
     """Return the document without the fields that only the type of *old* has."""
     result, known = dict(document), _attributes(new)
     tag = old.__struct_config__.tag_field
@@ -211,7 +213,7 @@ def _without(document: Document, old: msgspec.Struct, new: msgspec.Struct) -> Do
 def _without_in(value: Any, old: object, new: object) -> Any:
     match value, old, new:
         case dict(), msgspec.Struct(), msgspec.Struct():
-            return _without(value, old, new)
+            return _without_dropped_fields(value, old, new)
         case dict(), dict(), dict():
             return {
                 name: _without_in(part, old.get(name), new.get(name))

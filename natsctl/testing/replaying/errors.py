@@ -28,7 +28,7 @@ def error_of(recorded: RecordedError) -> BaseException:
         return KeyError(_literal(recorded.message))
     if kind is not None and issubclass(kind, Exception):
         with suppress(Exception):  # a user's class may need other arguments
-            return _made(kind, recorded)
+            return _error_of(kind, recorded)
     return HandlerError(f"{recorded.type}: {recorded.message}")
 
 
@@ -43,7 +43,7 @@ def class_of(name: str) -> type[Any] | None:
     return value if isinstance(value, type) else None
 
 
-def _made(kind: type[Exception], recorded: RecordedError) -> Exception:
+def _error_of(kind: type[Exception], recorded: RecordedError) -> Exception:
     fields = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in recorded.fields.items()

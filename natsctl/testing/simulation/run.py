@@ -294,7 +294,7 @@ class Run:
         count = self._network.writes_count - before
         if count:
             raise ViolatedError(
-                properties.not_quiet([_short(write) for write in self._last(count)])
+                properties.not_quiet([_short(write) for write in self._last_writes(count)])
             )
 
     async def _check_clean(self) -> None:
@@ -314,7 +314,7 @@ class Run:
                 raise ViolatedError(properties.not_clean(leftovers))
             await asyncio.sleep(10)
 
-    def _last(self, count: int) -> Sequence[Write]:
+    def _last_writes(self, count: int) -> Sequence[Write]:
         return self._network.writes[-count:]
 
     def _check_always(self, write: Write) -> None:

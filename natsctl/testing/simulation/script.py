@@ -157,13 +157,13 @@ class Author:
                 current[name] = 0
                 yield Put(self.versions[name][0], self._note(name, 0))
         if read_only:
-            yield from self._middle("read", choices, names, current)
-            yield from self._last(choices, read_only, current)
+            yield from self._middle_steps("read", choices, names, current)
+            yield from self._last_steps(choices, read_only, current)
             yield Resync()
-        yield from self._middle("own", choices, primaries, current)
-        yield from self._last(choices, primaries, current)
+        yield from self._middle_steps("own", choices, primaries, current)
+        yield from self._last_steps(choices, primaries, current)
 
-    def _middle(
+    def _middle_steps(
         self, part: str, choices: Choices, names: Sequence[Names], current: dict[Names, int | None]
     ) -> Iterator[Step]:
         for number in range(choices.below(f"script/{part}/count", STEPS_MAX + 1)):
@@ -196,7 +196,7 @@ class Author:
         current[name] = 0 if edited is None else EDITED
         return edited or Put(versions[-1])
 
-    def _last(
+    def _last_steps(
         self, choices: Choices, names: Sequence[Names], current: dict[Names, int | None]
     ) -> Iterator[Step]:
         """Yield the steps that end in the known state: the last version, or nothing."""

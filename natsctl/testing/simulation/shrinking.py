@@ -42,12 +42,14 @@ class Shrinker:
             before = self.schedule
             self._try(msgspec.structs.replace(self.schedule, standby=False))
             self._try(msgspec.structs.replace(self.schedule, hurried=True))
-            self._without(self.schedule.faults or (), self._with_faults)
-            self._without(self.schedule.script, self._with_script)
-            self._calm()
+            self._remove_items(self.schedule.faults or (), self._with_faults)
+            self._remove_items(self.schedule.script, self._with_script)
+            self._wait_for_idle()
             self._earlier()
 
-    def _without(self, items: Sequence[T], changed: Callable[[tuple[T, ...]], Schedule]) -> None:
+    def _remove_items(
+        self, items: Sequence[T], changed: Callable[[tuple[T, ...]], Schedule]
+    ) -> None:
         """Remove as many items as possible, first in large parts and then one by one."""
         size = len(items)
         while size >= 1:
@@ -60,7 +62,7 @@ class Shrinker:
                     start += size
             size //= 2
 
-    def _calm(self) -> None:
+    def _wait_for_idle(self) -> None:
         """Wait for an idle controller before as many steps as possible."""
         for number, step in enumerate(self.schedule.script):
             if step.pause is not StepPause.IDLE and self._tries < TRIES_MAX:

@@ -112,7 +112,7 @@ class Network:
         Raises what *may_send* raises before the call is sent.
         """
         if life.crashed:
-            await _forever()
+            await _hang()
         self.calls += 1
         self.pending += 1
         try:
@@ -124,17 +124,17 @@ class Network:
             drawn = self._choices.draw(f"latency/{operation}/{call.target}/{call.number}")
             await self._travel(drawn)
             if fault is not None:
-                await self._before(life, fault, place)
+                await self._fail_before(life, fault, place)
             if (life.name, place) in self._away:
                 await self._check_away(life, place)
             if fault is not None and fault.fault is FaultType.LATE:
                 return await self._arrive_late(fault.seconds, action)
             result = await action()
             if fault is not None:
-                await self._answer(life, fault)
+                await self._lose_answer(life, fault)
             await self._travel(drawn)
             if life.crashed:
-                await _forever()
+                await _hang()
             return result
         finally:
             self.pending -= 1
@@ -184,7 +184,7 @@ class Network:
                 if fault is not None:
                     await self._delay(fault)
             if life.crashed:
-                await _forever()
+                await _hang()
             if (life.name, place) in self._away:
                 raise WatchBrokenError(f"the connection to {place} is lost")
             self.active_at = asyncio.get_running_loop().time()
@@ -214,11 +214,11 @@ class Network:
             case _:
                 pass
 
-    async def _before(self, life: Life, fault: Fault, place: str) -> None:
+    async def _fail_before(self, life: Life, fault: Fault, place: str) -> None:
         match fault.fault:
             case FaultType.CRASH_BEFORE:
                 life.crash(fault.seconds)
-                await _forever()
+                await _hang()
             case FaultType.TIMEOUT:
                 await asyncio.sleep(TIMEOUT_S)
                 raise StoreTimeoutError(f"{place} did not answer within {TIMEOUT_S:g} s")
@@ -233,11 +233,11 @@ class Network:
             case _:
                 pass
 
-    async def _answer(self, life: Life, fault: Fault) -> None:
+    async def _lose_answer(self, life: Life, fault: Fault) -> None:
         match fault.fault:
             case FaultType.CRASH_AFTER:
                 life.crash(fault.seconds)
-                await _forever()
+                await _hang()
             case FaultType.LOST_ANSWER:
                 await asyncio.sleep(TIMEOUT_S)
                 raise StoreTimeoutError(f"no answer within {TIMEOUT_S:g} s")
@@ -252,10 +252,10 @@ class Network:
         """Let another process lead, and then the write arrive, whatever becomes of its sender."""
         self._move_lease()
         loop = asyncio.get_running_loop()
-        arrival = loop.create_task(self._after(seconds, action), context=contextvars.Context())
+        arrival = loop.create_task(self._act_after(seconds, action), context=contextvars.Context())
         return await asyncio.shield(arrival)
 
-    async def _after(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
+    async def _act_after(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
         self.pending += 1
         try:
             await asyncio.sleep(seconds)
@@ -286,7 +286,7 @@ async def _no_wait() -> None:
     """Open a watch at once."""
 
 
-async def _forever() -> None:
+async def _hang() -> None:
     """Wait until the task is cancelled, since its process has crashed."""
     await asyncio.get_running_loop().create_future()
 

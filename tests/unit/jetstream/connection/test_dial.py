@@ -20,7 +20,7 @@ class SwallowingDial(Dial):
         self.rounds = 0
         self._result = result
 
-    async def _round(self) -> ServerLink | list[Failure]:
+    async def _try_servers(self) -> ServerLink | list[Failure]:
         self.rounds += 1
         try:
             await asyncio.sleep(1)
