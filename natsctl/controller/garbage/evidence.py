@@ -6,15 +6,18 @@ in the bucket `natsctl`. If the bucket differs from its stored state, garbage co
 until a person accepts the bucket as it is, or until all owners exist again.
 """
 
+import asyncio
 from typing import Any
 
 import msgspec
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import read, rewrite
-from natsctl.errors import ConflictError
+from natsctl.errors import ConflictError, StoreTimeoutError
 from natsctl.model.kinds import KvKind, kv
-from natsctl.model.store import Store, Stored
+from natsctl.model.store import Sequenced, Store, Stored
+
+SHOWN_S = 5.0  # the deadline for the watch to show what another process has seen
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +43,7 @@ class Evidence:
 
     def __init__(self, primary: Informer[Any], memory: Store, controller: str) -> None:
         self.held = ""  # why garbage collection waits for a person
-        self._cache = primary.cache
+        self._cache, self._store = primary.cache, primary.store
         self._kind = primary.cache.kind.name
         self._memory = memory
         self._key = f"gc.{controller}"
@@ -68,10 +71,12 @@ class Evidence:
         """Compare the bucket with its remembered state, and return why collection is held.
 
         *secondaries* is whether any exist. A controller with no remembered state and no secondaries
-        is new.
+        is new. Raises `StoreError`, also if the watch of the bucket is behind for `SHOWN_S`.
         """
         stored = await read(self._memory, self._key)
         self._stored = None if stored is None else MEMORY.decode(stored.value)
+        if self._stored is not None and self._stored.incarnation == self._lasting_incarnation:
+            await self._wait_until_shown(self._stored.revision)
         self._note_owners()
         reason = self._reason(self._stored, secondaries=secondaries)
         if self._stored is not None and not reason and self._stored.owners > self._owners:
@@ -130,6 +135,24 @@ class Evidence:
                 "without a delete marker"
             )
         return ""
+
+    async def _wait_until_shown(self, revision: int) -> None:
+        """Wait for the cache if the bucket has the revision: another process saw it earlier.
+
+        An older copy of the bucket lacks the revision, so it is not waited for.
+        """
+        if self._cache.revision >= revision or not isinstance(self._store, Sequenced):
+            return
+        if await self._store.newest_revision() < revision:
+            return
+        try:
+            async with asyncio.timeout(SHOWN_S):
+                await self._cache.passed(revision)
+        except TimeoutError as error:
+            raise StoreTimeoutError(
+                f"the watch of the bucket of {self._kind} is behind: it is at revision "
+                f"{self._cache.revision}, and another process has seen revision {revision}"
+            ) from error
 
     def _note_owners(self) -> None:
         """Update the number of owners; needed before each use of it, and before it falls."""

@@ -1,14 +1,15 @@
 """The remembered state of the bucket of primaries decides what a missing owner proves."""
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
 import natsctl
-from natsctl.controller.garbage.evidence import MEMORY, Evidence, Remembered
+from natsctl.controller.garbage.evidence import MEMORY, SHOWN_S, Evidence, Remembered
 from natsctl.core.cache.informer import Informer
-from natsctl.errors import ConflictError
+from natsctl.errors import ConflictError, StoreTimeoutError
 from natsctl.model.store import Deleted, Listed, Listing, WatchEvent
 from natsctl.testing.memory import MemoryStore
 from tests.support.stores.sample_objects import Thing, applied
@@ -38,6 +39,12 @@ def listed(*keys: str, incarnation: str = "1", revision: int = 10) -> Informer[A
 def relist(informer: Informer[Any], *keys: str, incarnation: str = "1", revision: int = 10) -> None:
     states = [applied(key, number) for number, key in enumerate(keys, 1)]
     show(informer, Listing(incarnation), *states, Listed(revision))
+
+
+async def write_up_to(revision: int, informer: Informer[Any]) -> None:
+    """Write to the store of the informer, which does not watch it, up to a revision."""
+    for number in range(revision):
+        await informer.store.create(f"new-{number}", b'{"spec": {}}')
 
 
 def started(informer: Informer[Any], memory: MemoryStore) -> Evidence:
@@ -111,6 +118,29 @@ class TestReview:
     ) -> None:
         await started(listed("a", incarnation="1#x"), memory).review(secondaries=False)
         assert await started(listed("a", incarnation="1#y"), memory).review(secondaries=True) == ""
+
+    async def test_a_watch_that_is_behind_another_process_does_not_hold_collection(
+        self, memory: MemoryStore
+    ) -> None:
+        await started(listed("a"), memory).review(secondaries=False)
+        late = listed("a", revision=9)
+        await write_up_to(10, late)
+        review = asyncio.create_task(started(late, memory).review(secondaries=False))
+        await asyncio.sleep(SHOWN_S / 2)
+        assert not review.done()
+        show(late, applied("a", 10))
+        assert await review == ""
+
+    async def test_a_watch_that_stays_behind_fails_the_review_and_holds_nothing(
+        self, memory: MemoryStore
+    ) -> None:
+        await started(listed("a"), memory).review(secondaries=False)
+        late = listed("a", revision=9)
+        await write_up_to(10, late)
+        evidence = started(late, memory)
+        with pytest.raises(StoreTimeoutError, match=r"is at revision 9, .* has seen revision 10"):
+            await evidence.review(secondaries=False)
+        assert evidence.held == (await remembered(memory)).held == ""
 
     @pytest.mark.parametrize(("revision", "older"), [(9, True), (10, False), (11, False)])
     async def test_an_older_copy_of_the_bucket_holds_collection(
