@@ -159,7 +159,7 @@ class SyncRuns:
                 raise
 
     async def _wait_and_call(self, run: "_SyncRun") -> float | None:
-        """Sync a key whose writes the caches may lack, unless it is paused meanwhile."""
+        """Sync a key whose writes the caches may lack, unless it is paused by then."""
         await self._barrier.wait(run.key)
         if self._paused.holds_back(run.key):
             return None
