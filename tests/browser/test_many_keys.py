@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from nats.js.kv import KeyValue
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from tests.support.cli.browser import Visitor
 from tests.support.cli.console import Site
@@ -71,6 +71,13 @@ async def _listed(visitor: Visitor, bucket: str) -> bool:
     return (await visitor.page.request.get(address)).ok
 
 
+async def _lists(visitor: Visitor, bucket: str, count: int) -> bool:
+    """Return whether the console has seen that the bucket has so many keys."""
+    address = f"{visitor.console.base}/api/objects?bucket={bucket}"
+    answer = await (await visitor.page.request.get(address)).json()
+    return answer["keys"] == count
+
+
 async def _has(store: KeyValue, count: int) -> bool:
     return (await store.status()).values >= count
 
@@ -83,6 +90,34 @@ async def change(store: KeyValue, stop: asyncio.Event) -> None:
         await store.put(f"a{number % 100:05}", b"{}")
         number += 1
         await asyncio.sleep(0.02)
+
+
+async def test_many_new_keys_in_one_refresh_keep_the_rows_in_view(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await fill(shared_site, "sudden", 2_000)
+    page = visitor.page
+    await visitor.open("/buckets/sudden?offset=1000")
+    chosen = page.get_by_label("Select k01005")
+    await chosen.check()
+    place = page.get_by_role("row").filter(has=chosen)
+    before = await place.bounding_box()
+    created = asyncio.Event()
+
+    async def wait(route: Route) -> None:
+        await created.wait()
+        await route.continue_()
+
+    await page.route("**/api/objects?*", wait)
+    async with plain_client(shared_site.nats.url) as client:
+        for number in range(250):
+            await client.publish(f"$KV.sudden.a{number:05}", b"{}")
+        await client.flush(timeout=int(PATIENCE_S))
+    await eventually(lambda: _lists(visitor, "sudden", 2_250))
+    created.set()
+    await expect(page.get_by_role("status").filter(has_text="of 2,250 keys")).to_be_visible()
+    await expect(chosen).to_be_checked()
+    assert await place.bounding_box() == before
 
 
 async def test_changes_keep_the_selection_and_the_rows_in_view(

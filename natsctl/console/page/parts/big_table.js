@@ -16,6 +16,17 @@ const HEIGHT_MAX = 16_000_000; // pixels that browsers can scroll
 const SETTLE_MS = 60;
 const LIMIT_MS = 30_000;
 
+/** Return the pages that have the rows from *first* to *last*. */
+function pagesOf(first, last) {
+  const [from, to] = [Math.floor(first / PAGE), Math.floor(last / PAGE)];
+  return Array.from({ length: Math.max(0, to - from + 1) }, (_, index) => from + index);
+}
+
+/** Return whether one of the pages has the row of *key*. */
+function includes(answers, key) {
+  return answers.some(([, { rows }]) => rows.some((row) => row.key === key));
+}
+
 /** A table whose rows have the field `key`. */
 export class BigTable {
   /**
@@ -83,9 +94,12 @@ export class BigTable {
     const anchor = this._anchor();
     const offset = this._offset;
     const pages = offset ? [Math.floor(offset / PAGE)] : this._visiblePages();
-    const answers = await Promise.all(pages.map((page) => this._load(page * PAGE, PAGE, signal)));
+    const answers = await this._loadPages(pages, signal);
+    if (!offset && anchor.key !== undefined && !includes(answers, anchor.key)) {
+      answers.push(...(await this._loadPages(this._pagesPassed(anchor.index, answers), signal)));
+    }
     this._pages.clear();
-    answers.forEach(({ rows, total }, index) => this._keep(pages[index], rows, total));
+    for (const [page, { rows, total }] of answers) this._keep(page, rows, total);
     this._hold(anchor);
     if (offset) this._scroller.scrollTop = offset * this._stride();
     if (offset === this._offset) this._offset = 0;
@@ -128,6 +142,11 @@ export class BigTable {
     this.element = h("div", { class: "big-table" }, this._scroller, this._empty);
     this._observer = new ResizeObserver(() => this._scrolled());
     this._observer.observe(this._scroller);
+  }
+
+  /** Return each page with its answer. */
+  async _loadPages(pages, signal) {
+    return Promise.all(pages.map(async (page) => [page, await this._load(page * PAGE, PAGE, signal)]));
   }
 
   _keep(page, rows, total) {
@@ -178,8 +197,17 @@ export class BigTable {
   _visiblePages() {
     const first = this._first();
     const last = Math.max(first, Math.min(this._matched, first + this._visible()) - 1);
-    const [from, to] = [Math.floor(first / PAGE), Math.floor(last / PAGE)];
-    return Array.from({ length: to - from + 1 }, (_, index) => from + index);
+    return pagesOf(first, last);
+  }
+
+  /** Return the pages that the row at *index* may have moved to, except those in *answers*. */
+  _pagesPassed(index, answers) {
+    const total = answers[0][1].total;
+    const moved = index + total - this._matched;
+    const first = Math.max(0, Math.min(index, moved) - this._visible());
+    const last = Math.min(total, Math.max(index, moved) + this._visible()) - 1;
+    const loaded = new Set(answers.map(([page]) => page));
+    return pagesOf(first, last).filter((page) => !loaded.has(page)).slice(-PAGES_MAX / 2);
   }
 
   _anchor() {
