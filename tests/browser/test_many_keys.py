@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from nats.js.kv import KeyValue
-from playwright.async_api import Route, expect
+from playwright.async_api import Locator, Route, expect
 
 from tests.support.cli.browser import Visitor
 from tests.support.cli.console import Site
@@ -71,6 +71,15 @@ async def _listed(visitor: Visitor, bucket: str) -> bool:
     return (await visitor.page.request.get(address)).ok
 
 
+async def selected_row(site: Site, visitor: Visitor, bucket: str) -> tuple[Locator, Locator]:
+    """Show the middle of a bucket of 2,000 keys; return a selected box and its row."""
+    await fill(site, bucket, 2_000)
+    await visitor.open(f"/buckets/{bucket}?offset=1000")
+    chosen = visitor.page.get_by_label("Select k01005")
+    await chosen.check()
+    return chosen, visitor.page.get_by_role("row").filter(has=chosen)
+
+
 async def _lists(visitor: Visitor, bucket: str, count: int) -> bool:
     """Return whether the console has seen that the bucket has so many keys."""
     address = f"{visitor.console.base}/api/objects?bucket={bucket}"
@@ -95,12 +104,8 @@ async def change(store: KeyValue, stop: asyncio.Event) -> None:
 async def test_many_new_keys_in_one_refresh_keep_the_rows_in_view(
     shared_site: Site, visitor: Visitor
 ) -> None:
-    await fill(shared_site, "sudden", 2_000)
     page = visitor.page
-    await visitor.open("/buckets/sudden?offset=1000")
-    chosen = page.get_by_label("Select k01005")
-    await chosen.check()
-    place = page.get_by_role("row").filter(has=chosen)
+    chosen, place = await selected_row(shared_site, visitor, "sudden")
     before = await place.bounding_box()
     created = asyncio.Event()
 
@@ -123,12 +128,8 @@ async def test_many_new_keys_in_one_refresh_keep_the_rows_in_view(
 async def test_changes_keep_the_selection_and_the_rows_in_view(
     shared_site: Site, visitor: Visitor
 ) -> None:
-    await fill(shared_site, "busy", 2_000)
     page = visitor.page
-    await visitor.open("/buckets/busy?offset=1000")
-    chosen = page.get_by_label("Select k01005")
-    await chosen.check()
-    place = page.get_by_role("row").filter(has=chosen)
+    chosen, place = await selected_row(shared_site, visitor, "busy")
     before = await place.bounding_box()
     stop = asyncio.Event()
     async with plain_jetstream(shared_site.nats.url) as jetstream:

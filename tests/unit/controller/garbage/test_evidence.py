@@ -41,15 +41,18 @@ def relist(informer: Informer[Any], *keys: str, incarnation: str = "1", revision
     show(informer, Listing(incarnation), *states, Listed(revision))
 
 
-async def write_up_to(revision: int, informer: Informer[Any]) -> None:
-    """Write to the store of the informer, which does not watch it, up to a revision."""
-    for number in range(revision):
-        await informer.store.create(f"new-{number}", b'{"spec": {}}')
-
-
 def started(informer: Informer[Any], memory: MemoryStore) -> Evidence:
     """Return the evidence of a process that has just started."""
     return Evidence(informer, memory, "apps")
+
+
+async def behind_another_process(memory: MemoryStore) -> Informer[Any]:
+    """Return an informer at revision 9 of a bucket that another process has seen at revision 10."""
+    await started(listed("a"), memory).review(secondaries=False)
+    late = listed("a", revision=9)
+    for number in range(10):
+        await late.store.create(f"new-{number}", b'{"spec": {}}')
+    return late
 
 
 async def remembered(memory: MemoryStore) -> Remembered:
@@ -122,9 +125,7 @@ class TestReview:
     async def test_a_watch_that_is_behind_another_process_does_not_hold_collection(
         self, memory: MemoryStore
     ) -> None:
-        await started(listed("a"), memory).review(secondaries=False)
-        late = listed("a", revision=9)
-        await write_up_to(10, late)
+        late = await behind_another_process(memory)
         review = asyncio.create_task(started(late, memory).review(secondaries=False))
         await asyncio.sleep(SHOWN_S / 2)
         assert not review.done()
@@ -134,9 +135,7 @@ class TestReview:
     async def test_a_watch_that_stays_behind_fails_the_review_and_holds_nothing(
         self, memory: MemoryStore
     ) -> None:
-        await started(listed("a"), memory).review(secondaries=False)
-        late = listed("a", revision=9)
-        await write_up_to(10, late)
+        late = await behind_another_process(memory)
         evidence = started(late, memory)
         with pytest.raises(StoreTimeoutError, match=r"is at revision 9, .* has seen revision 10"):
             await evidence.review(secondaries=False)
