@@ -462,12 +462,14 @@ class TestPausedController:
             assert asyncio.all_tasks() <= tasks
 
     async def test_a_paused_controller_can_be_shut_down(self, pausing: Pausing) -> None:
-        loop = SyncLoop(Handler(), pausing=pausing)
+        handler = Handler()
+        loop = SyncLoop(handler, pausing=pausing)
         async with running(loop) as task:
             loop.queue.add("a")
             await asyncio.sleep(60)
             loop.queue.shut_down(drain=False)
             await task
+        assert handler.calls == []
 
 
 class TestHeldKeys:
