@@ -55,13 +55,12 @@ coverage: setup  ## run the fast tests, and measure which branches they take
 mutants: setup  ## run mutation tests, for example: make mutants MODULES=natsctl/core/sync
 	nice $(BIN)/python tools/mutants.py $(MODULES)
 
-lint: setup  ## style, types, import contracts, plain English
+lint: setup  ## style, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/architecture/test_prose.py
 
 bench: setup  ## measure speed and size beside nats-py, aiohttp and kopf, in one run
 	$(BIN)/python -m pip install --quiet --group bench
