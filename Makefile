@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "natsctl needs Python 3.11 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[console,embedded,otlp]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,otlp]' --group dev
 	@touch $@
 
 setup: $(STAMP)  ## make .venv with natsctl and its tools in it

@@ -55,7 +55,6 @@ COMMANDS = {
         "Show the links to external resources, and resolve those with an unknown result.",
     ),
     "console": ("daemon.console", "Serve a page that shows controllers and their objects."),
-    "top": ("top.top", "Show controllers and failing keys live in the terminal."),
     "record": ("operate.record", "Record every sync of keys."),
     "recording": ("operate.recording", "Fetch the recording of a sync."),
     "replay": ("daemon.replay", "Replay a recorded sync in memory."),
@@ -75,6 +74,11 @@ COMMANDS = {
 
 A module is loaded when its command is used. `help` is a command of this module.
 """
+
+GONE = {
+    "top": "use natsctl status, or natsctl console for a live view",
+}
+"""What to use instead of each command that this version no longer has. Not in the help."""
 
 GROUPS = ("gc", "installation", "external")
 """Commands that have subcommands."""
@@ -101,6 +105,8 @@ class _Commands(TyperGroup):
             return get_command(importlib.import_module(f"natsctl.cli.{module}").app)
         if summary or cmd_name.startswith("-") or ctx.resilient_parsing:
             return super().get_command(ctx, cmd_name)
+        if cmd_name in GONE:
+            raise UsageError(f"natsctl {cmd_name} is gone: {GONE[cmd_name]}")
         raise UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base's signature

@@ -4,7 +4,6 @@ An action has the permissions of the user's own NATS credentials.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from enum import Enum
 
 import msgspec
 
@@ -38,13 +37,6 @@ WHOLE = "natsctl.io/controller"
 
 MakePlan = Callable[[Sequence[str]], Awaitable[Plan]]
 """Plans these keys of a controller, or all if there are none."""
-
-
-class Screen(Enum):
-    """The program in which a user acts."""
-
-    CONSOLE = "the console"
-    TOP = "natsctl top"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +82,7 @@ class ActionReport(Answer, frozen=True, kw_only=True):
 
 
 class Actions:
-    """The actions of one user in a console or another *screen*, which the events name.
-
-    *planners* plan with the user's own code, by controller.
-    """
+    """The actions of one user; *planners* plan with the user's own code, by controller."""
 
     def __init__(
         self,
@@ -101,14 +90,11 @@ class Actions:
         roster: Roster,
         keys: Keys,
         planners: Mapping[str, MakePlan],
-        *,
-        screen: Screen = Screen.CONSOLE,
     ) -> None:
         self._connection = connection
         self._roster = roster
         self._keys = keys
         self._planners = planners
-        self._screen = screen
         self._actions: dict[str, Callable[[Request], Awaitable[ActionReport]]] = {
             "resync": self._resync,
             "pause": self._pause,
@@ -238,8 +224,8 @@ class Actions:
     async def _recorded(self, action: str, request: Request, report: ActionReport) -> ActionReport:
         """Record the action as an event of each key; the result warns if that failed."""
         identity = await identity_on(self._connection)
-        reason = f"{self._screen.name.title()}{action.title()}"
-        message = f"{action} by {identity} in {self._screen.value}: {report.message}"
+        reason = f"Console{action.title()}"
+        message = f"{action} by {identity} in the console: {report.message}"
         try:
             for key in request.keys or [WHOLE]:
                 await record_event(self._connection, request.controller, key, reason, message)

@@ -163,6 +163,7 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["get", "b", "k", "--frobnicate"], "there is no option --frobnicate (see natsctl get"),
         (["gc", "aply"], "there is no command aply; did you mean apply? (see natsctl gc --help)"),
         (["frobnicate"], "there is no command 'frobnicate'\n"),
+        (["top"], "natsctl top is gone: use natsctl status, or natsctl console for a live view\n"),
         (["help", "gte"], "there is no command 'gte'; did you mean get?"),
         (["run", "-c", "./good.py:Good"], "controller './good.py:Good': write good:Good\n"),
         (["run", "-c", "good.py:Good"], "controller 'good.py:Good': write good:Good\n"),
@@ -217,7 +218,7 @@ def test_a_failed_connection_shows_no_secret(
 def test_the_overview_loads_neither_nats_nor_yaml() -> None:
     code = (
         "import sys; from natsctl.cli.main import run; run(['--help']); "
-        "heavy = {'nats', 'kubernetes', 'aiohttp', 'yaml', 'uvloop', 'rich', 'textual'}; "
+        "heavy = {'nats', 'kubernetes', 'aiohttp', 'yaml', 'uvloop', 'rich'}; "
         "heavy |= {'watchfiles'}; "
         "heavy &= set(sys.modules); "
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"

@@ -1,1 +1,0 @@
-"""Shows controllers and failing keys live in a terminal."""
