@@ -183,6 +183,21 @@ class TestIncarnation:
         async with store.watch() as first_events, reopened.watch() as second_events:
             assert (await listing(first_events))[0] == (await listing(second_events))[0]
 
+    async def test_a_second_reader_that_begins_during_writes_changes_no_incarnation(
+        self, store: Store
+    ) -> None:
+        shown: set[str] = set()
+        async with store.watch(shown) as events:
+            before = (await listing(events))[0]
+            async with store.watch() as others:  # has asked the server before these writes
+                for key in "ab":
+                    shown.add(key)
+                    stored = await put(store, key)
+                    assert await take(events, 1) == [Applied(stored)]
+                await listing(others)
+        async with store.watch(shown) as events:
+            assert (await listing(events))[0] == before
+
     @of_buckets
     async def test_a_recreated_store_has_another_incarnation(
         self, backend: Backend, store: Store

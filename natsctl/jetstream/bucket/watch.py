@@ -50,7 +50,7 @@ class KvWatch:
         self._pattern = pattern
         self._verify_s = verify_s
         self._consumers = Consumers(bucket, pattern, feed)
-        self._identity = _Identity()
+        self._table = _Identity()  # of the bucket as the reader with a view has seen it
         self._newest = partial(bucket.newest_revision, pattern)
 
     @asynccontextmanager
@@ -65,17 +65,27 @@ class KvWatch:
         """
         await self._bucket.connection.wait_connected(forever=forever)
         await self._bucket.watched_over.wait_connected(forever=forever)
+        identity = self._table if shown is not None else _Identity()
         async with self._consumers.cleared():
+            reached = identity.reached  # before the request: its answer may be older than an event
             before = await hedged(self._bucket.state, every_s=AGAIN_S)
+            identity.note(before, reached)
             newest = await hedged(self._newest, every_s=AGAIN_S + self._bucket.busy_s)
             async with (
                 self._consumers.open() as feed,
-                aclosing(self._events(feed, before, newest, _ReportedKeys(shown))) as events,
+                aclosing(
+                    self._events(feed, before, newest, _ReportedKeys(shown), identity)
+                ) as events,
             ):
                 yield events
 
     async def _events(
-        self, feed: Feed, state: StreamState, newest: int, reported: "_ReportedKeys"
+        self,
+        feed: Feed,
+        state: StreamState,
+        newest: int,
+        reported: "_ReportedKeys",
+        identity: "_Identity",
     ) -> AsyncGenerator[WatchEvent, None]:
         """Report what the bucket holds, up to *newest* at least, and then every change.
 
@@ -85,12 +95,12 @@ class KvWatch:
         then. After `PASSES`, the keys that are still missing are read at the leader. The server's
         number of pending messages proves nothing, because it can be too low.
         """
-        yield Listing(self._identity.of(state))
+        yield Listing(identity.incarnation)
         async for events in self._list(feed, reported, state, newest):
             for event in events:
                 yield event
         yield Listed(max(reported.revision, state.last_seq))  # the newest may have been purged
-        async for events in self._follow(feed, reported, state):
+        async for events in self._follow(feed, reported, state, identity):
             for event in events:
                 yield event
 
@@ -111,7 +121,7 @@ class KvWatch:
         await self._same_stream(state)
 
     async def _follow(
-        self, feed: Feed, reported: "_ReportedKeys", state: StreamState
+        self, feed: Feed, reported: "_ReportedKeys", state: StreamState, identity: "_Identity"
     ) -> AsyncGenerator[Iterable[WatchEvent], None]:
         due = reported.revision
         count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
@@ -130,7 +140,7 @@ class KvWatch:
             closing(Periodic(count, feed.wake, every_s=count_s)) as counts,
         ):
             while True:
-                self._identity.reached(reported.revision)
+                identity.reached = max(identity.reached, reported.revision)
                 yield reported.new_events(await feed.take())
                 if (revision := newest.answer()) is not None:
                     due = await self._verify(reported, due, revision)
@@ -287,23 +297,22 @@ class _ReportedKeys:
 
 
 class _Identity:
-    """Names the incarnation of a bucket.
+    """Names the incarnation of a bucket, as one reader sees it.
 
-    The name changes if the bucket was recreated, or if its last revision is lower than before.
+    The name changes if the bucket was recreated, or if its last revision is lower than what the
+    reader had `reached` when it asked.
     """
 
     def __init__(self) -> None:
+        self.incarnation = ""
+        self.reached = 0  # the highest revision that this reader has seen
         self._created = ""
         self._fallbacks = 0
-        self._reached = 0
 
-    def of(self, state: StreamState) -> str:
-        """Return the incarnation of the stream that has this state."""
+    def note(self, state: StreamState, reached: int) -> None:
+        """Take over an answer of the server to a request that was sent at revision *reached*."""
         if state.created != self._created:
-            self._created, self._fallbacks, self._reached = state.created, 0, 0
-        elif state.last_seq < self._reached:
-            self._fallbacks, self._reached = self._fallbacks + 1, 0
-        return f"{self._created}#{self._fallbacks}" if self._fallbacks else self._created
-
-    def reached(self, revision: int) -> None:
-        self._reached = max(self._reached, revision)
+            self._created, self._fallbacks, self.reached = state.created, 0, 0
+        elif state.last_seq < reached:
+            self._fallbacks, self.reached = self._fallbacks + 1, 0
+        self.incarnation = f"{self._created}#{self._fallbacks}".removesuffix("#0")

@@ -200,7 +200,7 @@ class TestIncarnation:
         watch, incarnations = KvWatch(server.bucket), list[str]()
         for action in (lambda: None, *actions):
             action()
-            events = await events_of(watch)
+            events = await events_of(watch, shown=set())
             incarnations += [event.incarnation for event in events if isinstance(event, Listing)]
         return incarnations
 
