@@ -1,9 +1,10 @@
-"""Run mutation tests, and print the survivors and the score of each module.
+"""Judge the tests by mutants: small faults, planted one at a time, that some test should notice.
 
-    python tools/mutants.py [MODULE ...] [--tests PATH ...] [--limit-s 3]
+    python tools/mutants.py                      the stored sample: is each that was killed killed?
+    python tools/mutants.py --draw 400 --seed 1  draw a new sample, judge it, and store it
+    python tools/mutants.py MODULE ...           all mutants of some files or folders
 
-A module is a file or a folder; the default is all of natsctl/core and natsctl/controller. One
-process collects the tests and forks. The first child records which tests run which lines. Each
+One process collects the tests and forks. The first child records which tests run which lines. Each
 further child swaps the code of one function, and runs the tests that run the changed line until one
 fails. No file changes, and files may be edited while the mutants run.
 """
@@ -11,8 +12,10 @@ fails. No file changes, and files may be edited while the mutants run.
 import argparse
 import ast
 import gc
+import json
 import os
 import pickle
+import random
 import resource
 import select
 import signal
@@ -20,7 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple, NoReturn
@@ -33,13 +36,12 @@ from mutations import (  # type: ignore[import-not-found]  # beside this script
 )
 
 ROOT = Path(__file__).parents[1]
-MODULES = ("natsctl/core", "natsctl/controller")
-TESTS = (
-    *(f"tests/unit/{name}" for name in ("core", "controller", "managed", "watchers", "resource")),
-    "tests/unit/dynamic",
-    "tests/property",
-    "tests/scenarios",
+SAMPLE = ROOT / "tests" / "mutants.json"
+PACKAGES = tuple(
+    f"natsctl/{name}" for name in ("core", "controller", "jetstream", "managed", "watchers")
 )
+# Tests of behaviour come first: a mutant that a unit test kills is one that only unit tests notice.
+TIERS = ("scenarios", "property", "simulation", "contract", "unit")
 EXAMPLES = 20  # of each property; always the same
 MEMORY_MAX = 1 << 30  # bytes that a mutant may use more than the process that forks
 
@@ -47,20 +49,43 @@ Answer = dict[str, Any]
 TestsOf = dict[str, dict[int, set[str]]]  # by file and line
 
 
+class Named(NamedTuple):
+    """Names a mutant in a way that survives moves of lines within its function."""
+
+    module: str
+    function: str
+    mutant: str
+    nth: int  # of the mutants in the function that read the same
+
+
 class Result(NamedTuple):
     """The outcome of one mutant."""
 
+    name: Named
     mutant: Mutant
-    killed: bool
+    killer: str | None
     tests: int  # tests that run the changed line
     ran: int  # the limit leaves the others out
+
+    @property
+    def tier(self) -> str | None:
+        """The folder of the test that noticed the mutant."""
+        return self.killer.split("/")[1] if self.killer and "/" in self.killer else self.killer
 
 
 class Mutation:
     """A pytest plugin that runs the collected tests against mutants in place of once."""
 
-    def __init__(self, modules: Sequence[Path], limit_s: float) -> None:
+    def __init__(
+        self,
+        modules: Sequence[Path],
+        limit_s: float,
+        wanted: Container[Named] | None,
+        report: Callable[[list[Result]], int],
+    ) -> None:
         self._modules = modules
+        self._wanted = wanted
+        self._report = report
         self._sources = {path: path.read_text() for path in modules}  # an edit does not matter
         self._limit_s = limit_s
         self._items: dict[str, pytest.Item] = {}
@@ -83,16 +108,10 @@ class Mutation:
         gc.freeze()
         self._items = {item.nodeid: item for item in session.items}
         tests_of = self._record()
-        rows = []
-        for path in self._modules:
-            results = list(self._module(path, tests_of[str(path)]))
-            killed = sum(result.killed for result in results)
-            rows.append((str(path.relative_to(ROOT)), len(results), len(results) - killed))
-            _print(row(*rows[-1]))
-        _print("| module | mutants | survived | score |\n|---|---|---|---|")
-        for name, mutants, survived in rows:
-            _print(row(name, mutants, survived))
-        _print(row("all", sum(row[1] for row in rows), sum(row[2] for row in rows)))
+        results = [
+            result for path in self._modules for result in self._module(path, tests_of[str(path)])
+        ]
+        session.testsfailed = self._report(results)
         return True
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
@@ -132,25 +151,25 @@ class Mutation:
         answer["lines"] = tracer.tests_of
 
     def _module(self, path: Path, tests_of: dict[int, set[str]]) -> Iterator[Result]:
-        """Run all mutants of a module."""
+        """Run the wanted mutants of a module."""
         tree = ast.parse(self._sources[path])  # only children change it
         killers: list[str] = []  # the last first
         breadths = Counter(name for names in tests_of.values() for name in names)
-        for mutant in list(mutants_of(tree)):
-            names = self._chosen(path, mutant, tests_of, killers, breadths)
+        for name, mutant in list(named(path, tree)):
+            if self._wanted is not None and name not in self._wanted:
+                continue
+            names = self._chosen(mutant, tests_of, killers, breadths)
             kept = self._within_limit(names)
             killer = self._killer(path, tree, mutant, kept) if kept else None
             if killer in self._items:
                 killers = [killer, *(name for name in killers[:20] if name != killer)]
-            result = Result(mutant, killer is not None, len(names), len(kept))
-            if not result.killed:
-                place = f"{path.relative_to(ROOT)}:{mutant.statement.lineno}"
-                _print(f"{place}: {mutant} ({result.ran} of {result.tests} tests)")
+            result = Result(name, mutant, killer, len(names), len(kept))
+            place = f"{name.module}:{mutant.statement.lineno}"
+            _print(f"{result.tier or 'LIVES':10} {place}: {mutant} ({len(kept)} of {len(names)})")
             yield result
 
     def _chosen(
         self,
-        path: Path,
         mutant: Mutant,
         tests_of: dict[int, set[str]],
         killers: list[str],
@@ -165,7 +184,6 @@ class Mutation:
             names = {name for line in lines for name in tests_of.get(line, ())} & set(self._times)
             if names:
                 break
-        mirrored = f"tests/unit/{path.parent.relative_to(ROOT / 'natsctl')}/test_{path.name}"
         ranks = {name: rank for rank, name in enumerate(killers)}
         in_file: Counter[str] = Counter()
         places: dict[str, int] = {}  # of each test among those of its file, the broadest first
@@ -176,20 +194,21 @@ class Mutation:
         return sorted(
             names,
             key=lambda name: (
+                TIERS.index(name.split("/")[1]) // (len(TIERS) - 1),  # unit tests last
                 ranks.get(name, len(killers)),
-                not name.startswith(mirrored),
                 places[name],
                 self._times[name],
             ),
         )
 
     def _within_limit(self, names: list[str]) -> list[str]:
-        kept, total = list[str](), 0.0
+        """Return as many of the tests of behaviour as the limit allows, and of the unit tests."""
+        kept, total = list[str](), {True: 0.0, False: 0.0}
         for name in names:
-            total += self._times[name]
-            if kept and total > self._limit_s:
-                break
-            kept.append(name)
+            unit = name.startswith("tests/unit/")
+            total[unit] += self._times[name]
+            if total[unit] <= self._limit_s or total[unit] == self._times[name]:
+                kept.append(name)
         return kept
 
     def _killer(self, path: Path, tree: ast.Module, mutant: Mutant, names: list[str]) -> str | None:
@@ -258,10 +277,64 @@ def _print(text: str) -> None:
     print(text, file=sys.__stdout__, flush=True)
 
 
-def row(name: str, mutants: int, survived: int) -> str:
-    """Return a row of the table."""
-    score = (mutants - survived) / mutants if mutants else 1.0
-    return f"| `{name.removeprefix('natsctl/')}` | {mutants} | {survived} | {score:.0%} |"
+def named(path: Path, tree: ast.Module) -> Iterator[tuple[Named, Mutant]]:
+    """Return the mutants of a module with their names."""
+    module, counts = str(path.relative_to(ROOT)), Counter[tuple[str, str]]()
+    for mutant in mutants_of(tree):
+        function, text = ".".join(enclosing(tree.body, mutant.statement.lineno)), str(mutant)
+        yield Named(module, function, text, counts[function, text]), mutant
+        counts[function, text] += 1
+
+
+def enclosing(body: Sequence[ast.stmt], line: int) -> Iterator[str]:
+    """Return the names of the classes and functions around a line, the outermost first."""
+    for node in body:
+        if isinstance(
+            node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        ) and node.lineno <= line <= (node.end_lineno or line):
+            yield node.name
+            yield from enclosing(node.body, line)
+
+
+def print_scores(results: list[Result]) -> int:
+    """Print a row per module: its mutants, and those that no test noticed."""
+    _print("| module | mutants | survived |\n|---|---|---|")
+    counts = Counter(result.name.module for result in results)
+    alive = Counter(result.name.module for result in results if result.killer is None)
+    for module in counts:
+        _print(f"| `{module.removeprefix('natsctl/')}` | {counts[module]} | {alive[module]} |")
+    return 0
+
+
+def store(results: list[Result]) -> int:
+    """Write the sample to `tests/mutants.json`; a survivor keeps the reason written beside it."""
+    reasons = {name: entry["why"] for name, entry in read().items() if "why" in entry}
+    rows = [
+        {**result.name._asdict(), "killed_by": result.tier}
+        | ({"why": reasons.get(result.name, "")} if result.killer is None else {})
+        for result in sorted(results)
+    ]
+    SAMPLE.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    _print(f"{len(rows)} mutants: {Counter(row['killed_by'] for row in rows)}")
+    return 0
+
+
+def read() -> dict[Named, dict[str, Any]]:
+    """Return the stored sample."""
+    rows = json.loads(SAMPLE.read_text()) if SAMPLE.exists() else []
+    return {Named(*(row[field] for field in Named._fields)): row for row in rows}
+
+
+def compare(results: list[Result]) -> int:
+    """Return how many mutants live that were killed when the sample was stored."""
+    stored, now = read(), {result.name: result for result in results}
+    back = [name for name, row in stored.items() if row["killed_by"] and name in now]
+    back = [name for name in back if now[name].killer is None]
+    gone = len(stored.keys() - now.keys())
+    _print(f"{len(now)} mutants judged, {gone} are of code that is gone")
+    for name in back:
+        _print(f"LIVES AGAIN: {name.module} {name.function}: {name.mutant}")
+    return len(back)
 
 
 def in_child(work: Callable[[Answer], None], *, timeout_s: float = 3600.0) -> Answer:
@@ -325,12 +398,22 @@ def files(modules: Sequence[str]) -> Iterator[Path]:
         yield from sorted(path.rglob("*.py")) if path.is_dir() else (path,)
 
 
+def drawn(modules: Sequence[Path], count: int, seed: int) -> set[Named]:
+    """Return a sample of the mutants of all modules."""
+    names = [name for path in modules for name, _ in named(path, ast.parse(path.read_text()))]
+    return set(random.Random(seed).sample(names, count))  # noqa: S311 - a sample, not a secret
+
+
 def main() -> int:
     """Run the mutants that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("modules", nargs="*", default=MODULES)
-    parser.add_argument("--tests", nargs="*", default=TESTS)
-    parser.add_argument("--limit-s", type=float, default=3.0, help="processor time per mutant")
+    parser.add_argument("modules", nargs="*")
+    parser.add_argument("--draw", type=int, metavar="N", help="draw N mutants, and store them")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tests", nargs="*", default=[f"tests/{tier}" for tier in TIERS])
+    parser.add_argument(
+        "--limit-s", type=float, default=8.0, help="processor time per mutant and kind of test"
+    )
     arguments = parser.parse_args()
     os.chdir(ROOT)
     settings.register_profile(
@@ -345,7 +428,14 @@ def main() -> int:
     options: tuple[str, ...] = ("-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler")
     options += ("--hypothesis-profile=mutants", "-m", "not long and not server")
     options += ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # of hypothesis
-    plugin = Mutation(list(files(arguments.modules)), arguments.limit_s)
+    modules = list(files(arguments.modules or PACKAGES))
+    wanted: Container[Named] | None = None
+    report = print_scores
+    if arguments.draw:
+        wanted, report = drawn(modules, arguments.draw, arguments.seed), store
+    elif not arguments.modules:
+        wanted, report = read(), compare
+    plugin = Mutation(modules, arguments.limit_s, wanted, report)
     return int(pytest.main([*options, *arguments.tests], plugins=[plugin]))
 
 
