@@ -10,7 +10,7 @@ FAST := $(addprefix tests/,simulation property scenarios contract architecture t
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-long coverage mutants lint bench docs pictures screenshots dist clean
+.PHONY: help setup demo test test-fast test-lowest test-long coverage mutants lint bench docs pictures screenshots dist clean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -41,6 +41,15 @@ test: setup $(COMPILED)  ## run all tests but the long ones
 
 test-fast: setup $(COMPILED)  ## run the tests that need no server
 	$(PYTEST) --workers auto -m 'not long and not server' $(FAST)
+
+LOWEST := build/lowest
+test-lowest:  ## run the fast tests with the oldest dependencies that pyproject.toml allows
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet 'pip>=25.1' uv
+	$(LOWEST)/bin/uv pip compile --quiet --resolution lowest-direct --all-extras \
+		--output-file $(LOWEST)/oldest.txt pyproject.toml
+	$(LOWEST)/bin/python -m pip install --quiet --editable '.[embedded,otlp]' --group dev --constraint $(LOWEST)/oldest.txt
+	$(LOWEST)/bin/python -m pytest -m 'not long and not server' $(FAST)
 
 test-long: setup  ## run the tests that take too long for every change
 	$(PYTEST) --hypothesis-profile long tests/property

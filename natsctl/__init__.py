@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+__version__ = "0.2.0"  # the only place with the version
+
 if TYPE_CHECKING:
     from natsctl.controller.controller import Controller as Controller
     from natsctl.controller.finalized import finalized as finalized
