@@ -193,9 +193,7 @@ class Operator:
                 setattr(controller, name, value)
         guest = isinstance(controller, Hosted) and isinstance(controller, Guest)
         if self._sharded and not (guest or isinstance(controller, Controller)):
-            raise UsageError(
-                f"{controller.name} cannot be sharded: run it without --shard and --processes"
-            )
+            raise UsageError(f"{controller.name} cannot be sharded: run it without --shard")
         nats, kube = self._stores(controller)
         if not isinstance(controller, Controller):
             if not isinstance(controller, Hosted):

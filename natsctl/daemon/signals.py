@@ -59,22 +59,16 @@ async def until_signalled(
                 loop.remove_signal_handler(number)
 
 
-def end_with_parent(receive: Callable[[bytes], None] = lambda _line: None) -> None:
+def end_with_parent() -> None:
     """Send SIGTERM to this process when its standard input ends.
 
     Standard input is a pipe whose other end only the parent process has open, so the pipe ends with
-    the parent. A thread waits for that, because a handler may block the event loop. The thread
-    calls *receive*, which must not raise, with each line of the pipe, without its line break.
+    the parent. A thread waits for that, because a handler may block the event loop.
     """
-    threading.Thread(
-        target=_await_parent, args=(receive,), name="end of the parent", daemon=True
-    ).start()
+    threading.Thread(target=_await_parent, name="end of the parent", daemon=True).start()
 
 
-def _await_parent(receive: Callable[[bytes], None]) -> None:
-    unfinished = b""
-    while chunk := os.read(0, 4096):
-        *lines, unfinished = (unfinished + chunk).split(b"\n")
-        for line in lines:
-            receive(line)
+def _await_parent() -> None:
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -27,7 +27,6 @@ from tests.benchmarks import (
     bench_markers,
     bench_memory,
     bench_plan,
-    bench_processes,
     bench_queue,
     bench_record,
     bench_shards,
@@ -76,7 +75,6 @@ BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "cluster": bench_cluster.run,
     "growth": bench_growth.run,
     "shards": bench_shards.run,
-    "processes": bench_processes.run,
     "soak": bench_soak.run,
 }
 ONLY_BY_NAME = {"soak"}  # takes long

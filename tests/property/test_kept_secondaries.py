@@ -224,20 +224,19 @@ ASSIGNED: list[Step] = [
 READ_ALL: list[Step] = [(("read all", "parts"), 0.0), *((("put", key), 0.5) for key in KEYS)]
 
 
-@example(size=2, together=True, steps=EDITED)
-@example(size=3, together=False, steps=ASSIGNED)
-@example(size=2, together=False, steps=READ_ALL)
+@example(size=2, steps=EDITED)
+@example(size=3, steps=ASSIGNED)
+@example(size=2, steps=READ_ALL)
 @given(
     size=st.integers(1, 3),
-    together=st.booleans(),
     steps=st.lists(st.tuples(events, pauses), max_size=20),
 )
 @in_virtual_time
 async def test_a_member_has_the_newest_values_of_the_secondaries_of_its_keys_and_no_others(
-    size: int, *, together: bool, steps: list[Step]
+    size: int, steps: list[Step]
 ) -> None:
     town = Town()
     for key in KEYS[:6]:
         await town.put(key)
-    town.group.start(size, together=together)
+    town.group.start(size)
     await town.group.play(steps, town.apply_step, town.settled)

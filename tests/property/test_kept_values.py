@@ -134,19 +134,18 @@ READ_ALL: list[Step] = [
 ]
 
 
-@example(size=2, together=False, steps=READ_ALL)
+@example(size=2, steps=READ_ALL)
 @given(
     size=st.integers(1, 3),
-    together=st.booleans(),
     steps=st.lists(st.tuples(events, pauses), max_size=20),
 )
 @in_virtual_time
 async def test_a_member_has_the_newest_values_of_its_keys_and_no_others(
-    size: int, *, together: bool, steps: list[Step]
+    size: int, steps: list[Step]
 ) -> None:
     group = Group()
     for key in KEYS[:8]:
         await group.write(key, text_value("first"))
-    group.processes.start(size, together=together)
+    group.processes.start(size)
     await group.processes.play(steps, group.apply_step, group.settled)
     assert not any(member.controller.overlaps for member in group.processes.members)

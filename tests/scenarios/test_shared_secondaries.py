@@ -101,7 +101,7 @@ async def sharing(make: Callable[[], Any]) -> AsyncIterator[SharingGroup[Any]]:
     sites = group.stores.store(SITES)
     for key in KEYS:
         await sites.create(key, b"{}")
-    group.start(2, together=True)
+    group.start(2)
     await eventually(lambda: shared(group), within_s=2 * TTL_S)
     yield group
     await group.close()

@@ -7,14 +7,11 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.daemon.supervise import process_count, supervise
 from natsctl.cli.framework.command import App, LoopFactory, connected
 from natsctl.cli.framework.controller_options import ControllersOption, PortOption
 from natsctl.cli.framework.options import with_cluster, with_options
 from natsctl.daemon.embedded_server import private_options, private_server
 from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
-from natsctl.daemon.processes.child_options import ChildOptions
-from natsctl.daemon.processes.ended_peers import EndedPeers
 from natsctl.daemon.settings.load import Effective
 from natsctl.daemon.signals import end_with_parent
 from natsctl.errors import UsageError
@@ -41,7 +38,6 @@ app = App()
     "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
     "natsctl run -c fleet.sites:Sites --shard",
     "natsctl run -c fleet.sites:Sites --dry-run",
-    "natsctl run -c fleet.sites:Sites --processes auto",
 )
 @partial(connected, loop_factory=loop_factory)
 @with_cluster
@@ -69,7 +65,6 @@ async def run(
         bool, typer.Option("--dry-run", help="Log what the controllers would do, and write nothing")
     ] = False,
     with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
-    child: Annotated[str | None, typer.Option("--child", hidden=True)] = None,
 ) -> None:
     """Run controllers until they are stopped.
 
@@ -80,9 +75,7 @@ async def run(
     to a cluster only if a controller has Kubernetes kinds.
 
     With --leader-elect, one of several processes works on each controller, and the others stand
-    by. With --shard, the processes share the keys of each controller. With --processes, this
-    command starts several processes that share the keys, restarts a process that dies, and serves
-    the metrics of all.
+    by. With --shard, the processes share the keys of each controller.
 
     With --dry-run, the controllers plan continuously, beside any other daemons. Each change
     that a controller would make is logged and counted. The controllers write nothing, and neither
@@ -93,20 +86,11 @@ async def run(
         _check_no_server(effective)
     elif store_dir is not None or port is not None:
         raise UsageError("--store-dir and --port need --embedded")
-    place = None if child is None else ChildOptions.parse(child)
-    ended_peers = EndedPeers()
-    if with_parent or place is not None:
-        end_with_parent(ended_peers.receive)
-    if with_parent or (place is not None and place.private):
+    if with_parent:
+        end_with_parent()
         options = private_options(options, *options.servers)
-    settings = effective.settings if place is None else place.applied(effective.settings)
-    number = None if place is None else place.number
-    log_to_stderr(settings.logs, secrets_of(with_context(options), cluster), process=number)
-    server = private_server(store_dir, port) if embedded else None
-    count = 1 if dry_run else process_count(settings.controllers)
-    if count > 1:
-        await supervise(effective, controller, count, server, private=with_parent)
-        return
+    settings = effective.settings
+    log_to_stderr(settings.logs, secrets_of(with_context(options), cluster))
     from natsctl.cli.daemon.serve import run_controllers  # noqa: PLC0415 - takes 20 MB
 
     await run_controllers(
@@ -114,9 +98,7 @@ async def run(
         options,
         settings,
         cluster=cluster,
-        server=server,
-        place=place,
-        ended_peers=ended_peers,
+        server=private_server(store_dir, port) if embedded else None,
         dry_run=dry_run,
     )
 

@@ -3,11 +3,9 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from natsctl.cli.daemon.collector import spare_collections
-from natsctl.cli.daemon.supervise import PrivateServer, reporting, serve_pages
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.controller.controller import Controller
 from natsctl.core.coordination.election import Election, elections
@@ -17,7 +15,6 @@ from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.coordination.vacancy import Vacancy
 from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.recording.recordings import Recordings, recording
-from natsctl.core.task_group import together
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.service import answering, this_process
 from natsctl.daemon.api.stand_in import status_stand_in
@@ -25,9 +22,8 @@ from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.embedded_server import private_options, while_it_runs
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.operator import Operator, Runnable
-from natsctl.daemon.processes.child_options import ChildOptions, Loaded, OnReport, Running
-from natsctl.daemon.processes.ended_peers import EndedPeers
 from natsctl.daemon.schemas import publishing
+from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.settings import ControllerSettings, Settings, TraceSettings
 from natsctl.daemon.signals import until_signalled
 from natsctl.daemon.stop_limit import StopLimit
@@ -38,8 +34,11 @@ from natsctl.jetstream.stores import Nats, connect
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.telemetry.logger import get_logger
 
-if TYPE_CHECKING:  # importing it takes a third of a second
+if TYPE_CHECKING:  # importing them takes a third of a second
+    from natsctl.jetstream.embedded import EmbeddedServer
     from natsctl.kubernetes.cluster import Kube
+
+PrivateServer = AbstractAsyncContextManager["EmbeddedServer"]
 
 log = get_logger(__name__)
 
@@ -51,49 +50,43 @@ async def run_controllers(
     *,
     cluster: KubeOptions | None,
     server: PrivateServer | None,
-    place: ChildOptions | None,
-    ended_peers: EndedPeers,
     dry_run: bool,
 ) -> None:
     """Run the controllers of the classes at these paths until a signal.
 
-    *server* is a private nats-server to run. *place* is None for a process without a supervisor.
-    With *dry_run*, the controllers plan, and write nothing.
+    *server* is a private nats-server to run. With *dry_run*, the controllers plan, and write
+    nothing.
     """
     vitals = Vitals()
     limit = StopLimit(settings.controllers.stop_timeout_s)
-    with reporting(place) as report:
-        controllers = [load_runnable_controller(path) for path in paths]
-        spare_collections()
-        report(Loaded())
-        daemon = _Daemon(
-            controllers=controllers,
-            settings=settings.controllers,
-            cluster=cluster,
-            place=place,
-            ended_peers=ended_peers,
-            vitals=vitals,
-            report=report,
-            on_stop=limit.start,
-        )
-        serve = daemon.plan if dry_run else daemon.work
+    controllers = [load_runnable_controller(path) for path in paths]
+    spare_collections()
+    daemon = _Daemon(
+        controllers=controllers,
+        settings=settings.controllers,
+        cluster=cluster,
+        vitals=vitals,
+        on_stop=limit.start,
+    )
+    serve = daemon.plan if dry_run else daemon.work
 
-        async def work() -> None:
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            if settings.http.listen is not None:
+                from natsctl.daemon.http.server import serving  # noqa: PLC0415 - takes 0.2 s
+
+                address = Address.parse(settings.http.listen)
+                await stack.enter_async_context(serving(address, vitals))
             if server is None:
                 await serve(options)
-                return
-            async with server as started:
+            else:
+                started = await stack.enter_async_context(server)
                 await while_it_runs(started, serve(private_options(options, started.url)))
 
-        socket = Path(place.socket) if place is not None and place.socket else None
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(_sending_spans(settings.traces))
-            stack.enter_context(vitals.watchdog.watching())
-            await until_signalled(
-                serve_pages(work, vitals, settings.http.listen, socket=socket),
-                on_signal=vitals.stop,
-                on_caught=limit.start,
-            )
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_sending_spans(settings.traces))
+        stack.enter_context(vitals.watchdog.watching())
+        await until_signalled(work(), on_signal=vitals.stop, on_caught=limit.start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +96,7 @@ class _Daemon:
     controllers: Sequence[Controller | Runnable]
     settings: ControllerSettings
     cluster: KubeOptions | None
-    place: ChildOptions | None
-    ended_peers: EndedPeers
     vitals: Vitals
-    report: OnReport
     on_stop: Callable[[], None]
 
     async def work(self, options: NatsOptions) -> None:
@@ -133,7 +123,7 @@ class _Daemon:
             stack.enter_context(self.vitals.watchdog.standing_in(stand_in))
             await stack.enter_async_context(publishing(nats, self.controllers))
             stack.enter_context(recording(recordings))
-            await self._run(operator)
+            await operator.run()
 
     async def plan(self, options: NatsOptions) -> None:
         """Connect, plan continuously what the controllers would do, and answer requests."""
@@ -170,29 +160,9 @@ class _Daemon:
             kube=kube,
             settings=self.settings,
             election=_election(nats, self.settings, installation_id),
-            shard=_shard(nats, self.settings, installation_id, self.place),
+            shard=_shard(nats, self.settings, installation_id),
             on_stop=self.on_stop,
         )
-
-    async def _run(self, operator: Operator) -> None:
-        """Run the controllers, report when all work, and take over keys of ended processes."""
-
-        async def report_running() -> None:
-            for runtime in operator.runtimes:
-                await runtime.synced.wait()
-            self.report(Running())
-
-        async with together() as group:
-            helper_tasks = (
-                group.create_task(report_running(), name="report"),
-                group.create_task(
-                    self.ended_peers.withdraw(operator.shards.values()),
-                    name="withdrawal of members",
-                ),
-            )
-            await operator.run()
-            for task in helper_tasks:
-                task.cancel()
 
 
 def _election(
@@ -212,9 +182,9 @@ def _election(
 
 
 def _shard(
-    nats: Nats, settings: ControllerSettings, installation_id: str, place: ChildOptions | None
+    nats: Nats, settings: ControllerSettings, installation_id: str
 ) -> Callable[[str, str], Shard] | None:
-    if not settings.shares_keys:
+    if not settings.shard:
         return None
     ttl_s = settings.lease_ttl_s
     return shards(
@@ -223,8 +193,6 @@ def _shard(
         ttl_s=ttl_s,
         installation=installation_id,
         vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).is_vacant,
-        identity="" if place is None else place.identity,
-        peers=() if place is None else place.peers,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from natsctl.cli.daemon.cores import usable_cores
 from natsctl.cli.documents.manifests import read_mappings
 from natsctl.cli.framework.command import INTERRUPTED, App, interruptible
 from natsctl.cli.framework.controller_options import ControllerOption
@@ -15,7 +16,6 @@ from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.output.encoding import json_text
 from natsctl.cli.output.printing import OUTPUT_OPTION, TextOutput
 from natsctl.cli.output.terminal import progress_bar, write_line, write_text
-from natsctl.daemon.processes.cores import usable_cores
 from natsctl.errors import UsageError
 from natsctl.testing.simulation.finding import Report
 from natsctl.testing.simulation.run import Checks

@@ -30,6 +30,8 @@ def _explanation(error: typer.TyperException) -> str:
         if expected:
             return f"{_name(error.param)} {details['input']!r} must be {expected}"
     option = getattr(error, "option_name", None)
+    if option == "--processes":  # until version 0.2
+        return "there is no option --processes: start several daemons with --shard"
     if option is not None and hasattr(error, "possibilities"):
         return f"there is no option {option}{did_you_mean(option, _options(error))}"
     command = re.fullmatch(r"(?s)No such command '(.*)'\.", error.format_message())

@@ -41,7 +41,7 @@ app = App()
 @with_cluster
 @with_options(
     "settings",
-    *("controllers.leader_elect", "controllers.shard", "controllers.processes"),
+    *("controllers.leader_elect", "controllers.shard"),
     "controllers.lease_ttl_s",
     value=lambda effective: effective.settings.controllers,
 )
@@ -59,8 +59,8 @@ async def doctor(
     """Check everything that controllers need.
 
     The checks cover NATS and JetStream with their limits, buckets, permissions and clock, and the
-    requests of this user to running daemons. They cover leases if --leader-elect, --shard,
-    --processes or a setting uses them. They cover a Kubernetes cluster with its kinds and
+    requests of this user to running daemons. They cover leases if --leader-elect, --shard or
+    a setting uses them. They cover a Kubernetes cluster with its kinds and
     permissions if a controller has Kubernetes kinds. Each problem comes with advice. Nothing is
     changed.
 

@@ -9,12 +9,10 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
-from msgspec.structs import replace
 
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.own_record import UNKNOWN_WORKLOAD, OwnRecord, OwnWrite, Workload
 from natsctl.core.coordination.term import Clock
-from natsctl.core.objects.compare_and_set import read
 from natsctl.errors import DECODE_ERRORS, ConflictError
 from natsctl.model.store import Store, Stored
 
@@ -129,27 +127,6 @@ def records_of(name: str) -> str:
 def record_key(name: str, identity: str) -> str:
     """Return the key of a member's record in a controller's group."""
     return f"{name}.shards.{re.sub('[^A-Za-z0-9-]', '_', identity)}"
-
-
-async def withdraw(store: Store, key: str, holder: str) -> bool:
-    """Write for a member whose process has ended that it left; return whether it had not.
-
-    *Assumes* that the process sends nothing more. A write that it sent before may still arrive: if
-    that is its record, the record is read again. Nothing is written if the record does not exist,
-    is invalid or is another member's. Raises `StoreError`.
-    """
-    while True:
-        stored = await read(store, key)
-        record = None if stored is None else _valid(stored.value)
-        if stored is None or record is None or record.holder != holder or record.left:
-            return False
-        renewals = record.renewals + 1
-        withdrawn = replace(record, ttl_s=0.0, members=(), renewals=renewals, left=True)
-        try:
-            await store.update(key, msgspec.json.encode(withdrawn), revision=stored.revision)
-        except ConflictError:
-            continue
-        return True
 
 
 async def members_of(leases: LivingRecords, name: str) -> dict[str, Membership]:

@@ -1,9 +1,8 @@
 """Shares the keys of a controller among several processes: join, rebalance, leave."""
 
 import asyncio
-import math
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -13,9 +12,9 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.assignment import ALL
 from natsctl.core.coordination.lease import LOOK, Lease, Vacant, always_vacant
-from natsctl.core.coordination.member_record import MemberRecord, record_key, records_of, withdraw
-from natsctl.core.coordination.membership import Group, Membership, Rebalance, SharedAssignment
-from natsctl.core.coordination.own_record import RETRY, VOID, Workload
+from natsctl.core.coordination.member_record import MemberRecord, record_key, records_of
+from natsctl.core.coordination.membership import Group, Membership, Rebalance
+from natsctl.core.coordination.own_record import VOID, Workload
 from natsctl.core.coordination.participant import (
     RELEASE_S,
     Participant,
@@ -24,7 +23,7 @@ from natsctl.core.coordination.participant import (
     new_identity,
     steady,
 )
-from natsctl.core.coordination.rendezvous import NO_MEMBERS, MemberSet
+from natsctl.core.coordination.rendezvous import NO_MEMBERS
 from natsctl.core.coordination.term import Clock, Leadership
 from natsctl.core.task_group import together
 from natsctl.errors import ConflictError, StoreError
@@ -60,7 +59,6 @@ def shards(
     installation: str = "",
     vacant: Vacant = always_vacant,
     identity: str = "",
-    peers: Collection[str] = (),
 ) -> Callable[[str, str], "Shard"]:
     """Return a factory of this process's parts in the groups of controllers.
 
@@ -76,10 +74,6 @@ def shards(
         vacant: returns whether no process can share the keys of that controller if the bucket has
             no member record.
         identity: the unique name of this process; by default a new one.
-        peers: the names of the processes that are started together, this one included. Before it
-            works, this process waits for those that have not ended, so that no key moves at the
-            start. They list the same objects, so it waits as long as its own start took, and
-            *ttl_s* seconds.
 
     Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
     """
@@ -95,7 +89,7 @@ def shards(
             store, key, holder=identity, ttl_s=ttl_s, clock=clock, workload=workload
         )
         lease = Lease(elected, name, holder=identity, ttl_s=ttl_s, clock=clock, workload=workload)
-        return Shard(name, store, record, lease, clock=clock, vacant=vacant, peers=peers)
+        return Shard(name, store, record, lease, clock=clock, vacant=vacant)
 
     return shard
 
@@ -126,14 +120,9 @@ class Shard(Participant):
         *,
         clock: Clock = steady,
         vacant: Vacant = always_vacant,
-        peers: Collection[str] = (),
     ) -> None:
         super().__init__(Leadership(name, clock), record, "member record", clock=clock)
-        self._peers = MemberSet(peers)
-        if peers:
-            self.leadership.expected = SharedAssignment(record.holder, (self._peers,), {})
-        else:
-            self.leadership.expected = ALL
+        self.leadership.expected = ALL
         self._record = record
         self._lease = lease
         self._informer: Informer[Membership] = Informer(store, store.kind)
@@ -151,8 +140,6 @@ class Shard(Participant):
         self._lost: tuple[str, ...] = ()  # members whose records are lost, as last logged
         self._members = NO_MEMBERS  # the members that share the keys
         self._rebalance: Rebalance | None = None  # to other members
-        self._opened_at = clock()
-        self._peers_until = math.inf  # the end of the wait for the peers, once this process joins
 
     def state(self) -> ShardState:
         """Return the state of this process in the group."""
@@ -170,25 +157,6 @@ class Shard(Participant):
     def whose(self, key: str) -> str | None:
         """Return the member that has the key, or None if that is not known or the key moves."""
         return self._record.holder if self.leadership.has(key) else self._group.whose(key)
-
-    async def withdraw(self, identity: str) -> None:
-        """Give the keys of a member whose process has ended to the others, see `withdraw`.
-
-        If the store is out of reach for as long as the member's time to live, nothing is written.
-        """
-        self._peers = MemberSet(name for name in self._peers.names if name != identity)
-        self._changed.set()
-        ttl_s, key = self._record.ttl_s, record_key(self.name, identity)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ttl_s):
-                while True:
-                    try:
-                        if await withdraw(self._informer.store, key, identity):
-                            log.info("withdrew a member that has ended", member=identity)
-                    except StoreError:
-                        await asyncio.sleep(RETRY * ttl_s)
-                    else:
-                        return
 
     async def _run_terms(self) -> None:
         await self._join()
@@ -217,17 +185,10 @@ class Shard(Participant):
                     if await self._unled():
                         await self._record.take(complete=await self._vacant(self.name))
                         self._log_recovery()
-                        self._begin_wait()
                         return
             except (StoreError, TimeoutError) as error:
                 self._log_trouble(error)
             await asyncio.sleep(LOOK * self._record.ttl_s)
-
-    def _begin_wait(self) -> None:
-        """Note until when the first keys wait for the peers; see `shards`."""
-        if self._peers_until == math.inf:
-            now = self._clock()
-            self._peers_until = now + (now - self._opened_at) + self._record.ttl_s
 
     async def _unled(self, *, member: bool = False) -> bool:
         """Return whether no process leads the controller, as with `--leader-elect`.
@@ -279,17 +240,11 @@ class Shard(Participant):
         if self._members == NO_MEMBERS and self._rebalance is None and own is not None:
             self._check_others(own)
         changed = own is not None and self._group.living != self._members
-        if self._rebalance is None and changed and not self._awaits_peers():
+        if self._rebalance is None and changed:
             self._rebalance = Rebalance(self._record.holder, self._members, self._group.living)
             group.create_task(self._drain(self._rebalance), name=f"drain of {self.name}")
         self._log_lost_records()
         self._assign()
-
-    def _awaits_peers(self) -> bool:
-        """Return whether the first keys wait for processes that are started together."""
-        if self._members != NO_MEMBERS or set(self._peers.names) <= set(self._group.living.names):
-            return False
-        return self._clock() < self._peers_until
 
     def _check_others(self, own: Membership) -> None:
         """Check the other members before the first rebalance; *own* has come through the cache."""

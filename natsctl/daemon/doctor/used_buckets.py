@@ -59,7 +59,7 @@ def first_runs_of(
     controllers: Iterable[Controller | Guest], settings: ControllerSettings
 ) -> tuple[Used, ...]:
     """Return the uses of the bucket `natsctl` that several processes of a controller need."""
-    if not settings.leader_elect and not settings.shares_keys:
+    if not settings.leader_elect and not settings.shard:
         return ()
     return tuple(
         Used(FIRST_RUNS.part(first_run_of(name)), written=True, controller=name, watched=False)
@@ -70,7 +70,7 @@ def first_runs_of(
 def _leases_of(name: str, settings: ControllerSettings) -> Iterator[Used]:
     if settings.leader_elect:
         yield Used(LEASES.part(name), written=True, controller=name, watched=False)
-    if settings.shares_keys:
+    if settings.shard:
         yield Used(LEASES.part(records_of(name)), written=True, controller=name)
 
 

@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from logging import CRITICAL, Logger
-from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
@@ -84,17 +83,6 @@ async def serving(
         bound = Address(address.host, sockets[0].getsockname()[1])
         log.info("serving /livez, /readyz and /metrics", address=bound)
         yield bound
-
-
-@asynccontextmanager
-async def serving_on_socket(path: Path, pages: Pages) -> AsyncIterator[None]:
-    """Serve the three endpoints on a Unix socket, for the supervisor of this process."""
-
-    async def listen(server: web.Server) -> asyncio.Server:
-        return await asyncio.get_running_loop().create_unix_server(server, path)
-
-    async with _serving(listen, pages, connection_s=CONNECTION_S, patience_s=PATIENCE_S):
-        yield
 
 
 @asynccontextmanager

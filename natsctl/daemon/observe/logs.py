@@ -33,21 +33,17 @@ Render = Callable[[EventDict], str]
 """Returns the line for the fields of an event; `time` is in seconds since the epoch."""
 
 
-def log_to_stderr(
-    settings: LogSettings, secrets: Iterable[str] = (), *, process: int | None = None
-) -> None:
+def log_to_stderr(settings: LogSettings, secrets: Iterable[str] = ()) -> None:
     """Configure all loggers of the process to write to standard error.
 
     *Guarantees.* Each line has the fields of its event, the log context of its task, and the ids of
     the trace and span that are being recorded. *secrets*, and texts that look like a secret, are
     hidden in messages, fields and tracebacks. Loggers of the standard library and of structlog
-    write the same form. Repeated warnings and errors are folded (see `log_folding`). If *process*
-    is given, each line has this number in its field `process`.
+    write the same form. Repeated warnings and errors are folded (see `log_folding`).
     """
-    own: EventDict = {} if process is None else {"process": process}
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
-        lambda _, __, line: {**own, **_with_context(line)},
+        lambda _, __, line: _with_context(line),
     ]
     structlog.configure(
         processors=[

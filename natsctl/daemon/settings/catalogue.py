@@ -9,7 +9,6 @@ from natsctl.daemon.settings.values import (
     ADDRESS,
     COLLECTOR,
     COUNT,
-    COUNT_OR_AUTO,
     DIRECTORY,
     DOMAIN,
     FILE,
@@ -228,13 +227,6 @@ SETTINGS = (
         True,
         "Share each controller's keys among all processes that run it",
         "--shard",
-    ),
-    new_setting(
-        "controllers.processes",
-        COUNT_OR_AUTO,
-        4,
-        "Number of processes that share each controller's keys; auto starts one per usable core",
-        "--processes",
     ),
     new_setting(
         "controllers.lease_ttl_s",

@@ -38,8 +38,6 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
             setting stand by.
         shard: all processes with this setting share each controller's keys. It excludes
             leader_elect.
-        processes: the number of processes that share each controller's keys, or `auto` for one per
-            core that this process may use. It excludes leader_elect.
         lease_ttl_s: the seconds after which other processes take over from a process that died.
         record: record the last syncs of every key, and not only failed ones.
         recordings_max_bytes: the memory that the recordings of a process may take.
@@ -53,7 +51,6 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     owner_domain: str = "natsctl.io"
     leader_elect: bool = False
     shard: bool = False
-    processes: int | Literal["auto"] = 1
     lease_ttl_s: float = 15.0
     record: bool = False
     recordings_max_bytes: int = 16 * 1024 * 1024
@@ -66,11 +63,6 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
             return Path(self.state_dir)
         state = os.environ.get("XDG_STATE_HOME")
         return (Path(state) if state else Path.home() / ".local" / "state") / "natsctl"
-
-    @property
-    def shares_keys(self) -> bool:
-        """True if several processes may share each controller's keys."""
-        return self.shard or self.processes != 1
 
     @property
     def owner_names(self) -> OwnerNames:
@@ -128,11 +120,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise `UsageError` if settings contradict each other, or one needs another."""
         self.nats.check()
-        if self.controllers.leader_elect and self.controllers.processes != 1:
-            raise UsageError(
-                "leader_elect and processes exclude each other: either one process runs a "
-                "controller, or all share its keys; remove one of them"
-            )
         if self.controllers.leader_elect and self.controllers.shard:
             raise UsageError(
                 "leader_elect and shard exclude each other: either one process runs a controller, "

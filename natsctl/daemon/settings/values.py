@@ -12,8 +12,6 @@ from natsctl.core.task_group import WORKERS_MAX
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 
-AUTO = "auto"
-PROCESSES_MAX = 1024
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
@@ -57,12 +55,6 @@ def _urls(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
-def _count_or_auto(value: int | str) -> int | str:
-    if value == AUTO:
-        return AUTO
-    return msgspec.convert(value, _ProcessCount, strict=False)
-
-
 def _log_level(value: str) -> str:
     if not _LEVELS.fullmatch(value):
         raise ValueError("not a level")
@@ -88,7 +80,6 @@ _Texts = Annotated[tuple[_Text, ...], Meta(min_length=1)]
 _Domain = Annotated[str, Meta(pattern=rf"\A{_DOMAIN}\Z", max_length=253)]
 _Count = Annotated[int, Meta(gt=0)]
 _WorkerCount = Annotated[int, Meta(gt=0, le=WORKERS_MAX)]
-_ProcessCount = Annotated[int, Meta(gt=0, le=PROCESSES_MAX)]
 
 TEXT = Shape("a text of at least one character", "TEXT", _Text)
 NAME = Shape("a text of at least one character", "NAME", _Text)
@@ -101,9 +92,6 @@ COLLECTOR = Shape(
 )
 COUNT = Shape("a whole number above 0", "N", _Count)
 WORKERS = Shape(f"a whole number from 1 to {WORKERS_MAX}", "N", _WorkerCount)
-COUNT_OR_AUTO = Shape(
-    f"a whole number from 1 to {PROCESSES_MAX}, or {AUTO}", f"N|{AUTO}", int | str, _count_or_auto
-)
 SECONDS = Shape(
     "a number of seconds above 0, at most 1e9", "SECONDS", Annotated[float, Meta(gt=0, le=1e9)]
 )

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -181,7 +181,6 @@ class Member:
         again_s: float | None,
         rate: float = 1.0,
         vacant: Vacant = always_vacant,
-        peers: Sequence[str] = (),
     ) -> None:
         self.who = member
         loop = asyncio.get_running_loop()
@@ -195,8 +194,7 @@ class Member:
             ttl_s=TTL_S,
             clock=lambda: rate * loop.time(),
             vacant=vacant,
-            identity=member if peers else f"{member}-{len(town.members)}",
-            peers=peers,
+            identity=f"{member}-{len(town.members)}",
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)
         self.operator = Operator([self.controller], nats=stores, shard=make, settings=settings)
@@ -265,12 +263,9 @@ class Town:
         again_s: float | None = 0.5,
         rate: float = 1.0,
         vacant: Vacant = always_vacant,
-        peers: Sequence[str] = (),
     ) -> Member:
         """Start another process; `rate` is the speed of its clock; for the others see `shards`."""
-        member = Member(
-            name, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant, peers=peers
-        )
+        member = Member(name, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant)
         self.members.append(member)
         return member
 

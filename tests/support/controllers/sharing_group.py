@@ -25,19 +25,15 @@ ApplyStep = Callable[[str, Any], Awaitable[None]]
 
 
 class SharingMember(Generic[C]):
-    """A process with one controller; *peers* are the identities of processes started with it."""
+    """A process with one controller."""
 
-    def __init__(
-        self, stores: MemoryStores, controller: C, peers: Sequence[str] = (), identity: str = ""
-    ) -> None:
+    def __init__(self, stores: MemoryStores, controller: C) -> None:
         self.controller = controller
         make = shards(
             stores.store,
             LEASES.bucket,
             ttl_s=TTL_S,
             clock=asyncio.get_running_loop().time,
-            identity=identity,
-            peers=peers,
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)
         self.operator = Operator(
@@ -72,12 +68,10 @@ class SharingGroup(Generic[C]):
     def living(self) -> list[SharingMember[C]]:
         return [member for member in self.members if not member.leaving]
 
-    def start(self, size: int, *, together: bool) -> None:
-        """Start the first members, each of which knows the others if they start *together*."""
-        names = [f"m{number}" for number in range(size)] if together else []
-        for number in range(size):
-            identity = names[number] if names else ""
-            self.members.append(SharingMember(self.stores, self._make(), names, identity))
+    def start(self, size: int) -> None:
+        """Start the first members."""
+        for _ in range(size):
+            self.members.append(SharingMember(self.stores, self._make()))
 
     async def change(self, action: str, argument: str) -> None:
         """Let a process join, leave or be killed; the argument is the number of a member."""

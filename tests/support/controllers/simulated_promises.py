@@ -29,7 +29,7 @@ from natsctl import (
 )
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.lease import Claim
-from natsctl.core.coordination.sharding import Shard, shards
+from natsctl.core.coordination.sharding import shards
 from natsctl.daemon.operator import Operator
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.model import documents
@@ -39,7 +39,7 @@ from natsctl.testing.simulation.objects import Desired, put, remove
 from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.faults import Faults, drawn_faults
 from natsctl.testing.simulation.world.network import Network
-from natsctl.testing.simulation.world.process import SimulatedProcess, current_life, life_of_task
+from natsctl.testing.simulation.world.process import SimulatedProcess, current_life
 from natsctl.testing.simulation.world.stores import SimulatedCluster, SimulatedStores
 from tests.support.stores.sample_objects import THINGS, Thing, thing
 
@@ -63,7 +63,6 @@ class Ledger:
     def __init__(self) -> None:
         self.handled: dict[str, str | None] = {}
         self.broken: list[str] = []
-        self.supervised = Supervised()
         self._workers: dict[str, tuple[object, object]] = {}
 
     async def handle(self, key: str, text: str | None) -> None:
@@ -250,66 +249,6 @@ def sharded(nats: SimulatedStores, ledger: Ledger) -> Any:
     return Idle(operator.run, operator.stop)
 
 
-class Supervised:
-    """The names of two processes of one supervisor, and of those that have ended."""
-
-    def __init__(self) -> None:
-        self._names = {"p0": "p0", "p1": "p1"}
-        self._ended: list[str] = []
-        self._started: set[str] = set()
-        self._listeners: list[asyncio.Queue[str]] = []
-
-    def start(self, process: str) -> tuple[str, tuple[str, ...]]:
-        """Return the name of a process that starts, and those of all.
-
-        This reports the end of its last life to the others.
-        """
-        if process in self._started:
-            ended = self._names[process]
-            self._names[process] = f"{ended}+"
-            self._ended.append(ended)
-            for listener in self._listeners:
-                listener.put_nowait(ended)
-        self._started.add(process)
-        return self._names[process], tuple(self._names.values())
-
-    async def withdraw(self, shards: list[Shard]) -> None:
-        """Withdraw each process that has ended, as `EndedPeers` does."""
-        names = asyncio.Queue[str]()
-        for ended in self._ended:
-            names.put_nowait(ended)
-        self._listeners.append(names)
-        async with asyncio.TaskGroup() as group:
-            while True:
-                name = await names.get()
-                for shard in shards:
-                    group.create_task(shard.withdraw(name))
-
-
-def supervised(nats: SimulatedStores, ledger: Ledger) -> Any:
-    group = ledger.supervised
-    identity, peers = group.start(life_of_task().name)
-    loop, made_shards = asyncio.get_running_loop(), list[Shard]()
-    make = shards(
-        nats.store, LEASES.bucket, ttl_s=TTL_S, clock=loop.time, identity=identity, peers=peers
-    )
-
-    def shard(name: str, owner: str = "") -> Shard:
-        made_shards.append(make(name, owner))
-        return made_shards[-1]
-
-    operator = Operator([SignedThings(ledger)], nats=nats, shard=shard)
-
-    async def run() -> None:
-        withdrawing = loop.create_task(group.withdraw(made_shards))
-        try:
-            await operator.run()
-        finally:
-            withdrawing.cancel()
-
-    return Idle(run, operator.stop)
-
-
 class Group(msgspec.Struct, frozen=True):
     """Processes of one program, which may hang signs."""
 
@@ -326,7 +265,6 @@ GROUPS = {
     "resource": Group(resource),
     "election": Group(elected, processes=2),
     "sharding": Group(sharded, processes=2, signs=True),
-    "supervised": Group(supervised, processes=2, signs=True),
 }
 
 

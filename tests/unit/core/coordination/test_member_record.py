@@ -12,7 +12,6 @@ from natsctl.core.coordination.member_record import (
     MemberRecord,
     members_of,
     record_key,
-    withdraw,
 )
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.own_record import Workload
@@ -157,54 +156,6 @@ async def test_a_leaving_member_keeps_a_record_written_by_another(
     assert (await record(store)).holder == "you"
 
 
-async def test_the_record_of_a_process_that_has_ended_is_withdrawn_once(
-    store: LostReplyStore, member: MemberRecord
-) -> None:
-    await member.write(("me", "you"))
-    before = await record(store)
-    assert await withdraw(store, KEY, "me")
-    stored = await record(store)
-    assert (stored.holder, stored.members, stored.left) == ("me", (), True)
-    assert stored.renewals > before.renewals
-    writes = store.writes
-    assert not await withdraw(store, KEY, "me")
-    assert store.writes == writes
-
-
-class LateWriteStore(MemoryStore):
-    """A store at which the last write of a process arrives after a read by another one."""
-
-    late: bytes | None = None
-
-    async def get(self, key: str) -> Stored:
-        stored = await super().get(key)
-        if self.late is not None:
-            value, self.late = self.late, None
-            await self.update(key, value, revision=stored.revision)
-        return stored
-
-
-async def test_a_withdrawal_replaces_the_last_write_of_the_process() -> None:
-    store = LateWriteStore(KIND)
-    await store.create(KEY, msgspec.json.encode(Membership("me", "today", 10.0, ("me",), 7)))
-    store.late = msgspec.json.encode(Membership("me", "today", 10.0, ("me", "you"), 8))
-    assert await withdraw(store, KEY, "me")
-    stored = await record(store)
-    assert (stored.renewals, stored.members, stored.left) == (9, (), True)
-
-
-@pytest.mark.parametrize(
-    "value", [msgspec.json.encode(Membership("you", "today", 10.0, ("you",))), b"?", None]
-)
-async def test_a_withdrawal_changes_no_record_of_another_member(value: bytes | None) -> None:
-    store = MemoryStore(KIND)
-    if value is not None:
-        await store.create(KEY, value)
-    writes = store.writes
-    assert not await withdraw(store, KEY, "me")
-    assert store.writes == writes
-
-
 async def test_the_send_time_is_known_only_for_records_of_this_membership(
     store: LostReplyStore, member: MemberRecord
 ) -> None:
@@ -258,13 +209,6 @@ async def test_a_record_that_left_has_no_time_to_live(
     store: LostReplyStore, member: MemberRecord
 ) -> None:
     await member.leave()
-    assert (await record(store)).ttl_s == 0
-
-
-async def test_a_withdrawn_record_has_no_time_to_live(
-    store: LostReplyStore, member: MemberRecord
-) -> None:
-    await withdraw(store, KEY, "me")
     assert (await record(store)).ttl_s == 0
 
 

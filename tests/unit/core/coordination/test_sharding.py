@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,9 +17,8 @@ from natsctl.core.coordination.sharding import shards
 from natsctl.daemon.operator import Operator
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.leases import LEASES
-from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.memory import MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
 from tests.support.controllers.sharding_group import (
     TTL_S,
@@ -118,48 +116,6 @@ async def test_keys_of_a_dead_member_are_reassigned_within_its_time_to_live(
     died = asyncio.get_running_loop().time()
     await eventually(lambda: town.shared(first_member, third_member))
     assert asyncio.get_running_loop().time() - died <= TTL_S
-
-
-async def test_keys_of_a_member_whose_process_has_ended_are_reassigned_at_once(
-    town: Town,
-) -> None:
-    first_member, second_member, third_member = (
-        town.join(name) for name in ("one", "two", "three")
-    )
-    await eventually(lambda: town.shared(first_member, second_member, third_member))
-    await second_member.kill()
-    died = asyncio.get_running_loop().time()
-    await asyncio.gather(
-        *(
-            member.shard.withdraw(_identities(second_member)[0])
-            for member in (first_member, third_member)
-        )
-    )
-    await eventually(lambda: town.shared(first_member, third_member))
-    assert asyncio.get_running_loop().time() - died <= 0.05 * TTL_S
-
-
-async def test_a_withdrawal_is_repeated_until_the_store_is_reached(town: Town) -> None:
-    first_member, second_member = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(first_member, second_member))
-    await second_member.kill()
-    died = asyncio.get_running_loop().time()
-    first_member.way.cut = True
-    withdrawal = asyncio.create_task(first_member.shard.withdraw(_identities(second_member)[0]))
-    await asyncio.sleep(0.2 * TTL_S)
-    first_member.way.cut = False
-    await withdrawal
-    await eventually(lambda: town.shared(first_member))
-    assert asyncio.get_running_loop().time() - died <= 0.4 * TTL_S
-
-
-async def test_a_withdrawal_ends_after_a_time_to_live_without_the_store(town: Town) -> None:
-    one, two = town.join("one"), town.join("two")
-    await eventually(lambda: town.shared(one, two))
-    one.way.cut = True
-    began = asyncio.get_running_loop().time()
-    await one.shard.withdraw(_identities(two)[0])
-    assert asyncio.get_running_loop().time() - began == pytest.approx(TTL_S)
 
 
 async def test_a_member_that_cannot_renew_ends_its_work_before_others_begin(
@@ -317,87 +273,6 @@ async def test_members_keep_their_keys_if_no_reply_to_a_write_arrives(town: Town
     await asyncio.sleep(5 * TTL_S)
     assert town.shared(first_member, second_member)
     assert town.floor.visits[visits_before:] == []
-
-
-class SlowStores(MemoryStores):
-    """Stores whose bucket of items opens after *delays_s*, one time for each process."""
-
-    def __init__(self, *delays_s: float) -> None:
-        super().__init__()
-        self._delays_s = list(delays_s)
-
-    async def open(self, kind: Kind[Any]) -> MemoryStore:
-        if kind is Items.items.kind:
-            await asyncio.sleep(self._delays_s.pop(0))
-        return await super().open(kind)
-
-
-async def test_processes_that_start_slowly_together_sync_only_their_own_keys() -> None:
-    town = Town(SlowStores(1.5 * TTL_S, 3.5 * TTL_S))
-    await town.put(*KEYS)
-    first_member, second_member = (
-        town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two")
-    )
-    await eventually(lambda: town.shared(first_member, second_member))
-    await asyncio.sleep(TTL_S)
-    assert sorted(key for _, key in town.floor.visits) == sorted(KEYS)
-    await town.close()
-
-
-async def test_a_process_does_not_wait_for_one_that_has_ended() -> None:
-    town = Town(SlowStores(3 * TTL_S, 0.0))
-    await town.put(*KEYS)
-    first_member, second_member = (
-        town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two")
-    )
-    await second_member.kill()
-    await asyncio.sleep(2 * TTL_S)
-    await first_member.shard.withdraw("two")
-    await eventually(lambda: town.shared(first_member))
-    assert asyncio.get_running_loop().time() < 3.5 * TTL_S
-    await town.close()
-
-
-async def test_a_process_that_waits_for_another_begins_once_that_has_ended() -> None:
-    town = Town()
-    await town.put(*KEYS)
-    one, two = (town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two"))
-    await two.kill()
-    await asyncio.sleep(0.2 * TTL_S)
-    assert not one.shard.state().works
-    await one.shard.withdraw("two")
-    withdrawn = asyncio.get_running_loop().time()
-    await eventually(lambda: town.shared(one))
-    assert asyncio.get_running_loop().time() - withdrawn <= 0.05 * TTL_S
-    await town.close()
-
-
-async def test_a_process_that_has_ended_does_not_end_the_wait_for_others() -> None:
-    town, names = Town(SlowStores(0.0, 0.0, 0.8 * TTL_S)), ("one", "two", "three")
-    await town.put(*KEYS)
-    first_member, second_member, third_member = (
-        town.join(name, again_s=None, peers=names) for name in names
-    )
-    await asyncio.sleep(1)
-    await second_member.kill()
-    await first_member.shard.withdraw("two")
-    await eventually(lambda: town.shared(first_member, third_member))
-    await asyncio.sleep(TTL_S)
-    assert sorted(key for _, key in town.floor.visits) == sorted(KEYS)
-    await town.close()
-
-
-async def test_a_process_waits_for_another_as_long_as_its_own_start_took() -> None:
-    await asyncio.sleep(20 * TTL_S)
-    town = Town(SlowStores(1.5 * TTL_S, 1000 * TTL_S))
-    await town.put(*KEYS)
-    began = asyncio.get_running_loop().time()
-    one, two = (town.join(name, again_s=None, peers=("one", "two")) for name in ("one", "two"))
-    await eventually(lambda: town.shared(one))
-    waited_s = asyncio.get_running_loop().time() - began
-    assert 4 * TTL_S <= waited_s <= 4.1 * TTL_S  # it starts, waits as long, and its time to live
-    await two.kill()
-    await town.close()
 
 
 class FarStore(WayStore):
@@ -839,22 +714,6 @@ async def test_one_of_two_applications_that_start_together_works(town: Town) -> 
     assert sorted(state.works for state in states) == [False, True]
     other_operator.stop()
     await task
-
-
-async def expected_keys(town: Town, name: str, peers: tuple[str, ...]) -> list[str]:
-    make = shards(town.stores.store, LEASES.bucket, ttl_s=TTL_S, identity=name, peers=peers)
-    expected = make("items", "").leadership.expected
-    assert expected is not None
-    return [key for key in KEYS if expected.has(key)]
-
-
-@pytest.mark.parametrize("peers", [(), ("one", "two")], ids=["alone", "peers"])
-async def test_processes_that_start_together_expect_the_keys_that_each_will_have(
-    town: Town, peers: tuple[str, ...]
-) -> None:
-    expecting = [await expected_keys(town, name, peers) for name in ("one", "two")]
-    owned = [[key for key in KEYS if MemberSet(peers).owner(key) == name] for name in peers]
-    assert expecting == (owned or [KEYS, KEYS])
 
 
 @pytest.mark.parametrize(

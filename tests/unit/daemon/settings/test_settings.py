@@ -94,14 +94,6 @@ def test_the_error_of_a_wrong_value_has_its_setting_source_and_an_example(name: 
     ("flags", "environ", "message"),
     [
         (
-            {"processes": "100000"},
-            {},
-            (
-                "controllers.processes in --processes: '100000' must be a whole number from 1 to "
-                "1024, or auto; write --processes 4"
-            ),
-        ),
-        (
             {"workers": "100000000"},
             {},
             (

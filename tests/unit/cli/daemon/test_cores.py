@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.daemon.processes.cores import usable_cores
+from natsctl.cli.daemon.cores import usable_cores
 
 
 @pytest.fixture(autouse=True)
