@@ -76,11 +76,18 @@ class ServiceAccount(msgspec.Struct, frozen=True):
 def needs(controllers: Iterable[Controller | Runnable]) -> tuple[Need, ...]:
     """Return the needs of the controllers, one for each use of a kind in Kubernetes."""
     return tuple(
-        Need(used.kind, _verbs(used))
+        need
         for controller in controllers
         for used in kinds_of(controller)
         if isinstance(used.kind, KubeKind)
+        for need in _needs(used, used.kind)
     )
+
+
+def _needs(used: UsedKind, kind: KubeKind[Any]) -> Iterator[Need]:
+    yield Need(kind, _verbs(used))
+    if used.recreated and kind.object_name is not None:
+        yield Need(kind.unnamed(), frozenset(("create",)))  # the check uses another name
 
 
 def _verbs(used: UsedKind) -> frozenset[str]:

@@ -25,12 +25,14 @@ class UsedKind(msgspec.Struct, frozen=True):
         role: the role of its objects; a watcher's are tertiary.
         written: whether the controller writes the objects, at least their finalizers.
         slot: the name of the slot; empty for a kind that is not declared as a slot.
+        recreated: whether objects are created again to change immutable fields.
     """
 
     kind: Kind[Any]
     role: Role
     written: bool
     slot: str = ""
+    recreated: bool = False
 
 
 def kinds_of(controller: Controller | Runnable) -> Iterator[UsedKind]:
@@ -38,9 +40,11 @@ def kinds_of(controller: Controller | Runnable) -> Iterator[UsedKind]:
     if isinstance(controller, Controller):
         for slot in slots(type(controller)):
             written = slot.role is not Tertiary
-            yield UsedKind(slot.kind, _ROLES.get(slot.role, "secondary"), written, slot.name)
+            role = _ROLES.get(slot.role, "secondary")
+            recreated = slot.on_immutable == "recreate"
+            yield UsedKind(slot.kind, role, written, slot.name, recreated)
     if isinstance(controller, Controller | Guest):
-        role: Role = "primary" if isinstance(controller, ManagedController) else "tertiary"
+        role = "primary" if isinstance(controller, ManagedController) else "tertiary"
         held = _held_kinds(controller)
         for kind in controller.kinds:
             yield UsedKind(kind, role, kind in held)

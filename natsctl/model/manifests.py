@@ -132,6 +132,12 @@ class KubeKind(Kind[T]):
         part.namespace, part.object_name = namespace or None, name
         return part
 
+    def unnamed(self) -> "KubeKind[T]":
+        """Return this kind for objects of any name."""
+        part: KubeKind[T] = copy.copy(self)
+        part.object_name = None
+        return part
+
     def metadata(self, value: bytes) -> KubeMetadata:
         """See `Kind.metadata`; of the same value, it is decoded once."""
         last, metadata = self._read

@@ -236,6 +236,13 @@ class ManifestStore(Store, Protocol):
         """
         ...
 
+    async def check_create(self, manifest: Document, *, manager: str) -> None:
+        """Have the server check the creation of the manifest's object, which it does not store.
+
+        Raises the error that the creation would raise, for example of an admission webhook.
+        """
+        ...
+
     async def managed(self, key: str) -> ManagedFields:
         """Return the field managers of the object; raises `NotFoundError`."""
         ...

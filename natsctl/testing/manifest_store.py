@@ -153,6 +153,11 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         self._objects.managers[key] = {**other_managers, manager: set(wanted)}
         return self._stored(self._objects.put(key, after))
 
+    async def check_create(self, manifest: Document, *, manager: str) -> None:
+        """See `ManifestStore.check_create`."""
+        await self._pass(writes=not self.rehearses)
+        await self.rehearsal().apply(manifest, manager=manager, uid="")
+
     async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`."""
         await self._pass()

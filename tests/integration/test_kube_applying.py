@@ -14,6 +14,7 @@ from natsctl.testing.memory import MemoryStores
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_cluster import Write
+from tests.support.servers.kube_webhook import webhook
 from tests.support.stores.custom_resources import cluster
 
 POD = {
@@ -245,6 +246,72 @@ async def test_a_job_is_recreated_if_its_template_changes(
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
     assert after["spec"]["template"]["spec"]["containers"][0]["image"] == "web:2"
     assert any(event.reason == "Recreated" for event in nats.events.events)
+
+
+def fixed(text: str) -> Manifest:
+    """Return a ConfigMap that cannot be changed."""
+    return {"immutable": True, "data": {"text": text}}
+
+
+async def test_an_object_is_kept_if_a_webhook_refuses_the_new_one(
+    own_kube_server: KubeServer,
+) -> None:
+    namespace, nats = own_kube_server.new_namespace(), MemoryStores()
+    kind = kube("v1", "ConfigMap", namespace=namespace)
+    await put(nats, fixed("one"))
+
+    def denies(asked: dict[str, Any]) -> str:
+        return "no second text" if asked["object"]["data"] == {"text": "two"} else ""
+
+    async with working(
+        own_kube_server, controller_of(kind, on_immutable="recreate"), nats
+    ) as runtime:
+        await eventually(lambda: runtime.idle)
+        before = await own_kube_server.call("GET", path("ConfigMap", namespace))
+        async with webhook(own_kube_server, namespace, denies):
+            await put(nats, fixed("two"))
+            refusal = "refuses the new object"
+            await eventually(lambda: refusal in runtime.status().failing.get("shop", ""))
+            assert "no second text" in runtime.status().failing["shop"]
+            runtime.resync("shop")
+            assert await own_kube_server.call("GET", path("ConfigMap", namespace)) == before
+
+        async def is_recreated() -> bool:
+            stored = await own_kube_server.call("GET", path("ConfigMap", namespace))
+            return bool(stored["data"] == {"text": "two"})
+
+        await eventually(is_recreated)
+    listed = await own_kube_server.call("GET", f"/api/v1/namespaces/{namespace}/configmaps")
+    names = {item["metadata"]["name"] for item in listed["items"]}
+    assert names - {"kube-root-ca.crt"} == {"shop"}
+
+
+async def test_an_object_is_not_recreated_because_of_another_rule_about_changes(
+    own_kube_server: KubeServer,
+) -> None:
+    namespace, nats = own_kube_server.new_namespace(), MemoryStores()
+    kind = kube("v1", "ConfigMap", namespace=namespace)
+    await put(nats, {"data": {"text": "one"}})
+    cause = {
+        "reason": "FieldValueInvalid",
+        "field": "data.text",
+        "message": 'Invalid value: "two": text cannot change by more than a letter at once',
+    }
+    rule = {"code": 422, "reason": "Invalid", "message": "x", "details": {"causes": [cause]}}
+
+    def denies(asked: dict[str, Any]) -> str | dict[str, Any]:
+        return rule if asked["operation"] == "UPDATE" else ""
+
+    async with working(
+        own_kube_server, controller_of(kind, on_immutable="recreate"), nats
+    ) as runtime:
+        await eventually(lambda: runtime.idle)
+        before = await own_kube_server.call("GET", path("ConfigMap", namespace))
+        async with webhook(own_kube_server, namespace, denies):
+            await put(nats, {"data": {"text": "two"}})
+            refusal = "more than a letter at once"
+            await eventually(lambda: refusal in runtime.status().failing.get("shop", ""))
+            assert await own_kube_server.call("GET", path("ConfigMap", namespace)) == before
 
 
 async def test_a_service_with_an_empty_address_can_be_changed_after_a_restart(

@@ -13,6 +13,7 @@ from natsctl import (
     EventType,
     ImmutableFieldError,
     Object,
+    PermissionDeniedError,
     StoreError,
     UsageError,
     kube,
@@ -301,6 +302,27 @@ class TestImmutableFields:
                 event for event in harness.stores.events.events if event.reason == "Recreated"
             ]
             assert "deleted and created again to change data" in events[0].message
+
+    async def test_nothing_is_deleted_if_the_server_refuses_the_new_object(self) -> None:
+        def refuse(document: Document) -> Document:
+            if document.get("data") == {"text": "two"}:
+                raise PermissionDeniedError("a webhook denied the request")
+            return document
+
+        async with running(controller := Recreating()) as harness:
+            await controller.sites.put("shop", site("one", immutable=True))
+            await harness.run_until_idle()
+            store, before = store_of(harness), uid(store_of(harness))
+            store.mutate(refuse)
+            await controller.sites.put("shop", site("two", immutable=True))
+            await asyncio.sleep(60)
+            failing = harness.runtime.status().failing["shop"]
+            assert "refuses the new object: a webhook denied the request" in failing
+            assert (uid(store), data(store)) == (before, {"text": "one"})
+            store.mutate(None)
+            await harness.run_until_idle()
+            assert data(store) == {"text": "two"}
+            assert store.keys() == [MAP]  # nothing of the check is stored
 
     async def test_an_object_with_finalizers_is_recreated_once_they_are_removed(self) -> None:
         async with running(controller := Recreating()) as harness:

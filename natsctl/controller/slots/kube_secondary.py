@@ -24,8 +24,11 @@ from natsctl.errors import (
     ConflictError,
     FieldConflictError,
     ImmutableFieldError,
+    InvalidObjectError,
     NotFoundError,
+    PermissionDeniedError,
     StoreError,
+    TooLargeError,
 )
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -40,6 +43,7 @@ T = TypeVar("T")
 UNMARKED_INDEX = "natsctl/unmarked"
 MARKER = "natsctl-installation"  # the field manager of the annotation alone
 
+TRIAL_NAME, TRIAL_DIGEST = 43, 8  # characters; with a dash, the 52 of a CronJob's name
 GONE_S = 30.0  # how long the deletion of an object that is recreated may take
 LOOK_MIN_S, LOOK_MAX_S = 0.02, 1.0  # between two reads of a deleted object, doubling
 
@@ -322,9 +326,11 @@ class KubeSecondary(Owned[T]):
     ) -> Stored | None:
         """Delete the object and wait until it is gone; return a new object of its name, if any.
 
-        Raises `StoreError` if it is not gone in time: finalizers may hold it.
+        Raises `StoreError` if it is not gone in time: finalizers may hold it. Nothing is deleted
+        unless the server accepts the new object.
         """
         if not self.is_terminating(current):
+            await self._check_new(task, error)
             try:
                 await self.delete_stored(current)
             except ConflictError:
@@ -335,6 +341,21 @@ class KubeSecondary(Owned[T]):
             message = f"{self.kind.name} {task.key} is deleted and created again to change {fields}"
             self._report(task.owner.key, EventType.NORMAL, REASON_RECREATED, message)
         return await self._wait_until_removed(current)
+
+    async def _check_new(self, task: _Task, error: ImmutableFieldError) -> None:
+        """Have the server check the new object under another name; raise *error* if it refuses.
+
+        The name is the same for the same manifest, and short enough for every kind.
+        """
+        metadata = documents.metadata_of(task.sealed)
+        digest = self._last.digest(task.sealed)[:TRIAL_DIGEST]
+        name = f"{str(metadata['name'])[:TRIAL_NAME].rstrip('.-')}-{digest}"
+        trial = {**task.sealed, "metadata": {**metadata, "name": name}}
+        try:
+            await self._manifests.check_create(trial, manager=self._manager)
+        except (InvalidObjectError, PermissionDeniedError, TooLargeError, ConflictError) as refused:
+            text = f"{error}; it is not deleted, because the server refuses the new object: "
+            raise ImmutableFieldError(f"{text}{refused}", error.fields) from refused
 
     async def _wait_until_removed(self, deleted: Stored) -> Stored | None:
         """Wait until the object is gone; return a new object of its name, if any."""

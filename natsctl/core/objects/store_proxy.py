@@ -102,6 +102,12 @@ class ManifestStoreProxy(StoreProxy[M]):
         send = partial(self._store.apply, manifest, manager=manager, uid=uid, force=force)
         return await self._call("apply", key, send, manifest)
 
+    async def check_create(self, manifest: Document, *, manager: str) -> None:
+        """See `ManifestStore.check_create`."""
+        key = await self._store.locate(manifest)
+        send = partial(self._store.check_create, manifest, manager=manager)
+        await self._call("check_create", key, send, manifest)
+
     def managed(self, key: str) -> Coroutine[Any, Any, ManagedFields]:
         """See `ManifestStore.managed`."""
         return self._call("managed", key, partial(self._store.managed, key))

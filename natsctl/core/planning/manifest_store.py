@@ -35,6 +35,11 @@ class PlanningManifestStore(PlanningStore):
         """See `ManifestStore.locate`."""
         return await self._stored.locate(manifest)
 
+    async def check_create(self, manifest: Document, *, manager: str) -> None:
+        """See `ManifestStore.check_create`."""
+        self._guard.check(self.kind)
+        await self._stored.check_create(manifest, manager=manager)
+
     async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`; of a planned object, nothing is known."""
         if key in self._overlay.entries:

@@ -93,7 +93,7 @@ class StoreStep(
     @property
     def writes(self) -> bool:
         """True if the call changes an object."""
-        return self.verb not in {"get", "history", "managed"}
+        return self.verb not in {"check_create", "get", "history", "managed"}
 
 
 class OutsideStep(

@@ -38,10 +38,18 @@ _TOO_LARGE = ("request is too large", "trying to send message larger than max")
 _NO_SCHEMA = "failed to create typed patch object"  # older servers answer with status 500
 _CANNOT = re.compile(r"\bcannot (\S+) (?:resource|path)\b")
 _WEBHOOK = "admission webhook"
-_FORBIDDEN = "Forbidden: "  # the beginning of a reason that quotes no value
-_IMMUTABLE = re.compile(
-    r"\bimmutable\b|\bupdates to .* are forbidden|\b(?:may not|cannot) (?:be )?(?:change|update)",
-    re.IGNORECASE,
+_FORBIDDEN = "Forbidden: "  # quotes no value; a comparison of the objects may follow its first line
+_REFUSED_VALUES = ("FieldValueInvalid", "FieldValueForbidden")  # reasons of a cause
+_IMMUTABLE = re.compile(  # the whole end of a cause's message; a quoted value comes before
+    r"""(?:\A|:\ )(?:
+        (?:[Ff]ield|[Vv]alue|[\w.]+)\ is\ immutable(?:\ after\ creation[^\n]*|\ when\ [^\n]*)?
+        | updates\ to\ [^\n]*\ are\ forbidden
+        | pod\ updates\ may\ not\ change\ fields\ other\ than\ [^\n]*
+        | may\ not\ (?:be\ )?changed?\ (?:once\ set|in\ an\ update)
+        | cannot\ change\ roleRef
+        | failed\ rule:\ (?:self([\w.]*)\ ?==\ ?oldSelf\1|oldSelf([\w.]*)\ ?==\ ?self\2)
+    )\.?\Z""",
+    re.VERBOSE,
 )
 _MANAGER = re.compile(r'conflict with "([^"]*)"')
 
@@ -154,18 +162,24 @@ def _timed_out(status: ApiStatus, request: RequestInfo) -> StoreError:
 
 def _invalid(status: ApiStatus, request: RequestInfo) -> StoreError:
     text = f"cannot {request}: {_invalid_fields(status)}"
-    causes = status.field_causes
-    messages = [cause.message for cause in causes] or [status.message]
-    if all(_IMMUTABLE.search(_reason(message)) for message in messages):
-        return ImmutableFieldError(text, tuple(dict.fromkeys(cause.field for cause in causes)))
+    refused = status.code == HTTPStatus.UNPROCESSABLE_ENTITY and status.reason == "Invalid"
+    if refused and status.causes and all(map(_is_immutable, status.causes)):
+        fields = tuple(dict.fromkeys(cause.field for cause in status.causes))
+        return ImmutableFieldError(text, fields)
     return InvalidObjectError(text)
 
 
-def _reason(message: str) -> str:
-    """Return the server's reason in *message*, without the value that it quotes."""
+def _is_immutable(cause: StatusCause) -> bool:
+    """Return whether the server says that it never changes the field in an existing object.
+
+    Its own words count, and the message that it gives a CEL rule without one. Any other rule about
+    a change, such as "cannot grow by more than 10", may be met by another value.
+    """
+    message = cause.message
     if message.startswith(_FORBIDDEN):
-        return message.partition("\n")[0]
-    return message.rpartition(": ")[2]
+        message = message.partition("\n")[0]
+    known = cause.reason in _REFUSED_VALUES and bool(cause.field)
+    return known and _IMMUTABLE.search(message) is not None
 
 
 def _unauthorized(status: ApiStatus, request: RequestInfo) -> StoreError:

@@ -40,13 +40,19 @@ class Exchange:
         manager: str,
         content_type: str = "application/json",
         force: bool = False,
+        dry_run: bool = False,
         safe: bool = False,
     ) -> bytes:
         """Send *document* and return the response body; *safe* permits retries."""
+        query = {"fieldManager": manager}
+        if force:
+            query["force"] = "true"
+        if dry_run:
+            query["dryRun"] = "All"
         reply = await self._wire.call(
             method,
             path,
-            query={"fieldManager": manager, **({"force": "true"} if force else {})},
+            query=query,
             body=documents.render(document),
             content_type=content_type,
             accept=self._decoder.accept,

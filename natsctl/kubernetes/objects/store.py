@@ -135,6 +135,18 @@ class KubeStore:
         _, path = await self._located(manifest)
         return await self._applier.apply(path, manifest, manager=manager, uid=uid, force=force)
 
+    async def check_create(self, manifest: Document, *, manager: str) -> None:
+        """See `ManifestStore.check_create`. Unlike an apply, it needs no permission to patch."""
+        paths = await self._paths()
+        await self._exchange.send(
+            "POST",
+            paths.collection(self.kind.key_of(manifest)),
+            manifest,
+            manager=manager,
+            dry_run=True,
+            safe=True,
+        )
+
     async def managed(self, key: str) -> ManagedFields:
         """See `ManifestStore.managed`."""
         return read_managed_fields(await self._exchange.read_metadata(await self._path(key)))

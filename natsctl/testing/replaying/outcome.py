@@ -118,7 +118,7 @@ def _recorded_writes(recording: Recording) -> Iterable[tuple[str, str, str, byte
 
 _EXTERNAL_WRITES = {"create", "update", "delete"}
 _TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")  # RFC 3339
-_READS = {"get", "history", "managed"}
+_READS = {"check_create", "get", "history", "managed"}
 
 
 def _text(value: bytes | msgspec.Raw) -> bytes:

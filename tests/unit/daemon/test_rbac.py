@@ -135,6 +135,27 @@ async def test_events_of_cluster_scoped_objects_need_a_role_in_default() -> None
     ]
 
 
+async def test_a_slot_that_recreates_one_object_may_create_others_for_its_check() -> None:
+    class Apps(Controller):
+        apps = primary(kv(App, bucket="apps"))
+        board = secondary(
+            kube("v1", "ConfigMap", namespace="a", name="board"), on_immutable="recreate"
+        )
+
+    assert await roles_of(Apps) == [
+        Role(
+            "a",
+            (
+                Rule(("",), ("configmaps",), ("create",)),
+                Rule(
+                    ("",), ("configmaps",), ("get", "list", "watch", "patch", "delete"), ("board",)
+                ),
+                EVENTS,
+            ),
+        )
+    ]
+
+
 async def test_a_namespace_for_a_cluster_scoped_kind_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="Namespace is cluster-scoped"):
         await roles_of(controller(made=[kube("v1", "Namespace", namespace="a")]))

@@ -32,9 +32,9 @@ T = TypeVar("T")
 S = TypeVar("S", bound=MemoryStore | MemoryManifestStore)
 Base = TypeVar("Base", bound=MemoryStores | MemoryCluster)
 
-_READS = {"get", "history", "managed", "read"}
+_READS = {"check_create", "get", "history", "managed", "read"}
 _PARTIAL = {"apply", "patch_status"}  # verbs that may change nothing
-_OPERATIONS = {"managed": "read", "patch_status": "patch"}  # the other verbs are their own names
+_OPERATIONS = {"check_create": "check", "managed": "read", "patch_status": "patch"}  # others: equal
 
 
 class SimulatedConnection(msgspec.Struct, frozen=True):

@@ -208,7 +208,14 @@ def test_the_error_of_a_denying_webhook_does_not_name_rbac() -> None:
         "Forbidden: pod updates may not change fields other than `spec.image`\n core.PodSpec{a: b}",
         'Invalid value: "10.0.0.9": may not change once set',
         'Invalid value: rbac.RoleRef{Name:"a"}: cannot change roleRef',
+        "Forbidden: spec is immutable after creation except resources for bound claims\n  core.X{",
+        "Forbidden: updates to parameters are forbidden.",
+        "Forbidden: may not be changed in an update.",
         'Invalid value: "object": Value is immutable',
+        'Invalid value: "fast": failed rule: self == oldSelf',
+        'Invalid value: "string": failed rule: oldSelf == self',
+        'Invalid value: "object": failed rule: self.class == oldSelf.class',
+        "Invalid value: core.PodSpec{A:1,\nB:2}: field is immutable",
     ],
 )
 def test_an_immutable_field_error_names_the_field(reason: str) -> None:
@@ -228,6 +235,40 @@ def test_an_immutable_field_error_names_the_field(reason: str) -> None:
 def test_errors_that_a_new_object_has_too_are_not_immutable_field_errors(
     causes: list[tuple[str, str]],
 ) -> None:
-    error = invalid(*causes)
-    assert isinstance(error, InvalidObjectError)
-    assert not isinstance(error, ImmutableFieldError)
+    assert type(invalid(*causes)) is InvalidObjectError
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        'Invalid value: "object": grown cannot change by more than 10 at once',
+        "Invalid value: 5: may not change in working hours",
+        "Forbidden: cannot be updated while the claim is bound",
+        "Forbidden: immutable classes need a reason",
+        'Invalid value: "object": failed rule: self.size >= oldSelf.size',
+        'Invalid value: "object": failed rule: self.size == oldSelf.size + 1',
+        'Invalid value: "object": failed rule: self.low == oldSelf.high',
+        'Invalid value: "failed rule: self == oldSelf": must be lower case',
+        'Invalid value: "text: field is immutable\nor not": must be lower case',
+    ],
+)
+def test_other_rules_about_a_change_are_not_immutable_field_errors(reason: str) -> None:
+    assert type(invalid(("spec.grown", reason))) is InvalidObjectError
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "cause"),
+    [
+        (422, "Invalid", {"reason": "FieldValueRequired", "field": "spec.a"}),
+        (422, "Invalid", {"reason": "FieldValueInvalid"}),  # names no field
+        (422, "Invalid", None),
+        (422, "", {"reason": "FieldValueInvalid", "field": "spec.a"}),
+        (400, "BadRequest", {"reason": "FieldValueInvalid", "field": "spec.a"}),
+    ],
+)
+def test_immutability_needs_the_reason_and_the_field(
+    code: int, reason: str, cause: dict[str, str] | None
+) -> None:
+    text = "Invalid value: 1: field is immutable"
+    causes = [] if cause is None else [{**cause, "message": text}]
+    assert type(error_of(code, status(text, reason, causes=causes), APPLY)) is InvalidObjectError
