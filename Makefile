@@ -46,9 +46,10 @@ LOWEST := build/lowest
 test-lowest:  ## run the fast tests with the oldest dependencies that pyproject.toml allows
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet 'pip>=25.1' uv
-	$(LOWEST)/bin/uv pip compile --quiet --resolution lowest-direct --all-extras \
+	$(LOWEST)/bin/uv pip compile --quiet --no-deps --resolution lowest-direct --all-extras \
 		--output-file $(LOWEST)/oldest.txt pyproject.toml
-	$(LOWEST)/bin/python -m pip install --quiet --editable '.[embedded,otlp]' --group dev --constraint $(LOWEST)/oldest.txt
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --editable '.[embedded,otlp]' \
+		--group dev --override $(LOWEST)/oldest.txt
 	$(LOWEST)/bin/python -m pytest -m 'not long and not server' $(FAST)
 
 test-long: setup  ## run the tests that take too long for every change
