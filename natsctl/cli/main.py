@@ -36,8 +36,6 @@ COMMANDS = {
     "watch": ("objects.watch", "Show objects and their changes."),
     "history": ("objects.history", "Show the revisions of a key."),
     "rollback": ("objects.rollback", "Restore an earlier revision of an object."),
-    "backup": ("objects.backup", "Write a bucket to a file."),
-    "restore": ("objects.restore", "Restore a bucket from a file."),
     "schema": ("schemas.schema", "Print the JSON Schemas of kinds."),
     "explain-kind": ("schemas.explain_kind", "Explain the fields of a kind."),
     "status": ("operate.status", "Show the daemons, their controllers and the keys that fail."),
@@ -77,6 +75,8 @@ A module is loaded when its command is used. `help` is a command of this module.
 
 GONE = {
     "top": "use natsctl status, or natsctl console for a live view",
+    "backup": "use nats stream backup KV_BUCKET FOLDER",
+    "restore": "use nats stream restore FOLDER, for a folder of nats stream backup",
 }
 """What to use instead of each command that this version no longer has. Not in the help."""
 

@@ -1,20 +1,19 @@
 """Reads and changes any bucket, declared or not, for the commands that people use."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket, Message
-from natsctl.jetstream.bucket.codec import TTL, written_ns
+from natsctl.jetstream.bucket.codec import written_ns
 from natsctl.jetstream.bucket.feed import Feed, FeedLink
 from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
 from natsctl.jetstream.connection.client import RawMessage
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.connection.headers import parse_headers
 from natsctl.model.keys import KEY_RULE, check_key
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import (
@@ -30,8 +29,6 @@ from natsctl.model.write_guard import UNGUARDED, WriteGuard
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
-
-T = TypeVar("T")
 
 ATTEMPTS = 5  # watches that a listing tries
 LOGGED_MAX = 3  # illegal keys in a log line
@@ -62,7 +59,6 @@ class BucketStore(KvStore):
         kind.name = bucket.name
         super().__init__(bucket, kind, guard=guard)
         self._times: dict[str, int] = {}
-        self._ttls: dict[str, str] = {}
         self._dated = KvWatch(bucket, keys, feed=self._feed)
 
     async def find(self, key: str) -> Message:
@@ -76,7 +72,10 @@ class BucketStore(KvStore):
 
     async def listing(self) -> list[Message]:
         """Return the newest value of every key, sorted by key."""
-        return await repeated(self._listing)
+        for _ in range(ATTEMPTS - 1):
+            with suppress(WatchBrokenError):
+                return await self._listing()
+        return await self._listing()
 
     def watch(
         self, shown: Collection[str] | None = None
@@ -93,18 +92,6 @@ class BucketStore(KvStore):
         ns = self._times.get(stored.key)
         created = "" if ns is None else datetime.fromtimestamp(ns / NANOSECONDS, UTC).isoformat()
         return Message(stored.key, stored.revision, stored.value, marker=None, created=created)
-
-    def ttl(self, key: str) -> str:
-        """Return the time to live of the key's newest value; empty if it has none."""
-        return self._ttls.get(key, "")
-
-    async def write(self, key: str, value: bytes, *, revision: int, ttl: str = "") -> int:
-        """Write the value, with a time to live if *ttl* is not empty; return its revision.
-
-        Raises `ConflictError` unless *revision* is the newest; 0 is for a key that does not exist.
-        """
-        headers = {TTL: ttl} if ttl else {}
-        return await self._publish(check_key(key), value, revision, headers)
 
     async def _listing(self) -> list[Message]:
         values: dict[str, Stored] = {}
@@ -135,26 +122,7 @@ class BucketStore(KvStore):
         return [self.dated(values[key]) for key in sorted(values)]
 
     def _feed(self, prefix: str, link: FeedLink) -> Feed:
-        return _DatedFeed(prefix, link, self._times, self._ttls)
-
-
-def _do_nothing() -> None:
-    """Do nothing before another attempt."""
-
-
-async def repeated(
-    read: Callable[[], Awaitable[T]], restart: Callable[[], None] = _do_nothing
-) -> T:
-    """Return the result of *read*; if its watch breaks, call *restart* and read again.
-
-    Raises `WatchBrokenError` if `ATTEMPTS` watches break, and each other `StoreError` of *read*.
-    """
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return await read()
-        except WatchBrokenError:
-            restart()
-    return await read()
+        return _DatedFeed(prefix, link, self._times)
 
 
 def _first_names(illegal: Collection[str]) -> str:
@@ -163,31 +131,19 @@ def _first_names(illegal: Collection[str]) -> str:
 
 
 class _DatedFeed(Feed):
-    """A feed that also records when each key was written, and the time to live of its value."""
+    """A feed that also records when each key was written."""
 
-    def __init__(
-        self,
-        prefix: str,
-        link: FeedLink,
-        times: dict[str, int],
-        ttls: dict[str, str],
-    ) -> None:
+    def __init__(self, prefix: str, link: FeedLink, times: dict[str, int]) -> None:
         super().__init__(prefix, link)
         self._prefix_length = len(prefix)
         self._times = times
-        self._ttls = ttls
 
     def receive(self, messages: Sequence[RawMessage]) -> None:
         """See `Feed.receive`."""
-        for subject, reply, _, headers, _ in messages:
+        for subject, reply, _, _, _ in messages:
             if reply.startswith(b"$JS.ACK."):
                 key = subject[self._prefix_length :].decode(errors="replace")
                 self._times[key] = written_ns(reply)
-                ttl = parse_headers(headers).get(TTL) if headers else None
-                if ttl:
-                    self._ttls[key] = ttl
-                else:
-                    self._ttls.pop(key, None)
         super().receive(messages)
 
 

@@ -164,6 +164,8 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["gc", "aply"], "there is no command aply; did you mean apply? (see natsctl gc --help)"),
         (["frobnicate"], "there is no command 'frobnicate'\n"),
         (["top"], "natsctl top is gone: use natsctl status, or natsctl console for a live view\n"),
+        (["backup", "b", "-o", "f"], "natsctl backup is gone: use nats stream backup KV_BUCKET"),
+        (["restore", "f"], "natsctl restore is gone: use nats stream restore FOLDER"),
         (["help", "gte"], "there is no command 'gte'; did you mean get?"),
         (["run", "-c", "./good.py:Good"], "controller './good.py:Good': write good:Good\n"),
         (["run", "-c", "good.py:Good"], "controller 'good.py:Good': write good:Good\n"),

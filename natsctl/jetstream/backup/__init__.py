@@ -1,1 +1,0 @@
-"""Copies buckets to archives, and restores them."""
