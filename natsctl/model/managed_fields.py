@@ -48,10 +48,11 @@ def lost_fields(
     *,
     metadata_only: bool = False,
 ) -> list[LostField]:
-    """Return the fields of *manifest* that differ in *stored* and that *manager* no longer owns.
+    """Return the fields of *manifest* that differ in *stored* because somebody changed them.
 
     If a server stores an applied value in another form, the manager still owns the field. If
-    another manager changes or removes the field, the manager does not own it.
+    another manager changes or removes the field, the manager does not own it. A number that differs
+    is lost even if the manager owns it.
     """
     applied = [entry for entry in managers if entry.applied and entry.name == manager]
     owned = applied[0].fields if applied else None
@@ -90,8 +91,16 @@ def _lost_paths(wanted: Any, stored: Any, owned: Any, path: _Path) -> Iterator[_
         yield from _lost_in_object(wanted, stored, owned, path)
     elif isinstance(wanted, list) and _has_any(owned, "k:", "v:"):
         yield from _lost_in_list(wanted, stored, owned, path)
-    elif owned is None:
+    elif owned is None or _is_number_changed(wanted, stored):
         yield path  # otherwise the field is owned as a whole
+
+
+def _is_number_changed(wanted: Any, stored: Any) -> bool:
+    """Return whether a number, which has no other form, was changed.
+
+    Kubernetes 1.20 does not record in `managedFields` that somebody scaled an object.
+    """
+    return isinstance(wanted, int | float) and isinstance(stored, int | float)
 
 
 def _has_any(owned: Any, *prefixes: str) -> bool:

@@ -204,6 +204,39 @@ async def test_edits_of_fields_of_other_managers_cause_no_apply(
         assert len(writes_of(kube_server, since)) == 20
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_an_object_that_somebody_scaled_is_scaled_back(
+    kube_server: KubeServer,
+    kube_namespace: str,
+    restarted: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    kind, nats = kube("apps/v1", "Deployment", namespace=kube_namespace), MemoryStores()
+    await put(nats, NORMALISED["Deployment"][1])
+    object_path = path("Deployment", kube_namespace)
+
+    async def replicas() -> int:
+        return int((await kube_server.call("GET", object_path))["spec"]["replicas"])
+
+    async def scale() -> None:
+        merge = "application/merge-patch+json"
+        scaled = {"spec": {"replicas": 5}}
+        await kube_server.call("PATCH", f"{object_path}/scale", scaled, content_type=merge)
+
+    async def is_scaled_back() -> bool:
+        return await replicas() == 1
+
+    async with working(kube_server, controller_of(kind), nats) as runtime:
+        await eventually(lambda: runtime.idle and runtime.status().syncs > 0)
+        if not restarted:
+            await scale()
+            await eventually(is_scaled_back)
+    if restarted:
+        await scale()
+        async with working(kube_server, controller_of(kind), nats) as runtime:
+            await eventually(is_scaled_back)
+            assert runtime.status().contested == {}
+
+
 async def test_a_renamed_controller_takes_over_fields_and_removes_obsolete_ones(
     kube_server: KubeServer, kube_namespace: str
 ) -> None:

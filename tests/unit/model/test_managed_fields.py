@@ -74,6 +74,20 @@ def test_a_field_normalized_by_the_server_is_not_lost(
 
 
 @pytest.mark.parametrize(
+    ("wanted", "live"),
+    [(spec(replicas=1), spec(replicas=5)), (spec(replicas=0), spec(replicas=5))],
+)
+def test_a_number_that_differs_is_lost_whoever_owns_it(
+    wanted: dict[str, Any], live: dict[str, Any]
+) -> None:
+    assert lost(wanted, live, owned(replicas={})) == [(".spec.replicas", ())]
+
+
+def test_a_number_that_the_server_stores_as_text_is_not_lost() -> None:
+    assert lost(spec(cpu=1), spec(cpu="1"), owned(cpu={})) == []
+
+
+@pytest.mark.parametrize(
     ("wanted", "live", "ours", "theirs", "path"),
     [
         (spec(a=1, b=1), spec(a=2, b=1), owned(b={}), owned(a={}), ".spec.a"),
