@@ -98,7 +98,7 @@ class ControllerRuntime(KeyedController):
             workers = self.controller.workers
             await self._host.run(
                 self._loop.run(self._prepare_first_sync, opened.enqueuer, workers=workers),
-                upkeep=(self._resync(), self._collect()),
+                upkeep=(self._resync(), self._collect(), self._follow_bucket()),
                 loops_ended=opened.garbage.save,
             )
 
@@ -310,6 +310,10 @@ class ControllerRuntime(KeyedController):
             lambda key: self._keys.enqueue(key, operation),
             interval_s=interval_s,
         )
+
+    async def _follow_bucket(self) -> None:
+        await self.synced.wait()
+        await self._parts.garbage.follow()
 
     async def _collect(self) -> None:
         await self.synced.wait()

@@ -195,6 +195,13 @@ OpenStore: TypeAlias = Callable[[Kind[Any]], Awaitable[Store]]
 class Sequenced(Protocol):
     """A store that returns its newest revision without a list."""
 
+    async def last_revision(self) -> int:
+        """Return the highest revision that the store has given to an object of any kind.
+
+        It stays if the object is deleted or purged. Has a deadline, and raises `StoreError`s.
+        """
+        ...
+
     async def newest_revision(self) -> int:
         """Return the revision of the newest write to any object of the kind, or 0 if there is none.
 

@@ -81,8 +81,13 @@ class MemoryStore(WatchedStore[Kind[Any], "Stored | Deleted"]):
         await self._pass()
         return self._bucket.history(self._own(key))
 
+    async def last_revision(self) -> int:
+        """See `Sequenced.last_revision`."""
+        await self._pass()
+        return self._bucket.revision
+
     async def newest_revision(self) -> int:
-        """See `natsctl.core.insight.measures.Sequenced`."""
+        """See `Sequenced.newest_revision`."""
         await self._pass()
         newest = self._newest()
         return newest[-1].revision if newest else 0

@@ -343,6 +343,9 @@ class SlowStore(WayStore):
         async with super().watch(shown) as events:
             yield events
 
+    async def last_revision(self) -> int:
+        return await self._store.last_revision()
+
     async def newest_revision(self) -> int:
         return await self._store.newest_revision()
 

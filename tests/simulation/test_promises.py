@@ -48,7 +48,7 @@ def test_a_surface_that_keeps_its_first_state_breaks_a_promise() -> None:
         first.handled = ledger.handled
         return controller(nats, first)
 
-    with pytest.raises(BrokenPromiseError, match="was handled last"):
+    with pytest.raises(BrokenPromiseError, match=r"was (not handled|handled last)"):
         run(Group(forgetful), SEEDS)
 
 

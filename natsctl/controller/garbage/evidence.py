@@ -2,21 +2,30 @@
 
 A delete marker or a missing key proves a deletion only in the same bucket: an older copy of the
 bucket lacks newer keys and has older markers. So the state of the bucket is stored across restarts,
-in the bucket `natsctl`. If the bucket differs from its stored state, garbage collection is held
-until a person accepts the bucket as it is, or until all owners exist again.
+in the bucket `natsctl`, soon after each change. If the bucket differs from its stored state,
+garbage collection is held until a person accepts the bucket as it is, or until all owners exist
+again. While it is held, a delete marker still proves a deletion if it was written after the bucket
+was replaced.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.coordination.term import led
 from natsctl.core.objects.compare_and_set import read, rewrite
-from natsctl.errors import ConflictError, StoreTimeoutError
+from natsctl.core.queue.retry import backoff
+from natsctl.errors import ConflictError, NotLeadingError, StoreError, StoreTimeoutError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Sequenced, Store, Stored
+from natsctl.telemetry.logger import get_logger
 
+log = get_logger(__name__)
+
+SOON_S = 1.0  # after a change until the state of the bucket is stored
 SHOWN_S = 5.0  # the deadline for the watch to show what another process has seen
 
 
@@ -25,10 +34,11 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
     incarnation: str  # of the bucket
     populated: bool  # whether primaries existed; natsctl 0.1 reads it
-    revision: int = 0  # the highest revision seen
+    revision: int = 0  # the highest revision seen in this bucket, also while collection is held
     owners: int = 0  # how many primaries there were when none was missing
     owners_revision: int = 0  # the revision at that time
     held: str = ""  # why garbage collection waits for a person; empty if it does not
+    since: int | None = None  # while it waits: a delete marker above this still proves a deletion
 
 
 MEMORY: KvKind[Remembered] = kv(Remembered, bucket="natsctl", history=1, replicas=None)
@@ -44,28 +54,35 @@ class Evidence:
     def __init__(self, primary: Informer[Any], memory: Store, controller: str) -> None:
         self.held = ""  # why garbage collection waits for a person
         self._cache, self._store = primary.cache, primary.store
-        self._kind = primary.cache.kind.name
+        self._kind, self._controller = primary.cache.kind.name, controller
         self._memory = memory
         self._key = f"gc.{controller}"
         self._reviewed: str | None = None  # the incarnation that was reviewed
         self._owners = 0  # the largest number of owners since none was missing
         self._revision = 0  # the revision at that time
-        self._stored: Remembered | None = None
-        primary.cache.before_fewer = self._note_owners
+        self._record: Stored | None = None  # as last read or written
+        self._fewer = asyncio.Event()  # objects were deleted, or the bucket was listed
+        primary.cache.before_fewer = self._note_fewer
+
+    @property
+    def _stored(self) -> Remembered | None:
+        return None if self._record is None else MEMORY.decode(self._record.value)
 
     @property
     def remembered(self) -> bool:
         """True if the state of the present bucket is stored."""
-        return self._stored is not None and self._reviewed == self._cache.incarnation
+        return self._record is not None and self._reviewed == self._cache.incarnation
 
     async def proves(self, deleted_at: int) -> bool:
         """Return whether a delete marker at this revision proves that the owner was deleted.
 
-        While collection is held, only a deletion after the cache's first listing does.
+        While collection is held, only a deletion does that was made after the bucket was replaced.
         """
         if self._reviewed != self._cache.incarnation:
             await self.review(secondaries=True)
-        return not self.held or deleted_at > self._cache.since
+        stored = self._stored
+        since = None if stored is None else stored.since
+        return not self.held or deleted_at > (self._cache.since if since is None else since)
 
     async def review(self, *, secondaries: bool) -> str:
         """Compare the bucket with its remembered state, and return why collection is held.
@@ -73,29 +90,57 @@ class Evidence:
         *secondaries* is whether any exist. A controller with no remembered state and no secondaries
         is new. Raises `StoreError`, also if the watch of the bucket is behind for `SHOWN_S`.
         """
-        stored = await read(self._memory, self._key)
-        self._stored = None if stored is None else MEMORY.decode(stored.value)
-        if self._stored is not None and self._stored.incarnation == self._lasting_incarnation:
-            await self._wait_until_shown(self._stored.revision)
+        self._record = await read(self._memory, self._key)
+        stored, incarnation = self._stored, self._cache.incarnation
+        last = await self._last_revision()  # of a request that was sent after the state was read
+        if stored is not None and stored.incarnation == self._lasting_incarnation:
+            await self._wait_until_shown(min(stored.revision, last))
         self._note_owners()
-        reason = self._reason(self._stored, secondaries=secondaries)
-        if self._stored is not None and not reason and self._stored.owners > self._owners:
-            self._owners, self._revision = self._stored.owners, self._stored.owners_revision
-        self.held = reason
+        is_other = self._reviewed not in {None, incarnation}
+        reason = self._reason(stored, last, is_other=is_other, secondaries=secondaries)
+        if stored is not None and not reason and stored.owners > self._owners:
+            self._owners, self._revision = stored.owners, stored.owners_revision
+        self.held = "" if stored is None else stored.held
         if reason:
-            await self.hold(reason)
-        self._reviewed = self._cache.incarnation
-        if self._stored is None:
+            await self._hold(reason, last, since=self._cache.since if is_other else last)
+        self._reviewed = incarnation
+        if self._record is None:
             await self.save()
-        return reason
+        return self.held
 
     async def hold(self, reason: str) -> None:
         """Hold garbage collection until a person accepts the bucket, also after a restart."""
-        self.held = reason
-        before = self._stored
-        if before is None:
-            before = Remembered(incarnation=self._lasting_incarnation, populated=False)
-        await self._write(msgspec.structs.replace(before, held=reason), accepted=False)
+        await self._hold(reason, self._cache.revision, since=self._cache.since)
+
+    async def _hold(self, reason: str, revision: int, *, since: int) -> None:
+        """Hold collection at this revision of the bucket; the first reason stays.
+
+        The number of owners stays too: collection resumes if as many exist again.
+        """
+        if not self.held:
+            log.error(
+                "garbage collection is held: `natsctl gc accept` accepts the bucket as it is",
+                controller=self._controller,
+                reason=reason,
+            )
+            self.held = reason
+        incarnation = self._lasting_incarnation
+
+        def change(current: Stored | None) -> bytes:
+            unknown = Remembered(incarnation=incarnation, populated=False)
+            before = unknown if current is None else MEMORY.decode(current.value)
+            is_continued = before.held and before.incarnation == incarnation
+            earlier = (before.since or 0) if is_continued else 0
+            state = msgspec.structs.replace(
+                before,
+                incarnation=incarnation,
+                revision=revision,
+                held=before.held or reason,
+                since=max(since, earlier) if earlier <= revision else since,
+            )
+            return msgspec.json.encode(state)
+
+        await self._rewrite(change)
 
     async def accept(self) -> None:
         """Trust the bucket as it is now; raises `ConflictError` if it was not reviewed."""
@@ -103,28 +148,97 @@ class Evidence:
             raise ConflictError(f"the bucket of {self._kind} was replaced just now: plan again")
         self.held = ""
         self._owners, self._revision = len(self._cache), self._cache.revision
-        await self._write(self._state(), accepted=True)
+        state = msgspec.json.encode(self._state())
+        await self._rewrite(lambda _: state)
 
     async def settle(self, *, orphans: bool) -> None:
         """Accept the bucket as the state that later states are compared with.
 
         While collection is held, this needs as many owners as there ever were, and no *orphans*.
         """
-        stored_owners = 0 if self._stored is None else self._stored.owners
+        stored = self._stored
+        stored_owners = 0 if stored is None else stored.owners
         is_back = not orphans and len(self._cache) >= max(stored_owners, self._owners)
         if self._reviewed == self._cache.incarnation and (is_back or not self.held):
             await self.accept()
 
     async def save(self) -> None:
-        """Store the state of the bucket if it was reviewed and collection is not held."""
-        if self._reviewed == self._cache.incarnation and not self.held:
-            await self._write(self._state(), accepted=False)
+        """Store the state of the bucket; while collection is held, only its revision.
+
+        A bucket that was replaced since the last review is reviewed, which may hold collection.
+        Does nothing before the first review.
+        """
+        if self._reviewed is None:
+            return
+        if self._reviewed != self._cache.incarnation:
+            await self.review(secondaries=True)
+        stored, state = self._stored, self._state()
+        if stored is not None and stored.held:
+            state = msgspec.structs.replace(stored, revision=max(stored.revision, state.revision))
+        if state == stored:
+            return
+
+        def change(current: Stored | None) -> bytes:
+            """Keep what another process has seen, and whether it holds collection."""
+            known = None if current is None else MEMORY.decode(current.value)
+            if current is None or known is None:
+                return msgspec.json.encode(state)
+            if bool(known.held) != bool(state.held) or known.incarnation != state.incarnation:
+                return current.value
+            most = max(state, known, key=lambda seen: seen.owners)
+            merged = msgspec.structs.replace(
+                state,
+                populated=state.populated or known.populated,
+                revision=max(state.revision, known.revision),
+                owners=most.owners,
+                owners_revision=most.owners_revision,
+            )
+            return msgspec.json.encode(merged)
+
+        await self._rewrite(change)
+
+    async def follow(self) -> None:
+        """Store the state of the bucket `SOON_S` after each change, while this process leads.
+
+        If the bucket was replaced, collection is held at once.
+        """
+        failures = 0
+        while True:
+            await led()
+            self._fewer.clear()
+            try:
+                await self.save()
+            except NotLeadingError:
+                await asyncio.sleep(SOON_S)
+                continue
+            except StoreError as error:
+                failures += 1
+                log.warning("cannot store the state of the bucket yet", error=error)
+                await asyncio.sleep(backoff(failures, base_s=SOON_S, limit_s=30.0))
+                continue
+            failures = 0
+            await self._changed()
+            if self._reviewed == self._cache.incarnation:
+                await asyncio.sleep(SOON_S)
+
+    async def _changed(self) -> None:
+        """Wait for a change of the bucket."""
+        waiting = [
+            asyncio.ensure_future(self._cache.passed(self._cache.revision + 1)),
+            asyncio.ensure_future(self._fewer.wait()),
+        ]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
 
     def vanished(self, orphaned: int) -> str:
         """Return why too many owners vanished without a delete marker; empty if not too many."""
         self._note_owners()
         count = min(orphaned, self._owners - len(self._cache))
-        populated = self._owners or (self._stored is not None and self._stored.populated)
+        stored = self._stored
+        populated = self._owners or (stored is not None and stored.populated)
         if populated and not len(self._cache):
             return f"the bucket of {self._kind} is empty, although owners were seen in it"
         if 2 * count > self._owners or (
@@ -136,15 +250,17 @@ class Evidence:
             )
         return ""
 
-    async def _wait_until_shown(self, revision: int) -> None:
-        """Wait for the cache if the bucket has the revision: another process saw it earlier.
+    async def _last_revision(self) -> int:
+        """Return the revision that the bucket has reached, also if that message was removed."""
+        if isinstance(self._store, Sequenced):
+            return await self._store.last_revision()
+        return self._cache.revision
 
-        An older copy of the bucket lacks the revision, so it is not waited for.
-        """
+    async def _wait_until_shown(self, revision: int) -> None:
+        """Wait for the cache to show what another process saw earlier, if it still exists."""
         if self._cache.revision >= revision or not isinstance(self._store, Sequenced):
             return
-        if await self._store.newest_revision() < revision:
-            return
+        revision = min(revision, await self._store.newest_revision())
         try:
             async with asyncio.timeout(SHOWN_S):
                 await self._cache.passed(revision)
@@ -153,6 +269,10 @@ class Evidence:
                 f"the watch of the bucket of {self._kind} is behind: it is at revision "
                 f"{self._cache.revision}, and another process has seen revision {revision}"
             ) from error
+
+    def _note_fewer(self) -> None:
+        self._note_owners()
+        self._fewer.set()
 
     def _note_owners(self) -> None:
         """Update the number of owners; needed before each use of it, and before it falls."""
@@ -165,19 +285,20 @@ class Evidence:
         cached = (self._cache.get(key) for key in self._cache.keys())  # noqa: SIM118 - a cache is no dict
         return any(stored is not None and stored.revision <= self._revision for stored in cached)
 
-    def _reason(self, stored: Remembered | None, *, secondaries: bool) -> str:
-        bucket, cache = f"the bucket of {self._kind}", self._cache
+    def _reason(
+        self, stored: Remembered | None, last: int, *, is_other: bool, secondaries: bool
+    ) -> str:
+        """Return why the bucket is not the remembered one; *is_other* if this process saw that."""
+        bucket = f"the bucket of {self._kind}"
         if stored is None:
             return f"nothing is remembered about {bucket}" if secondaries else ""
-        if stored.held:
-            return stored.held
         if stored.incarnation != self._lasting_incarnation:
             return f"{bucket} was recreated since it was last seen"
-        if self._reviewed not in {None, cache.incarnation}:
+        if is_other:
             return f"{bucket} was recreated or restored since it was last seen"
-        if cache.revision < stored.revision:
+        if last < stored.revision:
             return (
-                f"{bucket} is at revision {cache.revision}, and revision {stored.revision} was "
+                f"{bucket} is at revision {last}, and revision {stored.revision} was "
                 "seen before: an older copy was restored"
             )
         return ""
@@ -197,14 +318,8 @@ class Evidence:
             owners_revision=self._revision,
         )
 
-    async def _write(self, state: Remembered, *, accepted: bool) -> None:
-        """Store *state*; only an accepted state replaces one that another process holds."""
-        if state == self._stored:
-            return
-
-        def change(current: Stored | None) -> bytes:
-            holds = current is not None and MEMORY.decode(current.value).held
-            return current.value if holds and not accepted else msgspec.json.encode(state)  # type: ignore[union-attr]  # it holds
-
-        rewritten = await rewrite(self._memory, self._key, change)
-        self._stored = MEMORY.decode(rewritten.stored.value)
+    async def _rewrite(self, change: Callable[[Stored | None], bytes]) -> None:
+        """Change the stored state; another process may have stored that collection is held."""
+        rewritten = await rewrite(self._memory, self._key, change, seen=self._record)
+        self._record = rewritten.stored
+        self.held = MEMORY.decode(rewritten.stored.value).held

@@ -46,6 +46,11 @@ class GarbageCycles(msgspec.Struct, eq=False):
         """See `GarbageCollector.begin`."""
         await self.collector.begin()
 
+    async def follow(self) -> None:
+        """See `Evidence.follow`; without secondaries, there is nothing to prove."""
+        if self.collector.secondaries:
+            await self.collector.evidence.follow()
+
     async def save(self) -> None:
         """Store the state of the bucket of primaries, if its store answers in time."""
         with suppress(StoreError, TimeoutError):

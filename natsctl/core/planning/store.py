@@ -91,11 +91,21 @@ class PlanningStore:
         stored = [] if self._stored is None else await self._stored.history(key)
         return [*stored, *(() if planned is None else planned.states)][-HISTORY_MAX:]
 
+    async def last_revision(self) -> int:
+        """See `Sequenced.last_revision`."""
+        last = 0
+        if isinstance(self._stored, Sequenced):
+            last = await self._stored.last_revision()
+        return self._newest_planned(last)
+
     async def newest_revision(self) -> int:
         """See `Sequenced.newest_revision`."""
         newest = 0
         if isinstance(self._stored, Sequenced):
             newest = await self._stored.newest_revision()
+        return self._newest_planned(newest)
+
+    def _newest_planned(self, newest: int) -> int:
         planned = (planned.state for planned in self._overlay.entries.values())
         revisions = (state.revision for state in planned if self.kind.holds(state.key))
         return max(revisions, default=newest)

@@ -69,6 +69,10 @@ class NotedStore(StoreProxy[S]):
 class NotedSequence(NotedStore[Any]):
     """A noted store with a newest revision; a `Sequenced`."""
 
+    def last_revision(self) -> Coroutine[Any, Any, int]:
+        """See `Sequenced.last_revision`."""
+        return self._store.last_revision()  # type: ignore[no-any-return]  # a `Sequenced`
+
     def newest_revision(self) -> Coroutine[Any, Any, int]:
         """See `Sequenced.newest_revision`."""
         return self._store.newest_revision()  # type: ignore[no-any-return]  # a `Sequenced`

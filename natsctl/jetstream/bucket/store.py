@@ -115,6 +115,10 @@ class KvStore:
             except NotFoundError:
                 return messages
 
+    async def last_revision(self) -> int:
+        """See `Sequenced.last_revision`."""
+        return (await self._bucket.state()).last_seq
+
     async def newest_revision(self) -> int:
         """Return the revision of the newest message of this kind, or 0 if there is none."""
         return await self._bucket.newest_revision(self._pattern)

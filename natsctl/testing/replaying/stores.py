@@ -50,6 +50,10 @@ class ReplayStore(StoreProxy[B]):
         present = None if revision is None else self._present(key, revision)
         return super().delete(key, revision=present, uid=uid, purge=purge)
 
+    async def last_revision(self) -> int:
+        """See `Sequenced.last_revision`; the recording has no other objects."""
+        return await self.newest_revision()
+
     async def newest_revision(self) -> int:
         """See `Sequenced.newest_revision`."""
         return max((stored.revision for stored in self._store.stored()), default=0)

@@ -77,6 +77,9 @@ class WayStore(MemoryStore):
     async def history(self, key: str) -> list[Stored | Deleted]:
         return await self._store.history(key)
 
+    async def last_revision(self) -> int:
+        return await self._store.last_revision()
+
     async def newest_revision(self) -> int:
         return await self._store.newest_revision()
 

@@ -107,6 +107,10 @@ class SimulatedStore(StoreProxy[S]):
 class SimulatedBucket(SimulatedStore[MemoryStore]):
     """A bucket behind a connection."""
 
+    def last_revision(self) -> Coroutine[Any, Any, int]:
+        """See `Sequenced.last_revision`."""
+        return self._call("read", "", self._store.last_revision)
+
     def newest_revision(self) -> Coroutine[Any, Any, int]:
         """See `Sequenced.newest_revision`."""
         return self._call("read", "", self._store.newest_revision)

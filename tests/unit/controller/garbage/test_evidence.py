@@ -11,7 +11,7 @@ from natsctl.controller.garbage.evidence import MEMORY, SHOWN_S, Evidence, Remem
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import ConflictError, StoreTimeoutError
 from natsctl.model.store import Deleted, Listed, Listing, WatchEvent
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing.memory import Backup, MemoryStore
 from tests.support.stores.sample_objects import Thing, applied
 
 APPS = natsctl.kv(Thing, bucket="apps")
@@ -27,6 +27,7 @@ def memory() -> MemoryStore:
 def show(informer: Informer[Any], *events: WatchEvent) -> None:
     for event in events:
         list(informer.cache.apply(event))
+    informer.store.restore(Backup({}, informer.cache.revision))  # type: ignore[attr-defined]  # in memory
 
 
 def listed(*keys: str, incarnation: str = "1", revision: int = 10) -> Informer[Any]:
@@ -88,7 +89,7 @@ class TestReview:
         evidence = started(listed("a"), memory)
         assert await evidence.review(secondaries=True) == evidence.held == UNKNOWN
         assert await remembered(memory) == Remembered(
-            incarnation="1", populated=False, held=UNKNOWN
+            incarnation="1", populated=False, revision=10, held=UNKNOWN, since=10
         )
 
     async def test_collection_is_held_over_restarts(self, memory: MemoryStore) -> None:
@@ -97,14 +98,16 @@ class TestReview:
         evidence = started(bucket, memory)
         assert await evidence.review(secondaries=False) == evidence.held == UNKNOWN
 
-    async def test_a_recreated_bucket_holds_collection_and_keeps_the_remembered_state(
+    async def test_a_recreated_bucket_holds_collection_and_keeps_the_number_of_owners(
         self, memory: MemoryStore
     ) -> None:
         await started(listed("a", "b"), memory).review(secondaries=False)
         before = await remembered(memory)
         evidence = started(listed("a", incarnation="2"), memory)
         assert await evidence.review(secondaries=False) == RECREATED
-        assert await remembered(memory) == msgspec.structs.replace(before, held=RECREATED)
+        assert await remembered(memory) == msgspec.structs.replace(
+            before, incarnation="2", held=RECREATED, since=10
+        )
 
     async def test_a_bucket_that_is_replaced_while_a_process_runs_holds_collection(
         self, memory: MemoryStore
@@ -150,6 +153,15 @@ class TestReview:
         reason = await evidence.review(secondaries=False)
         assert ("an older copy was restored" in reason) is older
 
+    async def test_a_watch_of_a_part_that_is_behind_the_whole_bucket_does_not_hold_collection(
+        self, memory: MemoryStore
+    ) -> None:
+        part = listed("a", revision=10)
+        await part.store.create("others", b"{}")  # at revision 11, and not of this part
+        part.store.vanish("others")  # type: ignore[attr-defined]  # in memory
+        await remember(memory, Remembered(incarnation="1", populated=True, revision=11))
+        assert await started(part, memory).review(secondaries=True) == ""
+
     async def test_collection_resumes_in_a_bucket_that_another_process_accepts(
         self, memory: MemoryStore
     ) -> None:
@@ -162,6 +174,40 @@ class TestReview:
 
 
 class TestProofs:
+    async def test_a_deletion_since_an_older_copy_was_restored_is_proven_after_restarts_too(
+        self, memory: MemoryStore
+    ) -> None:
+        await started(listed("a", revision=20), memory).review(secondaries=False)
+        assert "older copy" in await started(listed("a", revision=15), memory).review(
+            secondaries=True
+        )
+        evidence = started(listed("a", revision=18), memory)
+        proven = [await evidence.proves(revision) for revision in (15, 16, 18)]
+        assert (proven, bool(evidence.held)) == ([False, True, True], True)
+
+    async def test_a_second_older_copy_proves_only_what_was_deleted_since(
+        self, memory: MemoryStore
+    ) -> None:
+        await started(listed("a", revision=20), memory).review(secondaries=False)
+        first = listed("a", revision=15)
+        evidence = started(first, memory)
+        await evidence.review(secondaries=True)
+        show(first, applied("a", 19))
+        await evidence.save()
+        evidence = started(listed("a", revision=17), memory)
+        assert [await evidence.proves(revision) for revision in (16, 17, 18)] == [
+            False,
+            False,
+            True,
+        ]
+
+    async def test_a_record_without_the_revision_of_the_replacement_proves_only_later_deletions(
+        self, memory: MemoryStore
+    ) -> None:
+        await remember(memory, Remembered(incarnation="1", populated=True, held="by 0.2.0"))
+        evidence = started(listed("a", revision=10), memory)
+        assert [await evidence.proves(revision) for revision in (10, 11)] == [False, True]
+
     async def test_only_a_deletion_after_the_listing_is_proven_while_collection_is_held(
         self, memory: MemoryStore
     ) -> None:
@@ -368,7 +414,7 @@ class TestAccepting:
         await other_evidence.review(secondaries=False)
         await evidence.hold("first")
         await other_evidence.hold("second")
-        assert (evidence.held, other_evidence.held) == ("first", "second")
+        assert (evidence.held, other_evidence.held) == ("first", "first")
         assert (await remembered(memory)).held == "first"
 
     async def test_a_state_is_saved_only_for_a_trusted_and_reviewed_bucket(
