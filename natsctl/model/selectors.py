@@ -125,6 +125,11 @@ class Selector(msgspec.Struct, frozen=True):
         """Return whether an object with these labels is selected."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
+    def unmet(self, labels: Mapping[str, str]) -> Self:
+        """Return the requirements that these labels do not meet."""
+        unmet = (part for part in self.requirements if not part.matches(labels))
+        return type(self)(tuple(unmet))
+
 
 def _sort_key(requirement: Requirement) -> tuple[str, str]:
     return requirement.key, str(requirement)

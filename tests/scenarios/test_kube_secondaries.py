@@ -483,6 +483,35 @@ async def test_other_events_of_a_primary_refer_to_all_its_secondaries() -> None:
         assert [reference.name for reference in event.regarding] == ["shop-a", "shop-b"]
 
 
+@pytest.mark.parametrize("selector", ["app=shop", "app in (shop, pub),!old", {"app": "shop"}])
+async def test_a_manifest_that_its_own_slot_does_not_select_is_refused(selector: Any) -> None:
+    class Labelled(Controller):
+        sites = primary(SITES)
+        configs = secondary(kube("v1", "ConfigMap", namespace="default", labels=selector))
+
+        async def sync_handler(self, key: str) -> float | None:
+            site = self.sites.get(key)
+            if site is not None:
+                labels = {"app": site.spec.text, "natsctl.io/owner-kind": "mine"}
+                manifest = {"metadata": {"name": key, "labels": labels}, "data": {}}
+                write = self.configs.create if "new" in site.spec.names else self.configs.apply
+                await write(manifest)
+            return None
+
+    async with running(controller := Labelled()) as harness:
+        await controller.sites.put("shop", site("shop"))
+        await controller.sites.put("farm", site("farm"))
+        await controller.sites.put("barn", site("barn", "new"))
+        await asyncio.sleep(5)
+        failing = harness.runtime.status().failing
+        assert failing.keys() == {"farm", "barn"}
+        for name, text in failing.items():
+            assert InvalidObjectError.__name__ in text
+            assert f'{name} is not selected by its own slot, which has labels="app' in text
+            assert "owner-kind" not in text
+        assert harness.stores.kube.store(CONFIGS).keys() == ["default/shop"]
+
+
 async def test_kubernetes_tertiaries_can_be_read() -> None:
     class Reading(Controller):
         sites = primary(SITES)

@@ -385,8 +385,20 @@ class KubeSecondary(Owned[T]):
             sync.touched.append(self._kube_kind.reference(stored.value))
 
     def _with_marks(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
-        """Return the manifest with labels and annotations of its owner, installation and digest."""
+        """Return the manifest with labels and annotations of its owner, installation and digest.
+
+        Raises `InvalidObjectError` if the slot does not select it: its object would never be seen.
+        """
         labels = self._names.labels(owner)
         annotations = {**self._names.annotations(owner), **self._mark.annotations}
         document = self._kube_kind.manifest(manifest)  # type: ignore[arg-type]  # T is one of the others
-        return self._last.sealed(documents.with_labels(document, labels, annotations))
+        document = documents.with_labels(document, labels, annotations)
+        given = documents.metadata_of(document)["labels"]
+        unmet = self._kube_kind.selector.unmet(given)  # type: ignore[arg-type]  # labels
+        if unmet.requirements:
+            name = documents.metadata_of(document)["name"]
+            raise InvalidObjectError(
+                f"{self.kind.name} {name} is not selected by its own slot, which has "
+                f'labels="{unmet}": give the manifest such labels'
+            )
+        return self._last.sealed(document)
