@@ -201,18 +201,46 @@ class TestTwoWritersOfAField:
             await asyncio.sleep(700)
             assert controller.runtime.status().contested == {}
 
-    async def test_a_repeatedly_deleted_object_is_created_with_backoff(self) -> None:
+    async def test_a_deleted_object_is_created_at_once_even_in_a_contest(self) -> None:
+        async with contested(controller := Sites()) as harness:
+            await asyncio.sleep(60)
+            store = store_of(harness)
+            assert "shop" in controller.runtime.status().contested
+            await store.delete(MAP)
+            await asyncio.sleep(0.004)
+            assert MAP in store.keys()  # noqa: SIM118 - a method's list
+
+    async def test_a_writer_that_takes_the_label_away_is_met_with_backoff(self) -> None:
+        unlabelled = {"metadata": {"labels": None}}
         async with running(controller := Sites()) as harness:
             await controller.sites.put("shop", site("ours"))
             await harness.run_until_idle()
-            store, deleted = store_of(harness), 0
+            store, taken = store_of(harness), 0
             for _ in range(60_000):
-                if MAP in store.keys():  # noqa: SIM118 - a method's list
-                    await store.delete(MAP)
-                    deleted += 1
+                labels = documents.metadata_of(store.document(MAP)).get("labels")
+                if labels:
+                    await edit(store, **unlabelled)
+                    taken += 1
                 await asyncio.sleep(0.001)
-            assert deleted < 20
+            assert taken < 20
             assert "shop" in controller.runtime.status().contested
+
+
+class TestDeletions:
+    async def test_a_repeatedly_deleted_object_is_created_at_once_each_time(self) -> None:
+        async with running(controller := Sites()) as harness:
+            await controller.sites.put("shop", site("ours"))
+            await harness.run_until_idle()
+            store = store_of(harness)
+            for _ in range(50):
+                await store.delete(MAP)
+                await asyncio.sleep(0.01)
+                assert MAP in store.keys()  # noqa: SIM118 - a method's list
+            assert controller.runtime.status().contested == {}
+            upkeep = harness.runtime.measures().upkeep
+            assert upkeep is not None
+            assert upkeep.undone == 0
+            assert {event.reason for event in harness.stores.events.events} == {"Synced"}
 
 
 class TestEditsByHand:

@@ -82,20 +82,25 @@ class Contests:
             return 0.0
         return max(0.0, last.applied_at + last.wait_s - self._clock())
 
+    def created(self, key: str, owner: str, digest: str) -> None:
+        """Record that the object was created, which undoes no other writer's fields.
+
+        Somebody may delete it as often as they like: an evicted Pod, a Job with a time to live.
+        """
+        self._remember(key, Contest(owner, digest, self._clock()))
+
     def applied(
         self, key: str, owner: str, digest: str, lost: Sequence[LostField] = ()
     ) -> Contest | None:
-        """Record an apply that changed the object; return its contest if it must be reported."""
-        now, last = self._clock(), self._last.pop(key, None)
+        """Record an apply to an existing object; return its contest if it must be reported."""
+        now, last = self._clock(), self._last.get(key)
         contest = Contest(owner, digest, now)
         if last is not None and last.digest == digest and now <= _calm_at(last):
             self.undone += 1
             undone = last.undone + 1
             wait_s = backoff(undone, base_s=BASE_S, limit_s=LIMIT_S)
             contest = Contest(owner, digest, now, undone, wait_s, tuple(lost) or last.lost)
-        self._last[key] = contest
-        if len(self._last) > REMEMBERED_MAX:
-            self._last.popitem(last=False)
+        self._remember(key, contest)
         return contest if contest.contested else None
 
     def forget(self, key: str) -> None:
@@ -110,6 +115,12 @@ class Contests:
             for key, last in self._last.items()
             if last.contested and now <= _calm_at(last)
         }
+
+    def _remember(self, key: str, contest: Contest) -> None:
+        self._last[key] = contest
+        self._last.move_to_end(key)
+        if len(self._last) > REMEMBERED_MAX:
+            self._last.popitem(last=False)
 
 
 def _calm_at(contest: Contest) -> float:

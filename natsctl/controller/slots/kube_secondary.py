@@ -132,7 +132,7 @@ class KubeSecondary(Owned[T]):
                 seen = await read(self._store, key)
             if seen is not None and self._last.is_current(sealed, seen):
                 return seen.revision
-            if self._waits(sealed, key):
+            if await self._waits(sealed, key, seen):
                 return 0 if seen is None else seen.revision
             lost = None if seen is None else await self._lost_fields(sealed, seen)
             if seen is not None and lost == []:
@@ -232,16 +232,16 @@ class KubeSecondary(Owned[T]):
         owned = filter(is_read, self.owned_stored(key))
         return [self._kube_kind.reference(stored.value) for stored in owned]
 
-    def _waits(self, sealed: Document, key: str) -> bool:
+    async def _waits(self, sealed: Document, key: str, seen: Stored | None) -> bool:
         """Return whether the manifest is applied later, because other writers undo it repeatedly.
 
-        A sync that a person requests does not wait.
+        A sync that a person requests does not wait, nor does the creation of a deleted object.
         """
         sync = current_sync.get()
         if key not in self.contests or sync is None or sync.manual:
             return False
         wait_s = self.contests.wait_s(key, self._last.digest(sealed))
-        if not wait_s:
+        if not wait_s or (seen is None and await read(self._store, key) is None):
             return False
         self._sync_later(sync.key, wait_s)
         return True
@@ -310,7 +310,10 @@ class KubeSecondary(Owned[T]):
         if stored.revision == base:
             return stored.revision
         self._note_touched(stored)
-        self._record_apply(task)
+        if current is None:
+            self.contests.created(task.key, task.owner.key, self._last.digest(sealed))
+        else:
+            self._record_apply(task)
         return self._note_write(Rewritten(stored, base))
 
     def _record_apply(self, task: _Task) -> None:
