@@ -42,6 +42,11 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
         return cls(READY, "False", "Creating")
 
     @classmethod
+    def not_owned(cls, message: str) -> Self:
+        """Return Ready=False: the external resource exists, and natsctl didn't create it."""
+        return cls(READY, "False", "NotOwned", _message(message))
+
+    @classmethod
     def deleting(cls, message: str = "") -> Self:
         """Return Ready=False: the external resource is being deleted."""
         return cls(READY, "False", "Deleting", _message(message))

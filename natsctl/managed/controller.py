@@ -22,7 +22,15 @@ from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.keys import Operation, PrimaryListener, skips_invalid
-from natsctl.core.sync.options import POLICY, RATE, SECONDS_OR_ZERO, TEXT, WORKERS, check_class
+from natsctl.core.sync.options import (
+    FLAG,
+    POLICY,
+    RATE,
+    SECONDS_OR_ZERO,
+    TEXT,
+    WORKERS,
+    check_class,
+)
 from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
@@ -43,6 +51,7 @@ _OPTIONS = {
     "retry": POLICY,
     "rate_limit": RATE,
     "stop_timeout_s": SECONDS_OR_ZERO,
+    "adopt": FLAG,
 }
 
 _METHODS = {
@@ -70,6 +79,8 @@ class ManagedController(KeyedController, Generic[T]):
     - `retry`: what follows a failure.
     - `rate_limit`: how many reconciliations begin in a second; None does not limit them.
     - `stop_timeout_s`: how long reconciliations may go on after `stop`.
+    - `adopt`: whether resources that existed before are taken over, and deleted with their objects.
+      By default only those are for which an object says so; see `ManagedReconciler`.
     """
 
     kind: Kind[T]
@@ -79,6 +90,7 @@ class ManagedController(KeyedController, Generic[T]):
     retry: RetryPolicy = staticmethod(always_retry)
     rate_limit: RateLimit | None = None
     stop_timeout_s: float = 30.0
+    adopt: bool = False
 
     blocking = staticmethod(blocking)
     """Run a function that blocks in a thread: `await self.blocking(function, *args)`."""
@@ -178,7 +190,9 @@ class ManagedController(KeyedController, Generic[T]):
                 await stack.enter_async_context(system.recorder(self.name))
                 for system in systems.values()
             ]
-            self._opened = _Opened(primary, self.reconciler(primary))
+            reconciler = self.reconciler(primary)
+            reconciler.ask_unless(adopt=self.adopt)
+            self._opened = _Opened(primary, reconciler)
             self._loop.paused.follow((informer,))
             watching = self._host.watching(
                 {"primary": informer}, (informer,), records=self._backends.nats

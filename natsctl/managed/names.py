@@ -50,6 +50,16 @@ class AnnotationNames(msgspec.Struct, frozen=True):
         return f"{self.domain}/external-create-failed"
 
     @property
+    def adopted(self) -> str:
+        """The time at which a resource that existed before was taken over."""
+        return f"{self.domain}/external-adopted"
+
+    @property
+    def adopt(self) -> str:
+        """The annotation that permits to take over a resource that natsctl didn't create."""
+        return f"{self.domain}/adopt"
+
+    @property
     def paused(self) -> str:
         """The annotation that pauses an object, see `natsctl.model.pause`."""
         return f"{self.domain}/paused"

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.errors import UsageError
 from natsctl.managed.conditions import Condition, condition, with_conditions
-from natsctl.managed.creation.creation import Creation
+from natsctl.managed.creation.creation import Creation, Mark
 from natsctl.managed.creation.links import CreationLink, annotations_of
 from natsctl.managed.names import AnnotationNames
 from natsctl.model import documents
@@ -114,6 +114,35 @@ class Managed(Generic[T]):
         if self._suggested:
             self._kept[self._names.external_name] = self._suggested
 
+    @property
+    def owned(self) -> bool:
+        """True if natsctl created its external resource, may have created it, or adopted it."""
+        return self.creation.owns(self.link.external_name or self._suggested)
+
+    @property
+    def named_by_user(self) -> bool:
+        """True if the user wrote the name of the external resource on the object."""
+        name = self.link.external_name
+        return bool(name) and name != self._suggested and not self.creation.gave(name)
+
+    @property
+    def given_name(self) -> str:
+        """The name of the external resource unless the user wrote it; empty otherwise."""
+        is_users = self.named_by_user and self.external_name == self.link.external_name
+        return "" if is_users else self.external_name
+
+    def adopt(self) -> None:
+        """Take over the external resource; the next write stores that, and nothing else."""
+        self.accept_name()
+        self._kept[self._names.adopted] = str(Mark(self._clock(), name=self.link.external_name))
+        self.annotations = dict(self._kept)
+
+    def drop_name(self) -> None:
+        """Drop a name of the external resource that a client has set."""
+        self.annotations.pop(self._names.external_name, None)
+        if name := self._suggested or self.link.external_name:
+            self.external_name = name
+
     def keep(self) -> None:
         """Include the present annotations in the next write."""
         self._kept: dict[str, str] = dict(self.annotations)
@@ -135,7 +164,8 @@ class Managed(Generic[T]):
     @property
     def annotations_differ(self) -> bool:
         """True if a client has changed annotations."""
-        return self.annotations != self._kept
+        suggested = {self._names.external_name: self._suggested} if self._suggested else {}
+        return self.annotations != {**self._kept, **suggested}
 
     @property
     def changed_annotations(self) -> dict[str, str | None]:

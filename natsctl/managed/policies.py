@@ -25,6 +25,11 @@ class Permissions(msgspec.Struct, frozen=True):
     update: bool = True
     delete: bool = True
 
+    @property
+    def changes(self) -> bool:
+        """True if anything but observation is permitted."""
+        return self.create or self.update or self.delete
+
 
 _MANAGEMENT = {
     "default": Permissions(),
@@ -58,6 +63,9 @@ def permissions(
         raise InvalidObjectError(
             f"there is no deletion policy {quoted(delete)}: {', '.join(_DELETION)}"
         )
+    adopt = annotations.get(names.adopt, "").lower()
+    if adopt not in {"", "true", "false"}:
+        raise InvalidObjectError(f'{names.adopt} is {quoted(adopt)}, and must be "true" or "false"')
     permitted = _MANAGEMENT[manage]
     return msgspec.structs.replace(permitted, delete=permitted.delete and _DELETION[delete])
 

@@ -84,6 +84,11 @@ class ManagedReconciler(Generic[T]):
         external_name: returns the name of an object's resource, if it is known before the creation.
             An observation then resolves a creation with an unknown result.
         finalizer: the name of the finalizer; by default that of *names*.
+        adopt: whether a resource that existed before is taken over, so that it's changed, and
+            deleted with its object. With False, only if the object says so: by the annotation
+            `natsctl.io/adopt: "true"` or by a name that the user wrote on it. With None, a
+            `ManagedController` decides; elsewhere every resource that is observed is taken over
+            without a word, as the seed does. *Warning*: objects then delete what others made.
         logger: receives log lines.
         management_policy: the policy of objects that set none.
         names: the names of annotations and finalizer; `KRATEO` has those of krateo's
@@ -112,6 +117,7 @@ class ManagedReconciler(Generic[T]):
         deletion_policy: DeletionPolicy = "delete",
         external_name: Callable[[Managed[T]], str] | None = None,
         finalizer: str = "",
+        adopt: bool | None = None,
         logger: logging.Logger = log,
         management_policy: ManagementPolicy = "default",
         names: AnnotationNames | None = None,
@@ -131,6 +137,7 @@ class ManagedReconciler(Generic[T]):
         self._external = connect_disconnecter(NopConnecter() if connecter is None else connecter)
         self._management, self._deletion = management_policy, deletion_policy
         self._external_name, self._grace_s = external_name, creation_grace_period_s
+        self._adopt = adopt
         self._log = EventLogger(logger, {})
         self._timeout_s, self._clock = timeout_s, clock
         self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
@@ -157,11 +164,21 @@ class ManagedReconciler(Generic[T]):
             grace_s=creation_grace_period_s,
             deletions=self._memory.deletions,
             poll=Poll(poll_interval_s, poll_interval_hook, poll_jitter_s),
+            asks=self.asks,
             clock=clock,
         )
 
     blocking = staticmethod(blocking)
     """Run a function that blocks in a thread: `await reconciler.blocking(function, *args)`."""
+
+    def asks(self) -> bool:
+        """Return whether a resource that natsctl didn't create needs somebody's word."""
+        return self._adopt is not None
+
+    def ask_unless(self, *, adopt: bool) -> None:
+        """Set the argument `adopt` if it is None."""
+        if self._adopt is None:
+            self._adopt = adopt
 
     async def reconcile(self, key: str) -> float | None:
         """Reconcile the object *key*; return the seconds until the next reconciliation, or None.
@@ -257,7 +274,22 @@ class ManagedReconciler(Generic[T]):
             unknown=creation.unknown,
             named=self._external_name is not None,
             recent=self._is_recent(managed) and not self._is_deletion_requested(managed),
+            owned=self._adopt is None or managed.owned or not may.changes,
+            may_adopt=self._may_adopt(managed),
         )
+
+    def _may_adopt(self, managed: Managed[T]) -> bool:
+        """Return whether somebody said that a resource that natsctl didn't create is adopted."""
+        said = managed.policies.get(self._names.adopt, "").lower()
+        if said:
+            return said == "true"
+        return bool(self._adopt) or (managed.named_by_user and not self._has_own_name(managed))
+
+    def _has_own_name(self, managed: Managed[T]) -> bool:
+        """Return whether version 0.2 may have written the name, and the finalizer with it."""
+        if self._external_name is None or not self._reports.held(managed):
+            return False
+        return managed.external_name == self._external_name(managed)
 
     def _is_recent(self, managed: Managed[T]) -> bool:
         """Return whether the last creation is within its grace period.
@@ -317,7 +349,10 @@ class ManagedReconciler(Generic[T]):
 
     async def _observed(self, reconciliation: Reconciliation[T]) -> Observed:
         async with self._calls.calling(reconciliation, "observe", "CannotObserveExternalResource"):
-            observation = await observed(reconciliation.client, reconciliation.managed)
+            managed = reconciliation.managed
+            observation = await observed(reconciliation.client, managed)
+            if self._adopt is not None and not managed.owned:
+                managed.drop_name()
             if observation.diff:
                 self._log.debug(
                     "external resource differs",

@@ -25,8 +25,11 @@ class ReconcileAction(Enum):
     OBSERVE = "observe"
     WAIT = "wait"  # a new external resource may not be visible yet
     DELAY = "delay"  # other finalizers hold the object, so its external resource stays
+    KEEP = "keep"  # remove the finalizer; the resource isn't natsctl's
     DELETE = "delete"
     CREATE = "create"
+    ADOPT = "adopt"  # take over a resource that natsctl didn't create
+    DISOWN = "disown"  # nobody permitted that
     REPORT_ABSENT = "report absent"  # the policies forbid the creation
     SETTLE = "settle"  # a creation with an unknown result has succeeded
     LATE_INITIALIZE = "late-initialize"
@@ -48,6 +51,9 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         named: the external name is known before a creation, so an observation finds the resource.
         recent: a creation has, or may have, succeeded within the grace period, and a missing
             resource may be one that is not visible yet.
+        owned: natsctl created the external resource, may have created it, or has adopted it, or
+            it's only observed.
+        may_adopt: somebody said that a resource that natsctl didn't create is taken over.
         observed: the state of the external resource.
     """
 
@@ -62,6 +68,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     unknown: bool = False
     named: bool = False
     recent: bool = False
+    owned: bool = True
+    may_adopt: bool = False
     observed: Observed = Observed.NOT_YET
 
 
@@ -80,6 +88,8 @@ class ActionRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unknown: bool | None = None
     named: bool | None = None
     recent: bool | None = None
+    owned: bool | None = None
+    may_adopt: bool | None = None
     observed: Observed | None = None
 
     def matches(self, situation: Situation) -> bool:
@@ -100,10 +110,13 @@ TABLE = (
     ActionRule(action=ReconcileAction.OBSERVE, observed=Observed.NOT_YET),
     ActionRule(action=ReconcileAction.WAIT, observed=Observed.ABSENT, recent=True),
     ActionRule(action=ReconcileAction.RELEASE, observed=Observed.ABSENT, deleting=True),
+    ActionRule(action=ReconcileAction.KEEP, deleting=True, owned=False),
     ActionRule(action=ReconcileAction.DELAY, deleting=True, shared=True),
     ActionRule(action=ReconcileAction.DELETE, deleting=True),
     ActionRule(action=ReconcileAction.CREATE, observed=Observed.ABSENT, may_create=True),
     ActionRule(action=ReconcileAction.REPORT_ABSENT, observed=Observed.ABSENT),
+    ActionRule(action=ReconcileAction.ADOPT, owned=False, may_adopt=True),
+    ActionRule(action=ReconcileAction.DISOWN, owned=False),
     ActionRule(action=ReconcileAction.SETTLE, unknown=True),
     ActionRule(action=ReconcileAction.LATE_INITIALIZE, observed=Observed.LATE_INITIALIZED),
     ActionRule(action=ReconcileAction.UPDATE, observed=Observed.DIFFERENT, may_update=True),
@@ -114,7 +127,8 @@ TABLE = (
 *Guarantees.* The reconciler never touches a paused object. It never deletes the external resource
 if the deletion policy is `orphan`, or while other finalizers hold the object. It creates nothing
 while the result of an earlier creation is unknown, unless the resource's name is known beforehand.
-It does not release an object whose resource exists and may be deleted."""
+It does not release an object whose resource exists and may be deleted. It never changes or deletes
+a resource that natsctl didn't create, unless somebody said that it's adopted."""
 
 
 def decide(situation: Situation) -> ReconcileAction:

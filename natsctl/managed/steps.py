@@ -11,6 +11,7 @@ import msgspec
 
 from natsctl.core.objects.finalizers import release
 from natsctl.core.objects.primary import Primary
+from natsctl.core.planning.record import current_plan, place_of
 from natsctl.core.sync.calls import awaitable
 from natsctl.errors import ConflictError, RetryAfter, StoreError
 from natsctl.managed.calls import AGAIN_S, ExternalCalls, Reconciliation
@@ -26,7 +27,9 @@ from natsctl.managed.polling import Poll
 from natsctl.managed.reports import CANNOT_UPDATE, Reports
 from natsctl.managed.situation import ReconcileAction
 from natsctl.model.documents import Document
+from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
+from natsctl.model.objects import DOMAIN
 from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import error_text
 
@@ -36,7 +39,8 @@ T = TypeVar("T")
 class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
     """Takes the step of an action. `ManagedReconciler` documents the other parts.
 
-    `deletions` has the times at which deletions of resources were requested first, by key.
+    `asks` returns whether a resource that natsctl didn't create needs somebody's word. `deletions`
+    has the times at which deletions of resources were requested first, by key.
     """
 
     primary: Primary[T]
@@ -48,6 +52,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
     grace_s: float
     deletions: dict[str, float]
     poll: Poll[T]
+    asks: Callable[[], bool]
     clock: Callable[[], datetime]
 
     async def take(
@@ -61,8 +66,11 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
             ReconcileAction.ASK: self._ask,
             ReconcileAction.WAIT: self._wait,
             ReconcileAction.DELAY: self._delay,
+            ReconcileAction.KEEP: self._keep,
             ReconcileAction.DELETE: self._delete,
             ReconcileAction.CREATE: self._create,
+            ReconcileAction.ADOPT: self._adopt,
+            ReconcileAction.DISOWN: self._disown,
             ReconcileAction.REPORT_ABSENT: self._report_absent,
             ReconcileAction.SETTLE: self._settle,
             ReconcileAction.LATE_INITIALIZE: self._late_initialize,
@@ -139,6 +147,13 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
         now = asyncio.get_running_loop().time()
         return self.poll.soon_s(now - self.deletions.setdefault(managed.key, now))
 
+    async def _keep(self, reconciliation: Reconciliation[T]) -> None:
+        managed = reconciliation.managed
+        name = managed.external_name or "its external resource"
+        text = f"{managed.key} is deleted, and {name} stays, because natsctl didn't create it"
+        self.reports.event(managed, "KeptExternalResource", text)
+        await self._release(reconciliation)
+
     async def _delay(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
         ours = self.names.finalizers
@@ -153,6 +168,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
         After a crash before the result is stored, the result is unknown.
         """
         managed = reconciliation.managed
+        given = managed.given_name
         managed.accept_name()
         self.deletions.pop(managed.key, None)
         async with self.calls.storing(managed, "the intent to create", Condition.creating()):
@@ -161,7 +177,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
                 recorded = await self.links.read(managed.key)
             if recorded.contradicts(managed.link):
                 return await self._refuse(reconciliation, recorded)
-            await self._store_intent(managed)
+            await self._store_intent(managed, given)
         reason = "CannotCreateExternalResource"
         async with self.calls.reported(reconciliation, "create", reason, Condition.creating()):
             try:
@@ -223,6 +239,42 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
         await self.reports.not_synced(reconciliation.managed, "CannotObserveExternalResource", text)
         return self.poll.after_s(reconciliation.managed)
 
+    async def _adopt(self, reconciliation: Reconciliation[T]) -> float:
+        """Store that the resource is taken over, in the object first: its writer decides."""
+        managed = reconciliation.managed
+        managed.adopt()
+        async with self.calls.storing(managed, "the adoption"):
+            await self._store_object(managed)
+            await self._link(managed)
+        plan = current_plan.get()
+        if plan is not None:
+            plan.called(place_of(managed.kind), managed.kind, managed.key, "adopt")
+        name = managed.external_name or "its external resource"
+        text = f"Adopted {name}, which existed before: it's changed and deleted with this object"
+        self.reports.event(managed, "AdoptedExternalResource", text)
+        return AGAIN_S
+
+    async def _disown(self, reconciliation: Reconciliation[T]) -> float:
+        managed = reconciliation.managed
+        text = (
+            f"{managed.external_name or 'its external resource'} exists, and natsctl didn't create "
+            "it, so nothing is changed; to adopt it, so that it's changed and deleted with "
+            f"{managed.key}, {self._adoption(managed)}"
+        )
+        await self.reports.not_synced(managed, "NotOwned", text, Condition.not_owned(text))
+        return self.poll.after_s(managed)
+
+    def _adoption(self, managed: Managed[T]) -> str:
+        """Return what a person does to adopt the resource of an object."""
+        kind, names = managed.kind, self.names
+        if isinstance(kind, KubeKind):
+            namespace, _, name = managed.key.rpartition("/")
+            place = f" -n {namespace}" if namespace else ""
+            return f"run: kubectl annotate {kind.kind} {name}{place} {names.adopt}=true"
+        if isinstance(kind, KvKind) and DOMAIN in names.domains:
+            return f"run: natsctl external adopt {managed.key} --bucket {kind.bucket}"
+        return f'set the annotation {names.adopt} to "true"'
+
     async def _settle(self, reconciliation: Reconciliation[T]) -> float:
         managed = reconciliation.managed
         async with self._storing_result(managed):
@@ -267,7 +319,8 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
 
     async def _link(self, managed: Managed[T]) -> None:
         """Record the link to an existing external resource."""
-        managed.accept_name()
+        if managed.owned or not self.asks():
+            managed.accept_name()
         if self.links is not None and managed.link:
             await self.links.write(managed.key, managed.link)
 
@@ -279,11 +332,11 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
             await self.primary.informer.store.update(managed.key, value, revision=revision)
         )
 
-    async def _store_intent(self, managed: Managed[T]) -> None:
+    async def _store_intent(self, managed: Managed[T], given: str) -> None:
         """Store the intent to create upon exactly the read revision, and in the link record."""
         revision = managed.stored.revision
         managed.annotations = begun(
-            managed.annotations, self.names, now=self.clock(), revision=revision
+            managed.annotations, self.names, now=self.clock(), revision=revision, given=given
         )
         managed.keep()
         managed.set_conditions(Condition.creating())
@@ -329,8 +382,9 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
         await self.results.store(managed)
 
     def _result(self, managed: Managed[T], *, created: bool) -> None:
+        name = managed.external_name if created else managed.given_name
         managed.annotations = ended(
-            managed.annotations, self.names, now=self.clock(), created=created
+            managed.annotations, self.names, now=self.clock(), created=created, name=name
         )
         managed.keep()
 

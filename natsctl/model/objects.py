@@ -15,10 +15,11 @@ LINK = (
     "external-create-pending",
     "external-create-succeeded",
     "external-create-failed",
+    "external-adopted",
 )
 """Annotations that link an object to its external resource, in the domain of its reconciler."""
 
-POLICIES = ("paused", "management-policy", "deletion-policy")
+POLICIES = ("paused", "management-policy", "deletion-policy", "adopt")
 """Annotations that users set to control the reconciler, in the same domain."""
 
 STORED_VERSION = f"{DOMAIN}/stored-version"

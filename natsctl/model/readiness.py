@@ -46,18 +46,29 @@ def reason(document: Document | None) -> str:
     return text if isinstance(text, str) else ""
 
 
+def conditions(document: Document) -> list[str]:
+    """Return the conditions of the status as text, such as `Ready=False Creating: no disk left`."""
+    texts = []
+    for each in _conditions(document):
+        state = f"{each.get('type')}={each.get('status')} {each.get('reason') or ''}".rstrip()
+        texts.append(f"{state}: {each['message']}" if each.get("message") else state)
+    return texts
+
+
 def _pause(document: Document) -> Pause | None:
     return active_pause(documents.annotation(document, PAUSED), datetime.now(UTC))
 
 
 def _ready_condition(document: Document) -> Document | None:
-    status = document.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    if not isinstance(conditions, list):
-        return None
-    valid = [condition for condition in conditions if isinstance(condition, dict)]
+    valid = _conditions(document)
     for ready_type in _READY_TYPES:
         for condition in valid:
             if condition.get("type") == ready_type:
                 return condition
     return None
+
+
+def _conditions(document: Document) -> list[Document]:
+    status = document.get("status")
+    found = status.get("conditions") if isinstance(status, dict) else None
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig
+from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 
 from tests.support.cli.natsctl_command import InProcess, Natsctl, Running
 from tests.support.eventually import eventually
+from tests.support.servers.nats_server import NatsServer
 
 PENDING = "natsctl.io/external-create-pending"
 INTENT = "2026-01-01T00:00:00Z revision 7"
@@ -227,3 +229,100 @@ async def test_list_shows_lost_links_and_forget_removes_them(
     assert [name.rpartition("/")[2] for name in recorded] == ["external-create-failed"]
     result = await in_process("external", "forget", "gone")
     assert (result.status, "no bucket has a link from gone" in result.err) == (3, True)
+
+
+STREAMS = """
+import nats
+from nats.js.errors import NotFoundError
+from natsctl import (
+    ExternalClientFns, ManagedController, ManagedReconciler, Object, Observation, kv
+)
+
+class Stream(Object, frozen=True):
+    spec: dict[str, list[str]] = {}
+
+class Streams(ManagedController):
+    kind = kv(Stream, bucket="streams")
+
+    async def start(self):
+        self.client = await nats.connect("SERVER")
+        self.jetstream = self.client.jetstream()
+
+    async def clean(self):
+        await self.client.close()
+
+    def reconciler(self, managed):
+        client = ExternalClientFns(
+            observe_fn=self.observe, create_fn=self.create, delete_fn=self.delete
+        )
+        async def connect(managed):
+            return client
+        return ManagedReconciler(
+            managed, connecter=connect, external_name=lambda m: m.key, recorder=self,
+            poll_interval_s=0.5, creation_grace_period_s=0.0,
+        )
+
+    async def observe(self, managed):
+        try:
+            await self.jetstream.stream_info(managed.external_name)
+        except NotFoundError:
+            return Observation()
+        return Observation(exists=True, up_to_date=True)
+
+    async def create(self, managed):
+        await self.jetstream.add_stream(name=managed.external_name, **managed.spec)
+
+    async def delete(self, managed):
+        await self.jetstream.delete_stream(managed.external_name)
+"""
+
+
+async def test_a_strangers_stream_stays_until_somebody_adopts_it(
+    natsctl: Natsctl,
+    folder: Path,
+    jetstream: JetStreamContext,
+    nats_server: NatsServer,
+    daemon: Callable[..., Awaitable[Running]],
+) -> None:
+    await jetstream.create_key_value(KeyValueConfig(bucket="streams", history=5))
+    await jetstream.add_stream(name="EVENTS_legacy", subjects=["legacy.>"])
+    await jetstream.publish("legacy.one", b"precious")
+    (folder / "owners.py").write_text(STREAMS.replace("SERVER", nats_server.url))
+    running = await daemon("owners:Streams")
+    await natsctl.done("put", "streams", "EVENTS_legacy", '{"spec": {"subjects": ["legacy.>"]}}')
+    command = "natsctl external adopt EVENTS_legacy --bucket streams"
+    await running.logged(command)
+    explained = await natsctl.done("explain", "EVENTS_legacy")
+    assert "Ready=False NotOwned" in explained
+    assert command in explained
+    await natsctl.done("delete", "streams", "EVENTS_legacy")
+
+    async def is_gone(key: str) -> bool:
+        return (await natsctl("get", "streams", key)).status != 0
+
+    await eventually(lambda: is_gone("EVENTS_legacy"))
+    assert (await jetstream.stream_info("EVENTS_legacy")).state.messages == 1
+
+    await natsctl.done("put", "streams", "EVENTS_legacy", '{"spec": {"subjects": ["legacy.>"]}}')
+    await eventually(lambda: has(natsctl, "NotOwned"))
+    await natsctl.done(*command.split()[1:])
+    await eventually(lambda: has(natsctl, "Available"))
+    assert "EVENTS_legacy, adopted" in await natsctl.done("explain", "EVENTS_legacy")
+    rows = (await natsctl("external", "list")).rows
+    assert [(row[1], row[3]) for row in rows] == [("EVENTS_legacy", "adopted")]
+    await natsctl.done("delete", "streams", "EVENTS_legacy")
+    await eventually(lambda: is_gone("EVENTS_legacy"))
+    with pytest.raises(NotFoundError):
+        await jetstream.stream_info("EVENTS_legacy")
+
+
+async def has(natsctl: Natsctl, reason: str) -> bool:
+    """Return whether the object of the stream has a condition with this reason."""
+    return reason in await natsctl.done("get", "streams", "EVENTS_legacy", "-o", "json")
+
+
+async def test_adopt_refuses_a_key_that_is_no_object(natsctl: Natsctl, disks: KeyValue) -> None:
+    await disks.put("raw", b"\xff")
+    assert "no bucket has an object raw" in (await natsctl("external", "adopt", "raw")).err
+    result = await natsctl("external", "adopt", "a", "--bucket", "disks")
+    assert (result.status, "disks has no object a" in result.err) == (3, True)

@@ -13,7 +13,7 @@ from natsctl.cli.framework.usage import only
 from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
-from natsctl.errors import NotFoundError, StoreMissingError, UsageError
+from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.entries import NONE, age
@@ -27,8 +27,15 @@ from natsctl.managed.creation.links import (
     object_of,
     standing,
 )
-from natsctl.managed.creation.resolution import domains_of, resolve, unlink, unresolved
+from natsctl.managed.creation.resolution import (
+    domains_of,
+    permit_adoption,
+    resolve,
+    unlink,
+    unresolved,
+)
 from natsctl.managed.names import AnnotationNames
+from natsctl.model import documents
 from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
 
@@ -49,7 +56,7 @@ class LinkState(msgspec.Struct, frozen=True, rename="camel"):
     Attributes:
         domain: the domain of the annotations; the reconcilers of an object have different ones.
         revision: the revision of the object; 0 if the object does not exist.
-        state: linked, unknown or lost.
+        state: linked, adopted, unknown or lost.
         since: the time of the creation (RFC 3339); empty if it is not known.
         external_name: the name in the outside system; empty if it is not known.
     """
@@ -88,10 +95,11 @@ async def list_(
 ) -> None:
     """Show the links from objects to external resources.
 
-    The state is linked, unknown or lost. It is unknown after an interrupted creation: the object is
-    not synced until natsctl external resolve stores the result. It is lost if the object does not
-    exist or names another external resource: check the outside system, and remove the link with
-    natsctl external forget.
+    The state is linked, adopted, unknown or lost. An adopted resource existed before natsctl took
+    it over. The state is unknown after an interrupted creation: the object is not synced until
+    natsctl external resolve stores the result. It is lost if the object does not exist or names
+    another external resource: check the outside system, and remove the link with natsctl external
+    forget.
     """
     async with connect(options) as connection:
         names = await bucket_names(connection) if bucket is None else [bucket]
@@ -138,6 +146,33 @@ async def resolve_(
         store = await _unresolved_store(connection, key, bucket)
         await resolve(store, key, created=created, external_name=name)
     write_line(f"{store.kind.name}/{key} resolved: {'created' if created else 'not created'}")
+
+
+@app.add("natsctl external adopt data", "natsctl external adopt data --bucket disks")
+@connected
+async def adopt(
+    options: NatsOptions, *, key: ObjectKeyArgument, bucket: BucketOption = None
+) -> None:
+    """Let an object take over an external resource that natsctl didn't create.
+
+    From then on the controller changes the resource as the object says, and deletes it with the
+    object. The command sets the annotation natsctl.io/adopt, so the object says so by itself.
+    """
+    check_key(key)
+    async with connect(options) as connection:
+        stores = {
+            name: BucketStore(Bucket(connection, name), Object)
+            for name in await bucket_names(connection)
+            if bucket in (None, name)
+        }
+        having = [name for name, store in stores.items() if await _is_object(store, key)]
+        if not having:
+            raise NotFoundError(
+                f"{bucket or 'no bucket'} has {'no' if bucket else 'an'} object {key}"
+            )
+        name = only(having, f"several buckets have a {key}", "--bucket")
+        await permit_adoption(stores[name], key)
+    write_line(f"{name}/{key} adopts its external resource")
 
 
 @app.add(
@@ -207,6 +242,14 @@ async def _annotations(store: BucketStore, key: str) -> dict[str, str]:
         return annotations_of((await store.get(key)).value)
     except NotFoundError:
         return {}
+
+
+async def _is_object(store: BucketStore, key: str) -> bool:
+    try:
+        documents.parse((await store.get(key)).value)
+    except (NotFoundError, InvalidObjectError):
+        return False
+    return True
 
 
 async def _records(connection: Connection) -> dict[str, LinkRecord]:
@@ -279,7 +322,8 @@ def _state(
     link = recorded
     if annotated and state is not Standing.LOST and not recorded.answers(annotated):
         link = annotated
-    mark = link.creation.succeeded or link.creation.pending
+    creation = link.creation
+    mark = creation.adopted or creation.succeeded or creation.pending
     since = "" if mark is None else mark.time.isoformat()
     yield LinkState(
         bucket=record.bucket,

@@ -72,6 +72,7 @@ def described(action: Action) -> str:
         case "status":
             return f"{name} (status)"
         case "external":
-            return f"{name} (external resource)"
+            adopted = ", which existed before, is adopted" if action.call == "adopt" else ""
+            return f"{name} (external resource{adopted})"
         case _:
             return name if action.reason is UNSET else f"{name}: {action.reason}"

@@ -31,6 +31,8 @@ def explanation_lines(key: KeyExplanation, now: datetime) -> Iterator[str]:
         yield _field("paused", _paused(key.paused))
     if key.quarantined:
         yield _field("quarantined", f"{key.quarantined}: natsctl resync {key.key}")
+    yield from _fields("external", key.external)
+    yield from _fields("conditions", key.conditions)
     yield _field("queue", _queue(key.queued, key.failures))
     unnamed = [f"and {key.owned_more} more"] if key.owned_more else []
     owned = [f"{kind}/{name}" for kind, names in key.owned.items() for name in names]

@@ -15,8 +15,13 @@ from natsctl.core.queue.workqueue import Held, Place, QueueStats, Ready, Waiting
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.journal import SyncRecord
+from natsctl.errors import InvalidObjectError
+from natsctl.model import documents
+from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.objects import LINK
 from natsctl.model.pause import Pause
+from natsctl.model.readiness import conditions
 from natsctl.telemetry.hiding import hidden
 
 
@@ -59,6 +64,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         quarantined: why the key is quarantined; empty if it is not.
         queued: the place in the work queue; None if the key is not in the queue.
         failures: failed syncs since the last successful one.
+        external: the names of its external resources; an adopted one is named as such.
+        conditions: the conditions of its status, such as `Ready=False NotOwned: …`.
         syncs: the last syncs, oldest first.
         owned: the keys of the objects that the key owns, by kind.
         reads: objects and selections whose changes enqueue the key as well.
@@ -75,6 +82,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: str = ""
     queued: Queued | None = None
     failures: int = 0
+    external: list[str] = []
+    conditions: list[str] = []
     syncs: list[SyncRecord] = []
     owned: dict[str, list[str]] = {}
     reads: list[str] = []
@@ -169,6 +178,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 def explanation_of(host: Host, key: str, cache: Cache[Any], queue: Workqueue[str]) -> Explanation:
     """Return the explanation of a key that owns and reads no other objects."""
     stored, invalid = cache.get(key), cache.invalid.get(key)
+    document = {} if stored is None else _document(stored.value)
     return Explanation(
         controller=host.name,
         key=key,
@@ -179,8 +189,27 @@ def explanation_of(host: Host, key: str, cache: Cache[Any], queue: Workqueue[str
         quarantined=str(host.pausing.quarantined().get(key, "")),
         queued=queued(queue.place(key)),
         failures=queue.failures(key),
+        external=_external(document),
+        conditions=[hidden(text) for text in conditions(document)],
         syncs=host.journal.last_syncs(key),
     )
+
+
+def _document(value: bytes) -> Document:
+    try:
+        return documents.parse(value)
+    except InvalidObjectError:
+        return {}
+
+
+def _external(document: Document) -> list[str]:
+    annotations = documents.annotations_of(document)
+    domains = {name.rpartition("/")[0] for name in annotations if name.rpartition("/")[2] in LINK}
+    return [
+        str(annotations.get(f"{domain}/external-name", "without a name"))
+        + (", adopted" if f"{domain}/external-adopted" in annotations else "")
+        for domain in sorted(domains)
+    ]
 
 
 def _paused(pausing: Pausing, key: str) -> KeyPause | None:

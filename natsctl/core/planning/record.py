@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,6 +23,7 @@ KEYS_MAX = 10_000  # of a continuous plan
 RETURNS_MAX = 10  # writes of one object by one key, each after another key's
 
 Effect = Literal["create", "update", "delete"]
+Call = Literal["create", "update", "delete", "adopt"]
 
 _Place = tuple[str, str]  # the bucket or the kind of an object, and its key
 
@@ -52,7 +53,7 @@ class _KeyRecord(msgspec.Struct, eq=False):
     """The writes of one key's syncs, and the result of its last sync."""
 
     writes: dict[_Place, _Write] = {}
-    external: dict[_Place, Action] = {}
+    external: dict[tuple[str, str, Call], Action] = {}
     error: str = ""
     held_back: str = ""
     after_s: float | None = None
@@ -125,18 +126,19 @@ class PlanRecord:
         writes[place, key] = _Write(kind, first, after, _reason.get())
         self._count(_effect(before, after), kind.name, key, sync_key)
 
-    def called(self, place: str, kind: Kind[Any], key: str, call: Effect) -> None:
+    def called(self, place: str, kind: Kind[Any], key: str, call: Call) -> None:
         """Record that the present sync would change the external resource of an object."""
         sync_key = self._key_of()
         action = Action(action="external", kind=kind.name, key=key, call=call)
-        self._record(sync_key).external[place, key] = action
+        self._record(sync_key).external[place, key, call] = action
         self._count(f"external {call}", kind.name, key, sync_key)
 
     def superseded(self, place: str, key: str) -> None:
         """Forget the planned writes of an object that another client has changed since."""
         for sync_key, record in list(self._keys.items()):
             record.writes.pop((place, key), None)
-            record.external.pop((place, key), None)
+            for call in get_args(Call):
+                record.external.pop((place, key, call), None)
             if not (record.writes or record.external or record.error):
                 del self._keys[sync_key]
 

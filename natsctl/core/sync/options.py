@@ -44,6 +44,7 @@ SECONDS = Option(
 SECONDS_OR_ZERO = Option(
     "a number of seconds, 0 or more", lambda value: _is_seconds(value, least=0.0)
 )
+FLAG = Option("True or False", lambda value: isinstance(value, bool))
 TEXT = Option("a text", lambda value: isinstance(value, str))
 POLICY = Option(
     "a function of an error and the failures in a row, not `async def`",

@@ -37,11 +37,14 @@ def externals(document: Document) -> Iterator[Branch]:
     for names in map(AnnotationNames, sorted(domains)):
         creation = Creation.of(annotations, names)
         created = None if creation.succeeded is None else creation.succeeded.time.isoformat()
+        why = "CreationUnknown" if creation.unknown else reason(document)
+        if creation.adopted is not None and why in ("", "Available"):
+            why = "Adopted"
         yield Branch(
             kind=KIND,
             key=annotations.get(names.external_name) or UNNAMED,
             ready=UNKNOWN if creation.unknown else ready(document),
-            reason="CreationUnknown" if creation.unknown else reason(document),
+            reason=why,
             created=created or "",
         )
 

@@ -31,6 +31,7 @@ class CreationLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     pending: str = ""
     succeeded: str = ""
     failed: str = ""
+    adopted: str = ""
 
     @classmethod
     def of(cls, annotations: Mapping[str, str], names: AnnotationNames) -> "CreationLink":
@@ -69,6 +70,8 @@ class Standing(StrEnum):
     """The state of a link."""
 
     LINKED = "linked"
+    ADOPTED = "adopted"
+    """The object took over a resource that natsctl didn't create."""
     UNKNOWN = "unknown"
     """A creation has begun, and its result is not known."""
     LOST = "lost"
@@ -89,7 +92,9 @@ def standing(recorded: CreationLink, held: CreationLink | None) -> Standing | No
         return Standing.LOST
     if link.creation.unknown:
         return Standing.UNKNOWN
-    return Standing.LINKED if recorded and link.external_name else None
+    if not (recorded and link.external_name):
+        return None
+    return Standing.LINKED if link.creation.adopted is None else Standing.ADOPTED
 
 
 RECORDS: KvKind[CreationLink] = kv(
@@ -213,5 +218,6 @@ def annotations_of(value: bytes) -> dict[str, str]:
     return {name: text for name, text in annotations.items() if isinstance(text, str)}
 
 
-def _names(names: AnnotationNames) -> tuple[str, str, str, str]:
-    return names.external_name, names.create_pending, names.create_succeeded, names.create_failed
+def _names(names: AnnotationNames) -> tuple[str, ...]:
+    results = (names.create_succeeded, names.create_failed, names.adopted)
+    return names.external_name, names.create_pending, *results

@@ -55,6 +55,21 @@ async def resolve(store: Store, key: str, *, created: bool, external_name: str =
     return (await rewrite(store, key, change, seen=await read(store, key))).stored
 
 
+async def permit_adoption(store: Store, key: str) -> None:
+    """Let the reconciler take over an external resource that natsctl didn't create.
+
+    Raises `NotFoundError` if the object does not exist, and `ConflictError` after ten conflicts in
+    a row.
+    """
+
+    def change(current: Stored | None) -> bytes:
+        if current is None:
+            raise NotFoundError(f"{store.kind.name} has no {key}")
+        return annotated(current.value, {AnnotationNames().adopt: "true"})
+
+    await rewrite(store, key, change, seen=await read(store, key))
+
+
 async def unlink(store: Store, key: str) -> None:
     """Remove the link to the external resource from the object, if the object exists.
 

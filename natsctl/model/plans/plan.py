@@ -20,7 +20,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
             `external` resource.
         diff: the fields that would change; secrets are masked.
         reason: why a secondary would be deleted, if its owner does not exist.
-        call: the external call: `create`, `update` or `delete`.
+        call: the external call: `create`, `update` or `delete`; `adopt` takes over a resource that
+            natsctl didn't create, without a call.
     """
 
     action: ActionType
@@ -28,7 +29,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     diff: tuple[Difference, ...] = ()
     reason: str | UnsetType = UNSET
-    call: Literal["create", "update", "delete"] | UnsetType = UNSET
+    call: Literal["create", "update", "delete", "adopt"] | UnsetType = UNSET
 
     @property
     def effect(self) -> Literal["create", "update", "delete"]:
@@ -37,7 +38,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
             case "status":
                 return "update"
             case "external":
-                return "update" if self.call is UNSET else self.call
+                return "update" if self.call is UNSET or self.call == "adopt" else self.call
             case effect:
                 return effect
 

@@ -190,7 +190,9 @@ class TestCreate:
         await play.reconcile()
         annotations = await play.annotations()
         assert annotations["external-create-pending"].endswith(f"Z revision {revision}")
-        assert annotations["external-create-succeeded"].endswith(f"Z revision {revision}")
+        assert annotations["external-create-succeeded"].endswith(
+            f"Z revision {revision} name disk-1"
+        )
 
     async def test_a_new_intent_removes_earlier_results(self, play: Play) -> None:
         await play.put()

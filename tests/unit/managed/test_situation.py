@@ -57,6 +57,21 @@ ROWS: list[tuple[str, dict[str, Any], ReconcileAction]] = [
         ReconcileAction.RELEASE,
     ),
     (
+        "present, marked deleted, of somebody else",
+        {"observed": Observed.CURRENT, "deleting": True, "owned": False, "may_adopt": True},
+        ReconcileAction.KEEP,
+    ),
+    (
+        "present, of somebody else",
+        {"observed": Observed.DIFFERENT, "owned": False},
+        ReconcileAction.DISOWN,
+    ),
+    (
+        "present, of somebody else, with permission",
+        {"observed": Observed.DIFFERENT, "owned": False, "may_adopt": True},
+        ReconcileAction.ADOPT,
+    ),
+    (
         "present, marked deleted",
         {"observed": Observed.CURRENT, "deleting": True},
         ReconcileAction.DELETE,
@@ -177,6 +192,20 @@ def test_a_finalizer_is_removed_only_after_the_resource_is_gone() -> None:
         if situation.held and situation.may_delete and decide(situation) is ReconcileAction.RELEASE:
             assert situation.deleting
             assert situation.observed is Observed.ABSENT
+
+
+def test_a_resource_of_somebody_else_is_never_changed() -> None:
+    others = [
+        situation
+        for situation in ALL_SITUATIONS
+        if not situation.owned and situation.observed not in (Observed.NOT_YET, Observed.ABSENT)
+    ]
+    assert not {decide(situation) for situation in others} & {
+        ReconcileAction.UPDATE,
+        ReconcileAction.DELETE,
+        ReconcileAction.SETTLE,
+        ReconcileAction.LATE_INITIALIZE,
+    }
 
 
 def test_nothing_is_changed_before_the_first_observation() -> None:

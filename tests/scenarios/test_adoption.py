@@ -1,0 +1,382 @@
+"""A managed controller changes and deletes only what it made, unless somebody says otherwise."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from natsctl import Manifest, UsageError, kube, plan
+from natsctl.core.objects.primary import Primary
+from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
+from natsctl.testing.cluster import MemoryCluster
+from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing.recorder import MemoryRecorder
+from tests.support.controllers.disk_reconciler import (
+    DISKS,
+    HELD,
+    SYNCED,
+    Cloud,
+    CloudClient,
+    Disk,
+    ManagedDisks,
+    Play,
+    clock,
+    ran,
+)
+
+POLL_S = 61.0  # after which every object was observed once more
+NOT_OWNED = ("False", "NotOwned")
+AVAILABLE = ("True", "Available")
+
+
+class Disks(ManagedDisks):
+    """Disks that have the names of their objects, and nothing marks them as natsctl's."""
+
+    adopt_here: bool | None = None
+
+    def __init__(self, cloud: Cloud, **targets: Any) -> None:
+        super().__init__(**targets)
+        self.cloud = cloud
+
+    def reconciler(self, managed: Primary[Disk]) -> ManagedReconciler[Disk]:
+        return ManagedReconciler(
+            managed,
+            connecter=self.connect,
+            external_name=lambda disk: disk.key,
+            recorder=self,
+            creation_grace_period_s=0.0,
+            clock=clock,
+            adopt=self.adopt_here,
+        )
+
+    async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+        return CloudClient(self.cloud, by_key=True)
+
+
+class Adopting(Disks):
+    """Disks that are taken over."""
+
+    adopt = True
+
+
+class AdoptingReconciler(Disks):
+    """Disks that are taken over, as the reconciler says."""
+
+    adopt_here = True
+
+
+@pytest.fixture
+def stores() -> MemoryStores:
+    return MemoryStores()
+
+
+@pytest.fixture
+def cloud() -> Cloud:
+    cloud = Cloud()
+    cloud.disks["a"] = 7  # a stranger's
+    return cloud
+
+
+@pytest.fixture
+def play(cloud: Cloud, stores: MemoryStores) -> Play:
+    play = Play(store=stores.store(DISKS), cloud=cloud)
+    play.recorder = stores.events
+    return play
+
+
+def objects(play: Play) -> list[str]:
+    assert isinstance(play.store, MemoryStore)
+    return play.store.keys()
+
+
+@asynccontextmanager
+async def disowning(cloud: Cloud, stores: MemoryStores, play: Play) -> AsyncIterator[None]:
+    """Run a controller until it has found the stranger's disk of an object."""
+    async with ran(Disks(cloud, nats=stores)):
+        await play.put()
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions())["Ready"] == NOT_OWNED
+        yield
+
+
+async def test_a_strangers_resource_is_neither_changed_nor_deleted(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    async with disowning(cloud, stores, play):
+        assert await play.finalizers() == []
+        assert await play.annotations() == {}
+        assert "natsctl external adopt a --bucket disks" in await play.message()
+        assert play.reasons.count("NotOwned") == 1
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+        assert objects(play) == []
+    assert (cloud.disks, set(cloud.calls)) == ({"a": 7}, {"observe"})
+
+
+async def test_nothing_is_written_while_a_strangers_resource_stays(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    async with disowning(cloud, stores, play):
+        writes = stores.store(DISKS).writes
+        await asyncio.sleep(10 * POLL_S)
+        assert stores.store(DISKS).writes == writes
+
+
+async def test_a_resource_is_created_once_the_strangers_is_gone(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    async with disowning(cloud, stores, play):
+        del cloud.disks["a"]
+        await asyncio.sleep(POLL_S)
+        assert (cloud.disks, cloud.created) == ({"a": 1}, ["a"])
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+        assert cloud.disks == {}
+
+
+async def adopted(cloud: Cloud, play: Play) -> None:
+    """Check that the disk is taken over, shown as such, and deleted with its object."""
+    await asyncio.sleep(POLL_S)
+    assert await play.conditions() == {"Ready": AVAILABLE, "Synced": SYNCED}
+    assert (cloud.disks, cloud.created, await play.finalizers()) == ({"a": 1}, [], HELD)
+    assert play.reasons.count("AdoptedExternalResource") == 1
+    annotations = await play.annotations()
+    assert annotations["external-name"] == "a"
+    assert annotations["external-adopted"].endswith("Z name a")
+    await play.primary.delete("a")
+    await asyncio.sleep(POLL_S)
+    assert (cloud.disks, objects(play)) == ({}, [])
+
+
+@pytest.mark.parametrize("annotation", [{"adopt": "true"}, {"external_name": "a"}])
+async def test_an_object_adopts_by_an_annotation_and_by_a_name(
+    cloud: Cloud, stores: MemoryStores, play: Play, annotation: dict[str, str]
+) -> None:
+    async with disowning(cloud, stores, play):
+        await play.annotate(**annotation)
+        await adopted(cloud, play)
+
+
+@pytest.mark.parametrize("controller", [Adopting, AdoptingReconciler])
+async def test_a_declaration_adopts(
+    cloud: Cloud, stores: MemoryStores, play: Play, controller: type[Disks]
+) -> None:
+    async with ran(controller(cloud, nats=stores)):
+        await play.put()
+        await adopted(cloud, play)
+
+
+async def test_an_object_may_refuse_what_the_declaration_permits(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    async with ran(Adopting(cloud, nats=stores)):
+        await play.put(adopt="false")
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions())["Ready"] == NOT_OWNED
+        await play.annotate(adopt="yes")
+        await asyncio.sleep(POLL_S)
+        assert 'must be "true" or "false"' in await play.message()
+    assert cloud.disks == {"a": 7}
+
+
+async def test_a_name_that_a_failed_creation_left_does_not_adopt(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    del cloud.disks["a"]
+    cloud.failures["create"] = PermissionError("no more disks")
+    async with ran(Disks(cloud, nats=stores)):
+        await play.put()
+        await asyncio.sleep(POLL_S)
+        assert (await play.annotations())["external-name"] == "a"
+        cloud.disks["a"] = 7  # somebody else makes it meanwhile
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions())["Ready"] == NOT_OWNED
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+    assert (cloud.disks, objects(play)) == ({"a": 7}, [])
+    assert "KeptExternalResource" in play.reasons
+
+
+async def test_a_name_that_a_client_gave_in_a_failed_creation_does_not_adopt(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    class Client(CloudClient):
+        async def create(self, managed: Managed[Any]) -> None:
+            managed.external_name = f"disk-{managed.key}"
+            raise FileExistsError(managed.external_name)
+
+    class Named(ManagedDisks):
+        async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+            return Client(cloud)
+
+    cloud.disks["disk-a"] = 7
+    async with ran(Named(nats=stores)):
+        await play.put()
+        await asyncio.sleep(10 * POLL_S)
+        assert (await play.conditions())["Ready"] == NOT_OWNED
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+    assert (cloud.disks["disk-a"], objects(play)) == (7, [])
+
+
+async def test_an_object_that_names_another_resource_adopts_it(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    cloud.disks = {"other": 1}
+    async with ran(Disks(cloud, nats=stores)):
+        await play.put()
+        await asyncio.sleep(POLL_S)
+        await play.annotate(external_name="other")
+        await asyncio.sleep(POLL_S)
+        assert play.reasons.count("AdoptedExternalResource") == 1
+
+
+async def test_a_resource_that_an_earlier_version_took_over_silently_stays(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    await play.put(external_name="a")  # as the earlier version left it
+    await play.edit("a", lambda document: document["metadata"].update(finalizers=HELD))
+    async with ran(Disks(cloud, nats=stores)):
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions())["Ready"] == NOT_OWNED
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+    assert (cloud.disks, objects(play)) == ({"a": 7}, [])
+
+
+async def test_a_resource_that_is_only_observed_needs_no_permission(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    async with ran(Disks(cloud, nats=stores)):
+        await play.put(size=7, management_policy="observe")
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions())["Ready"] == AVAILABLE
+        await play.annotate(management_policy=None)
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions())["Ready"] == NOT_OWNED
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+    assert (cloud.disks, objects(play)) == ({"a": 7}, [])
+
+
+@pytest.mark.parametrize("policy", ["observe-delete", "observe-create-update"])
+async def test_a_policy_that_permits_a_change_needs_permission(
+    cloud: Cloud, stores: MemoryStores, play: Play, policy: str
+) -> None:
+    async with ran(Disks(cloud, nats=stores)):
+        await play.put(management_policy=policy)
+        await asyncio.sleep(POLL_S)
+        await play.primary.delete("a")
+        await asyncio.sleep(POLL_S)
+    assert cloud.disks == {"a": 7}
+
+
+async def test_a_name_that_an_observation_found_does_not_adopt(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    class Client(CloudClient):
+        async def observe(self, managed: Managed[Any]) -> Observation:
+            managed.external_name = "a"
+            return Observation(exists=True, up_to_date=True, late_initialized=True)
+
+    class Found(ManagedDisks):
+        async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+            return Client(cloud)
+
+    async with ran(Found(nats=stores)):
+        await play.put("b", management_policy="observe")
+        await asyncio.sleep(POLL_S)
+        await play.annotate("b", management_policy=None)
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions("b"))["Ready"] == NOT_OWNED
+
+
+async def test_a_plan_shows_an_adoption_and_a_stranger(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    await play.put()
+    planned = await plan(Disks(cloud), nats=stores)
+    assert [action.action for action in planned.keys["a"].actions] == ["status"]
+    assert "NotOwned" in str(planned.keys["a"].actions[0].diff)
+    planned = await plan(Adopting(cloud), nats=stores)
+    external = [action.call for action in planned.keys["a"].actions if action.action == "external"]
+    assert external == ["adopt", "update"]
+    assert cloud.disks == {"a": 7}
+
+
+async def test_an_explanation_shows_an_adoption_and_a_stranger(
+    cloud: Cloud, stores: MemoryStores, play: Play
+) -> None:
+    controller = Disks(cloud, nats=stores)
+    async with ran(controller):
+        await play.put()
+        await asyncio.sleep(POLL_S)
+        explanation = controller.explain("a")
+        assert explanation.external == []
+        assert any(text.startswith("Ready=False NotOwned: ") for text in explanation.conditions)
+        await play.annotate(adopt="true")
+        await asyncio.sleep(POLL_S)
+        assert controller.explain("a").external == ["a, adopted"]
+
+
+class ClusterDisks(ManagedController[Manifest]):
+    """Disks that are custom resources."""
+
+    kind = kube("example.org/v1", "Disk", namespace="shop")
+
+    def __init__(self, cloud: Cloud, **targets: Any) -> None:
+        super().__init__(**targets)
+        self.cloud = cloud
+
+    def reconciler(self, managed: Primary[Manifest]) -> ManagedReconciler[Manifest]:
+        return ManagedReconciler(
+            managed,
+            connecter=self.connect,
+            external_name=lambda disk: disk.key.rpartition("/")[2],
+            recorder=self,
+            clock=clock,
+        )
+
+    async def connect(self, _managed: Managed[Manifest]) -> CloudClient:
+        return CloudClient(self.cloud, by_key=True)
+
+
+async def test_an_object_of_a_cluster_adopts_by_an_annotation(cloud: Cloud) -> None:
+    cluster = MemoryCluster(MemoryRecorder())
+    store = cluster.store(ClusterDisks.kind)
+    play = Play(store=store, cloud=cloud, kind=ClusterDisks.kind)
+    document = {
+        "apiVersion": "example.org/v1",
+        "kind": "Disk",
+        "metadata": {"name": "a", "namespace": "shop"},
+        "spec": {"size": 1},
+    }
+    key = "shop/a"
+    async with ran(ClusterDisks(cloud, kube=cluster)):
+        await play.edit(key, lambda stored: stored.update(document), create=True)
+        await asyncio.sleep(POLL_S)
+        message = await play.message(key)
+        assert "kubectl annotate Disk a -n shop natsctl.io/adopt=true" in message
+        await play.annotate(key, adopt="true")
+        await asyncio.sleep(POLL_S)
+        assert (await play.conditions(key))["Ready"] == AVAILABLE
+        assert (cloud.disks, cloud.created) == ({"a": 1}, [])
+
+
+async def test_a_reconciler_without_the_option_adopts_as_the_seed_does(
+    cloud: Cloud, play: Play
+) -> None:
+    play = Play(cloud=cloud, by_key=True)
+    await play.put()
+    await play.settle()
+    assert (cloud.disks, "AdoptedExternalResource" in play.reasons) == ({"a": 1}, False)
+
+
+def test_the_option_of_a_controller_is_checked(cloud: Cloud) -> None:
+    class Wrong(Disks):
+        adopt: Any = "yes"
+
+    with pytest.raises(UsageError, match="adopt is 'yes', and must be True or False"):
+        Wrong(cloud)
