@@ -97,8 +97,8 @@ and in another terminal:
 
     . {activate}
     natsctl put greetings shop '{{"spec": {{"text": "hi"}}}}'
-    natsctl tree shop
-    natsctl explain shop
+    natsctl tree greetings/shop
+    natsctl explain greetings/shop
     natsctl history greetings shop
     natsctl watch routes
 

@@ -29,6 +29,7 @@ from natsctl.core.coordination.installation import (
     installation,
 )
 from natsctl.core.coordination.term import shares_keys
+from natsctl.core.insight.explain import source_of
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
@@ -168,7 +169,8 @@ class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def _garbage(
         self, primary: Primary[Any], secondaries: Secondaries, runs: SyncRuns, reports: SyncReports
     ) -> GarbageCycles:
-        controller, paused = self.controller, self.pausing.advice
+        controller = self.controller
+        paused = partial(self.pausing.advice, source=source_of(primary.informer.cache.kind))
         collector = GarbageCollector(
             primary.informer, tuple(secondaries), runs.evidence, controller.garbage, paused
         )

@@ -23,7 +23,7 @@ from natsctl.controller.sync.gc_cycles import repeat_cycles
 from natsctl.controller.sync.resync import keeps_up, resync
 from natsctl.core.coordination.installation import Installation
 from natsctl.core.coordination.term import led
-from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.insight.explain import Explanation, Status, source_of
 from natsctl.core.insight.keyed import KeyedController
 from natsctl.core.insight.measures import Measures, UpkeepMeasures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
@@ -119,7 +119,7 @@ class ControllerRuntime(KeyedController):
         Needs slots that are `opened` and caches that are `complete`. Raises `PausedError` if the
         key or the controller is paused.
         """
-        paused = self._host.pausing.advice(key)
+        paused = self._host.pausing.advice(key, source_of(self._primary.informer.cache.kind))
         if paused:
             raise PausedError(paused)
         return await self._parts.runs.sync(key, Operation.MANUAL)

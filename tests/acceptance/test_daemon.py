@@ -307,7 +307,7 @@ async def test_resync_syncs_every_primary_at_that_interval(
     running = await daemon("counted:Jobs", options=("--resync", "0.5"))
     await natsctl.done("put", "counted", "shop", "spec: {}")
     await running.logged("visited shop", times=4)
-    explained = (await natsctl("explain", "shop", "-o", "json")).json
+    explained = (await natsctl("explain", "counted/shop", "-o", "json")).json
     assert "resync" in {sync["operation"] for sync in explained[0]["syncs"]}
 
 

@@ -292,7 +292,7 @@ async def test_a_strangers_stream_stays_until_somebody_adopts_it(
     await natsctl.done("put", "streams", "EVENTS_legacy", '{"spec": {"subjects": ["legacy.>"]}}')
     command = "natsctl external adopt EVENTS_legacy --bucket streams"
     await running.logged(command)
-    explained = await natsctl.done("explain", "EVENTS_legacy")
+    explained = await natsctl.done("explain", "streams/EVENTS_legacy")
     assert "Ready=False NotOwned" in explained
     assert command in explained
     await natsctl.done("delete", "streams", "EVENTS_legacy")
@@ -307,7 +307,7 @@ async def test_a_strangers_stream_stays_until_somebody_adopts_it(
     await eventually(lambda: has(natsctl, "NotOwned"))
     await natsctl.done(*command.split()[1:])
     await eventually(lambda: has(natsctl, "Available"))
-    assert "EVENTS_legacy, adopted" in await natsctl.done("explain", "EVENTS_legacy")
+    assert "EVENTS_legacy, adopted" in await natsctl.done("explain", "streams/EVENTS_legacy")
     rows = (await natsctl("external", "list")).rows
     assert [(row[1], row[3]) for row in rows] == [("EVENTS_legacy", "adopted")]
     await natsctl.done("delete", "streams", "EVENTS_legacy")

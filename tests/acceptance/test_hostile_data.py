@@ -102,7 +102,7 @@ async def test_no_command_prints_an_escape_from_the_response_of_a_daemon(
         return "evil fails" in (await in_process("status")).err
 
     await eventually(failing)
-    for words in (["status"], ["tree", "evil"], ["explain", "evil"]):
+    for words in (["status"], ["tree", "apps/evil"], ["explain", "apps/evil"]):
         result = await in_process(*words)
         assert "\\x1b[2J" in result.out + result.err, words
         assert safe(result.out), words
@@ -147,7 +147,7 @@ async def test_a_daemon_counts_an_object_that_is_nested_too_deeply_as_invalid(
     await daemon("shop:Apps")
     [status] = (await in_process("status", "-o", "json")).json
     assert status["invalid_count"] == 1
-    for words in (["tree", "deep"], ["explain", "deep"]):
+    for words in (["tree", "apps/deep"], ["explain", "apps/deep"]):
         result = await in_process(*words)
         assert result.status == 0
         assert "not a valid App: " in result.out

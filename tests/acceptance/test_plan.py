@@ -61,9 +61,9 @@ async def test_a_daemon_plans_keys_that_are_sent_to_it_by_the_name_of_the_contro
     await eventually(lambda: _has(natsctl, "routes", "shop"))
     await _pause(natsctl, "greetings")
     await natsctl.done("put", "greetings", "shop", "spec: {text: ho}")
-    planned = (await natsctl("plan", "-c", "greetings", "shop")).out
+    planned = (await natsctl("plan", "-c", "greetings", "greetings/shop")).out
     assert '  ~ Route.routes/shop\n      spec.payload: "hi!" -> "ho!"\n' in planned
-    refused = await natsctl("plan", "-c", "greetings", "shop", "-o", "diff")
+    refused = await natsctl("plan", "-c", "greetings", "greetings/shop", "-o", "diff")
     assert refused.status == 2
     assert "-o diff needs the controller's class" in refused.err
     unselected = await natsctl("plan", "-c", "greetings")
@@ -107,12 +107,16 @@ async def test_a_missing_bucket_and_a_missing_key_are_named(natsctl: Natsctl) ->
     bucket = "bucket greetings does not exist: the plan takes it as empty\n"
     assert await natsctl("plan", "-c", GREETINGS) == (0, summary, bucket)
     await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    assert await natsctl("plan", "-c", GREETINGS, "shpo") == (0, summary, "shpo does not exist\n")
+    assert await natsctl("plan", "-c", GREETINGS, "greetings", "shpo") == (
+        0,
+        summary,
+        "shpo does not exist\n",
+    )
 
 
 async def test_the_diff_is_unified_yaml(natsctl: Natsctl) -> None:
     await natsctl.done("put", "greetings", "shop", "spec: {text: hi}", "--create-bucket")
-    result = await natsctl("plan", "-c", GREETINGS, "shop", "-o", "diff")
+    result = await natsctl("plan", "-c", GREETINGS, "greetings/shop", "-o", "diff")
     assert "--- a/Route.routes/shop\n+++ b/Route.routes/shop\n" in result.out
     assert "+  payload: hi!\n" in result.out
 
@@ -173,7 +177,7 @@ async def test_a_daemon_plans_for_a_cluster_as_a_dry_run(
         await eventually(lambda: namespace.has("shop"))
         await _pause(webapps, "webapps")
         await webapps.done("put", "webapps", "shop", namespace.app(env={"A": "b"}))
-        planned = await webapps("plan", "-c", "webapps", "shop", "-o", "json")
+        planned = await webapps("plan", "-c", "webapps", "webapps/shop", "-o", "json")
     assert planned.status == 0, planned
     actions = planned.json["keys"]["shop"]["actions"]
     assert ("update", "Deployment.apps") in {
@@ -222,7 +226,7 @@ async def _modes(natsctl: Natsctl, modes: list[str]) -> bool:
 
 async def _planned(natsctl: Natsctl, planned: list[str], key: str = "shop") -> bool:
     """Check that the dry runs plan these actions for the key."""
-    explained = await natsctl("explain", key, "-c", "greetings", "-o", "json")
+    explained = await natsctl("explain", "greetings", key, "-o", "json")
     for answer in explained.json:
         if answer["planned"] is not None:
             assert [action["action"] for action in answer["planned"]["actions"]] == planned

@@ -76,7 +76,7 @@ async def test_a_recorded_failure_is_replayed_and_then_corrected(
     name = controller.lower()
 
     async def is_fetched() -> bool:
-        fetched = await natsctl("recording", "a", "-c", name, "-o", "a.json")
+        fetched = await natsctl("recording", "sites/a", "-c", name, "-o", "a.json")
         assert fetched.status == 0, fetched
         return True
 
@@ -92,7 +92,7 @@ async def test_the_last_syncs_of_an_earlier_process_are_explained(
     natsctl: Natsctl, daemon: Running, name: str
 ) -> None:
     async def explained() -> dict[str, Any]:
-        explanations = (await natsctl("explain", "a", "-c", name, "-o", "json")).json
+        explanations = (await natsctl("explain", "sites/a", "-c", name, "-o", "json")).json
         explanation: dict[str, Any] = explanations[0]
         return explanation
 

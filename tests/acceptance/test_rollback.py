@@ -75,17 +75,14 @@ async def test_rollback_restores_the_desired_state_and_keeps_status_and_links(
     assert stored["metadata"]["generation"] == before["metadata"]["generation"] + 1
 
 
-async def test_rollback_needs_no_bucket_if_one_bucket_has_the_key(
-    natsctl: InProcess, shops: KeyValue, jetstream: JetStreamContext
-) -> None:
+async def test_rollback_needs_the_bucket_of_the_key(natsctl: InProcess, shops: KeyValue) -> None:
     for text in ("one", "two"):
-        await natsctl.done("put", "shops", "a", json.dumps({"spec": {"text": text}}))
-    await natsctl.done("rollback", "a", "--to", "1")
+        await natsctl.done("put", "shops/a", json.dumps({"spec": {"text": text}}))
+    alone = await natsctl("rollback", "a", "--to", "1")
+    assert (alone.status, "write BUCKET/KEY, or BUCKET KEY" in alone.err) == (2, True)
+    assert (await document(shops))["spec"] == {"text": "two"}
+    await natsctl.done("rollback", "shops/a", "--to", "1")
     assert (await document(shops))["spec"] == {"text": "one"}
-    other_bucket = await jetstream.create_key_value(KeyValueConfig(bucket="others"))
-    await other_bucket.put("a", b"{}")
-    result = await natsctl("rollback", "a", "--to", "2")
-    assert (result.status, "others, shops" in result.err) == (2, True)
 
 
 async def test_an_impossible_rollback_reports_the_reason(

@@ -57,9 +57,9 @@ SITES = kv(Site, bucket="sites")
 Daemon = Callable[..., Awaitable[Running]]
 
 
-async def synced(natsctl: Natsctl, controller: str, key: str) -> bool:
-    """Return whether the daemon knows the result of a sync of this key."""
-    result = await natsctl("explain", key, "-c", controller, "-o", "json")
+async def synced(natsctl: Natsctl, bucket: str, key: str) -> bool:
+    """Return whether the daemon knows the result of a sync of this object."""
+    result = await natsctl("explain", bucket, key, "-o", "json")
     return result.status == 0 and bool(result.json[0]["syncs"])
 
 
@@ -67,8 +67,8 @@ async def synced(natsctl: Natsctl, controller: str, key: str) -> bool:
     "words",
     [
         ["status"],
-        ["explain", "shop"],
-        ["tree", "shop"],
+        ["explain", "greetings/shop"],
+        ["tree", "greetings", "shop"],
         ["resync"],
         ["gc", "plan"],
         ["gc", "apply", "--yes"],
@@ -97,7 +97,7 @@ async def test_status_explain_and_tree_show_controllers_and_their_keys(
         return True
 
     async def is_explained() -> bool:
-        explained = await natsctl.done("explain", "shop")
+        explained = await natsctl.done("explain", "greetings/shop")
         assert explained.startswith("shop of greetings, in ")
         assert "owns        Route.routes/shop\n" in explained
         assert "1 created   ok\n" in explained
@@ -106,10 +106,12 @@ async def test_status_explain_and_tree_show_controllers_and_their_keys(
 
     await eventually(is_reported)
     await eventually(is_explained)
-    assert "not a valid Greeting" in await natsctl.done("explain", "odd", "-c", GREETINGS)
+    assert "not a valid Greeting" in await natsctl.done(
+        "explain", "greetings", "odd", "-c", GREETINGS
+    )
 
     async def is_drawn() -> bool:
-        tree = await natsctl("tree", "shop")
+        tree = await natsctl("tree", "greetings/shop")
         assert [row[:2] for row in tree.rows] == [
             ["Greeting.greetings/shop", "True"],
             ["└─Route.routes/shop", "-"],
@@ -117,10 +119,14 @@ async def test_status_explain_and_tree_show_controllers_and_their_keys(
         return True
 
     await eventually(is_drawn)
-    assert await natsctl.done("tree", "shop", "-o", "name") == (
+    assert await natsctl.done("tree", "Greeting/shop", "-o", "name") == (
         "Greeting.greetings/shop\nRoute.routes/shop\n"
     )
-    for words in (["explain", "nobody"], ["tree", "nobody"], ["status", "-c", "gretings"]):
+    for words in (
+        ["explain", "greetings/nobody"],
+        ["tree", "greetings/nobody"],
+        ["status", "-c", "gretings"],
+    ):
         assert (await natsctl(*words)).status == 3
     assert "did you mean greetings?" in (await natsctl("status", "-c", "gretings")).err
 
@@ -137,10 +143,10 @@ async def test_explain_shows_the_error_and_the_next_retry_of_a_failing_key(
         return bool(reported["failures"] >= 8 and reported["queue"]["waiting"])
 
     await eventually(has_failed_often)
-    reported = (await natsctl("explain", "a", "-o", "json")).json[0]
+    reported = (await natsctl("explain", "jobs/a", "-o", "json")).json[0]
     assert reported["failures"] >= 8
     assert reported["syncs"][-1]["error"] == "ValueError: no luck today"
-    assert "failures in a row" in await natsctl.done("explain", "a")
+    assert "failures in a row" in await natsctl.done("explain", "jobs/a")
     status = await natsctl("status")
     assert "jobs: a fails: ValueError: no luck today" in status.err
 
@@ -166,7 +172,7 @@ async def test_a_wide_status_lists_the_keys_in_the_queue_and_counts_the_last_syn
 
 async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> None:
     async def has_operations(*operations: str) -> bool:
-        reported = (await natsctl("explain", "shop", "-o", "json")).json[0]
+        reported = (await natsctl("explain", "greetings/shop", "-o", "json")).json[0]
         assert [entry["operation"] for entry in reported["syncs"]] == list(operations)
         return True
 
@@ -176,11 +182,11 @@ async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> N
         await eventually(lambda key=key: synced(natsctl, "greetings", key))  # type: ignore[misc]
     assert (await natsctl.done("resync")).startswith("2 keys of greetings queued in ")
     await eventually(lambda: has_operations("put", "resync"))
-    result = await natsctl("resync", "shop", "nobody")
+    result = await natsctl("resync", "greetings", "shop", "nobody")
     assert result.out.startswith("1 key of greetings queued in ")
-    expected = (3, "natsctl: error: nobody does not exist\n")
+    expected = (3, "natsctl: error: greetings/nobody does not exist\n")
     assert (result.status, result.err) == expected
-    result = await natsctl("resync", "nobody")
+    result = await natsctl("resync", "greetings/nobody")
     assert (result.status, result.err, result.out) == (*expected, "")
 
     await eventually(lambda: has_operations("put", "resync", "manual"))
@@ -247,12 +253,15 @@ async def test_a_key_that_no_controller_has_is_not_found(
     (folder / "jobs.py").write_text(FAILING)
     await daemon(GREETINGS, "jobs:Jobs")
     assert await natsctl.done("status", "-o", "name") == "greetings\njobs\n"
-    unnamed = await natsctl("explain", "shop")
+    unnamed = await natsctl("explain", "shops/shop")
     assert (unnamed.status, unnamed.err) == (
         3,
-        "natsctl: error: no controller has shop: there are greetings, jobs\n",
+        (
+            "natsctl: error: no controller has shops/shop: "
+            "there are greetings (of greetings), jobs (of jobs)\n"
+        ),
     )
-    assert (await natsctl("explain", "shop", "-c", "jobs")).status == 3
+    assert (await natsctl("explain", "greetings/shop", "-c", "jobs")).status == 3
 
 
 async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync(
@@ -372,14 +381,18 @@ async def test_watchers_are_explained_and_called_again_by_resync(
         for key in ("good", "bad"):
             await natsctl.done("put", "sites", key, "spec: {}")
             await running.logged(f"added {key}")
-        explained = await natsctl.done("explain", "bad")
+        explained = await natsctl.done("explain", "sites/bad")
         assert "ValueError: no luck today" in explained
         assert "retried in" in explained
-        assert (await natsctl.done("explain", "good")).count("create") == 1
+        assert (await natsctl.done("explain", "sites/good")).count("create") == 1
         status = await natsctl("status")
         assert status.rows[0][2:7] == ["syncing", "alone", "2", "2", "0"]
         assert "sites: bad fails: ValueError: no luck today" in status.err
-        assert (await natsctl.done("tree", "good")).splitlines()[1].startswith("Site.sites/good")
+        assert (
+            (await natsctl.done("tree", "sites", "good"))
+            .splitlines()[1]
+            .startswith("Site.sites/good")
+        )
         assert (await natsctl.done("resync")).startswith("2 keys of sites queued in ")
         await running.logged("added good", times=2)
         await running.logged("added bad", times=2)
@@ -409,10 +422,10 @@ async def test_daemons_that_shard_keys_answer_for_their_own_keys(
         return "greetings: 2 members share the keys\n" in (await natsctl("status")).err
 
     async def is_explained() -> bool:
-        reported = (await natsctl("explain", keys[0], "-o", "json")).json
+        reported = (await natsctl("explain", "greetings", keys[0], "-o", "json")).json
         assert [entry["here"] for entry in reported] == [True]
         expected = f"member      {reported[0]['member']}, which is this one"
-        return expected in await natsctl.done("explain", keys[0])
+        return expected in await natsctl.done("explain", "greetings", keys[0])
 
     async def are_resynced(*words: str) -> bool:
         resynced = await natsctl("resync", *words)
@@ -424,7 +437,7 @@ async def test_daemons_that_shard_keys_answer_for_their_own_keys(
     await eventually(both_are_reported)
     await eventually(is_explained)
     await eventually(are_resynced)
-    await eventually(lambda: are_resynced(*keys))
+    await eventually(lambda: are_resynced("greetings", *keys))
 
     routes = await jetstream.key_value("routes")
     spec = {"subject": "hello.nobody", "payload": "?"}
@@ -553,27 +566,29 @@ async def test_commands_find_the_controller_that_has_the_key(
         *(("shops", "twin"), ("roads", "twin")),
     ):
         await eventually(lambda name=controller, key=key: synced(natsctl, name, key))  # type: ignore[misc]
-    assert "corner of shops" in await natsctl.done("explain", "corner")
+    assert "corner of shops" in await natsctl.done("explain", "shops/corner")
 
     async def is_drawn() -> bool:
-        return "Thing.posts/main-post" in await natsctl.done("tree", "main")
+        return "Thing.posts/main-post" in await natsctl.done("tree", "Thing.roads/main")
 
     await eventually(is_drawn)
-    queued = await natsctl.done("resync", "corner", "main")
+    queued = await natsctl.done("resync", "shops/corner", "roads/main", "roads/twin")
     assert "1 key of shops queued" in queued
-    assert "1 key of roads queued" in queued
+    assert "2 keys of roads queued" in queued
+    assert "twin of roads" in await natsctl.done("explain", "roads", "twin")
     for command in ("explain", "tree", "resync"):
-        ambiguous = await natsctl(command, "twin")
-        assert ambiguous.status == 2
-        assert (
-            "several controllers have twin: give --controller, one of roads, shops" in ambiguous.err
-        )
-        unknown_key = await natsctl(command, "nobody")
-        assert (unknown_key.status, unknown_key.err) == (
+        elsewhere = await natsctl(command, "signs/twin")
+        assert (elsewhere.status, elsewhere.err) == (
             3,
-            "natsctl: error: no controller has nobody: there are roads, shops\n",
+            (
+                "natsctl: error: no controller has signs/twin: "
+                "there are roads (of roads), shops (of shops)\n"
+            ),
         )
-    partly_queued = await natsctl("resync", "corner", "nobody")
+        other_controller = await natsctl(command, "shops/twin", "-c", "roads")
+        assert other_controller.status == 3
+        assert (await natsctl(command, "shops/nobody")).status == 3
+    partly_queued = await natsctl("resync", "shops", "corner", "nobody")
     assert (partly_queued.status, "1 key of shops queued" in partly_queued.out) == (3, True)
 
 

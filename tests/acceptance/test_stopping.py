@@ -225,11 +225,11 @@ async def test_a_running_sync_finishes_and_no_new_sync_begins(
         await hub.put("b")
         reported = await natsctl("status", "-c", "jobs", "-o", "json")
         assert reported.json[0]["state"] == "stopping"
-        refused = await natsctl("resync", "a", "-c", "jobs")
+        refused = await natsctl("resync", "jobs/a")
         assert (refused.status, "jobs" in refused.err) == (1, True), refused
 
         async def is_withdrawn() -> bool:
-            refused = await natsctl("resync", "a", "-c", "jobs")
+            refused = await natsctl("resync", "jobs/a")
             return "no daemon leads it now" in refused.err
 
         await eventually(is_withdrawn)

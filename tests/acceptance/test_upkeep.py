@@ -63,7 +63,7 @@ async def test_resync_syncs_every_key_once(
     assert json.loads((await parts.get("b")).value or b"")["spec"] == {"size": "m"}
     assert (await natsctl("get", "apps", "a")).rows[0][3] == "True"
     await parts.delete("a")
-    assert await natsctl.done("resync", *APPS, "b") == "1 of 1 synced\n"
+    assert await natsctl.done("resync", *APPS, "apps/b") == "1 of 1 synced\n"
     assert await keys(parts) == ["b"]
 
 
@@ -80,9 +80,9 @@ async def test_resync_reports_failed_keys_with_their_errors(
         "natsctl: error: odd: not a valid App: Expected `object`, got `int` - at `$.spec`",
     ]
     assert await keys(parts) == ["good"]
-    shown = await natsctl("resync", *APPS, "bad", "--verbose")
+    shown = await natsctl("resync", *APPS, "apps/bad", "--verbose")
     assert 'raise ValueError("no such size")' in shown.err
-    missing = await natsctl("resync", *APPS, "nobody")
+    missing = await natsctl("resync", *APPS, "apps/nobody")
     assert (missing.status, missing.err) == (
         3,
         "natsctl: error: nobody: it does not exist\n",
@@ -96,7 +96,7 @@ async def test_resync_of_a_deleted_key_deletes_its_secondaries(
     await apps.put("b", b'{"spec": {}}')
     await natsctl.done("resync", *APPS)
     await apps.delete("a")
-    await natsctl.done("resync", *APPS, "a")
+    await natsctl.done("resync", *APPS, "apps/a")
     assert await keys(parts) == ["b"]
 
 

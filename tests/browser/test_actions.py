@@ -112,7 +112,7 @@ async def test_the_plan_of_a_paused_key_shows_the_pause(
     shared_site: Site, visitor: Visitor
 ) -> None:
     await open_key(shared_site, visitor, "held-shop")
-    await shared_site.natsctl.done("pause", "held-shop", "--reason", "waits for a disk")
+    await shared_site.natsctl.done("pause", "shops/held-shop", "--reason", "waits for a disk")
     await expect(visitor.page.locator("dd").filter(has_text="waits for a disk")).to_have_count(1)
     await button(visitor, "Plan").click()
     dialog = visitor.page.get_by_role("dialog", name="Plan for held-shop")
@@ -178,7 +178,7 @@ async def test_selected_keys_are_resynced_with_the_keyboard(
     await expect(reports(visitor)).to_contain_text("2 keys")
 
     async def synced(key: str) -> bool:
-        return "manual" in await shared_site.natsctl.done("explain", key, "-o", "json")
+        return "manual" in await shared_site.natsctl.done("explain", "shops", key, "-o", "json")
 
     await eventually(lambda: synced("batch-1"))
     await eventually(lambda: synced("batch-2"))

@@ -267,7 +267,7 @@ async def test_garbage_collection_of_every_process_names_the_pause(group: Group)
     for process in group.running:
         plan = await process.runtime.garbage_plan(at_once=True)
         assert [orphan.held for orphan in plan.orphans] == [
-            "app0 is paused by ann@desk: waits for a disk: natsctl resume app0"
+            "app0 is paused by ann@desk: waits for a disk: natsctl resume apps/app0"
         ]
         await process.runtime.garbage_apply(plan)
     assert "app0.main" in group.client.part_keys

@@ -300,7 +300,7 @@ class TestDeletedWhilePaused:
             await harness.run_for(1)
             plan = await harness.runtime.garbage_plan(at_once=True)
             assert [orphan.held for orphan in plan.orphans] == [
-                "shop is paused without a reason: natsctl resume shop"
+                "shop is paused without a reason: natsctl resume apps/shop"
             ]
             removed = await harness.runtime.garbage_apply(plan)
             assert removed.orphans == ()
@@ -438,7 +438,7 @@ class TestReports:
             client = await built(harness, "shop")
             await edit(client.apps, "shop", *PAUSED, to="true")
             await harness.run_for(1)
-            with pytest.raises(PausedError, match=r"shop is paused .*: natsctl resume shop"):
+            with pytest.raises(PausedError, match=r"shop is paused .*: natsctl resume apps/shop"):
                 await harness.runtime.sync("shop")
 
 

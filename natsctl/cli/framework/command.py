@@ -39,8 +39,10 @@ class Command(TyperCommand):
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         """Write the usage line, with required arguments without brackets."""
-        pieces = (_REQUIRED.sub(r"\1", piece) for piece in self.collect_usage_pieces(ctx))
-        formatter.write_usage(ctx.command_path, " ".join(pieces))
+        shown = [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]
+        pieces = (piece for param in shown for piece in param.get_usage_pieces(ctx))
+        words = [self.options_metavar or "", *(_REQUIRED.sub(r"\1", piece) for piece in pieces)]
+        formatter.write_usage(ctx.command_path, " ".join(words))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options, and the connection options last."""

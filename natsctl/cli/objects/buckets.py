@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated
 
 import typer
 
 from natsctl.cli.output.formats import Format
 from natsctl.cli.output.printing import Output
-from natsctl.daemon.published import declared_columns
+from natsctl.daemon.published import declared_columns, published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import bucket_names
@@ -22,8 +22,9 @@ from natsctl.model.objects import Object
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.model.selectors import Selector
 
-BucketArgument = Annotated[str, typer.Argument(help="Name of the KV bucket", metavar="BUCKET")]
-KeyArgument = Annotated[str, typer.Argument(help="Key in the bucket", metavar="KEY")]
+BucketArgument = Annotated[
+    str, typer.Argument(help="Name of the KV bucket, or of a kind", metavar="BUCKET")
+]
 SelectorOption = Annotated[
     str,
     typer.Option(
@@ -48,6 +49,7 @@ CreateOption = Annotated[
 BUCKETS_MAX = 10
 """Buckets that an error lists."""
 
+_BUCKET = re.compile(r"[-_a-zA-Z0-9]+")
 _PATTERN = re.compile(r"(\*|[-/_=a-zA-Z0-9]+)(\.(\*|[-/_=a-zA-Z0-9]+))*(\.>)?|>")
 
 
@@ -61,12 +63,17 @@ async def open_bucket(options: NatsOptions, name: str) -> AsyncIterator[Bucket]:
 async def existing_bucket(
     connection: Connection, name: str, *, create: bool | None = None
 ) -> Bucket:
-    """Return a bucket; if it does not exist, *create* it.
+    """Return a bucket, or that of the kind of this name; if neither exists, *create* it.
 
     *create* is the value of `--create-bucket`, None for a command without that option. Raises
     `StoreMissingError` that suggests a similar name or the option, unless *create*.
     """
-    bucket = Bucket(connection, name)
+    if _BUCKET.fullmatch(name):
+        with suppress(StoreMissingError):
+            bucket = Bucket(connection, name)
+            await bucket.state()
+            return bucket
+    bucket = Bucket(connection, await _bucket_of_kind(connection, name) or name)
     try:
         await bucket.state()
     except StoreMissingError as missing:
@@ -74,8 +81,20 @@ async def existing_bucket(
             hint = "; --create-bucket creates it" if create is False else ""
             message = await _missing_message(connection, name)
             raise StoreMissingError(f"{message}{hint}") from missing
-        await bucket.ensure(KvKind(Object, bucket=name))
+        await bucket.ensure(KvKind(Object, bucket=bucket.name))
     return bucket
+
+
+async def _bucket_of_kind(connection: Connection, name: str) -> str:
+    """Return the bucket of the published kind of this name; empty if there isn't exactly one."""
+    try:
+        schemas = await published_schemas(connection)
+    except StoreError:  # the user may lack the permission to read schemas
+        return ""
+    named = {
+        schema.bucket for schema in schemas if name in (schema.kind, schema.kind.partition(".")[0])
+    }
+    return named.pop() if len(named) == 1 else ""
 
 
 async def _missing_message(connection: Connection, name: str) -> str:

@@ -7,8 +7,9 @@ import typer
 
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
+from natsctl.cli.framework.names import NamesArgument, parse_names
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.objects.buckets import BucketArgument, existing_bucket
+from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.objects.writing import (
     ChangeOutputOption,
     DryRun,
@@ -29,7 +30,6 @@ from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.entries import object_in
 from natsctl.model import documents
-from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
 from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing
 
@@ -38,6 +38,7 @@ app = App()
 
 @app.add(
     "natsctl delete greetings shop market",
+    "natsctl delete greetings/shop routes/shop",
     "natsctl delete greetings shop --wait --wait-timeout 60",
     "natsctl delete greetings --all --yes",
     "natsctl delete greetings shop --dry-run -c controllers.greetings:Greetings",
@@ -46,11 +47,10 @@ app = App()
 async def delete(
     stores: StoreOptions,
     *,
-    bucket: BucketArgument,
-    keys: Annotated[
-        list[str] | None, typer.Argument(help="Keys in the bucket", metavar="KEY")
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Delete all keys of the bucket")] = False,
+    objects: NamesArgument,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Delete all keys of BUCKET, the only word then")
+    ] = False,
     yes: YesOption = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the objects are gone")] = False,
     wait_timeout: Annotated[
@@ -73,20 +73,27 @@ async def delete(
     With --dry-run, the deletions are shown and not carried out.
     """
     run = DryRun(dry_run, controller, stores, output)
-    if bool(keys) == all_:
-        raise UsageError("give keys, or --all for every key of the bucket")
-    selected = [check_key(key) for key in keys or ()]
+    if all_ and (len(objects) > 1 or "/" in objects[0]):
+        raise UsageError("--all deletes every key of a bucket: give the bucket alone")
+    names = [] if all_ else parse_names(objects, otherwise="; --all is for every key of a bucket")
+    waits = not dry_run and (wait or wait_timeout is not None)
+    statuses: list[int] = []
+    deleted: dict[str, set[str]] = {}
     async with run.writing() as target:
-        source = await existing_bucket(target.connection, bucket)
-        if all_:
-            selected = [message.key for message in await BucketStore(source).listing()]
-            if not selected:
-                return write_notice(f"bucket {bucket} is empty")
-            confirm(f"Delete all {len(selected)} keys of {bucket}?", yes=yes or dry_run)
-        statuses = [await _delete(target, source, key) for key in selected]
-        if not dry_run and (wait or wait_timeout is not None):
-            deleted = {key for key, status in zip(selected, statuses, strict=True) if not status}
-            await _wait(source, deleted, wait_timeout)
+        wanted = [objects[0]] if all_ else list(dict.fromkeys(name.bucket for name in names))
+        sources = {bucket: await existing_bucket(target.connection, bucket) for bucket in wanted}
+        for bucket, source in sources.items():
+            keys = [name.key for name in names if name.bucket == bucket]
+            if all_:
+                keys = [message.key for message in await BucketStore(source).listing()]
+                if not keys:
+                    return write_notice(f"bucket {source.name} is empty")
+                confirm(f"Delete all {len(keys)} keys of {source.name}?", yes=yes or dry_run)
+            results = [await _delete(target, source, key) for key in keys]
+            statuses += results
+            deleted[bucket] = {key for key, status in zip(keys, results, strict=True) if not status}
+        for bucket, keys_left in deleted.items() if waits else ():
+            await _wait(sources[bucket], keys_left, wait_timeout)
         return exit_with(statuses)
 
 

@@ -9,8 +9,9 @@ from natsctl.cli.documents.values import replace, with_version
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import KindsOption
 from natsctl.cli.framework.controllers import Kinds, load_kinds
+from natsctl.cli.framework.names import NameArgument, parse_name
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
+from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.objects.writing import ChangeOutputOption, DryRun, DryRunOption
 from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
@@ -24,7 +25,6 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
 
 _CORRECTABLE = (UsageError, InvalidObjectError, TooLargeError)
@@ -34,7 +34,7 @@ app = App()
 
 
 @app.add(
-    "natsctl edit greetings shop",
+    "natsctl edit greetings/shop",
     "natsctl edit greetings shop --controller controllers.greetings:Greetings",
     "EDITOR='code --wait' natsctl edit greetings shop",
 )
@@ -42,8 +42,7 @@ app = App()
 async def edit(
     stores: StoreOptions,
     *,
-    bucket: BucketArgument,
-    key: KeyArgument,
+    object_: NameArgument,
     controller: KindsOption = None,
     validate: ValidateOption = Validate.STRICT,
     dry_run: DryRunOption = False,
@@ -60,12 +59,13 @@ async def edit(
     With --dry-run, the change is shown and not stored; with --controller, so is the plan that
     follows.
     """
-    check_key(key)
+    name = parse_name(object_)
     run = DryRun(dry_run, controller if dry_run else None, stores, output)
-    target = _Target(bucket, load_kinds(controller, bucket), validate, run)
-    async with open_bucket(stores.nats, bucket) as source:
-        draft = Draft.of(await BucketStore(source).get(key))
-    with edited_file(editor_command(), prefix=f"natsctl-{bucket}-{key}") as file:
+    async with open_bucket(stores.nats, name.bucket) as source:
+        kinds = load_kinds(controller, source.name)
+        target = _Target(source.name, kinds, validate, run)
+        draft = Draft.of(await BucketStore(source).get(name.key))
+    with edited_file(editor_command(), prefix=f"natsctl-{source.name}-{name.key}") as file:
         rewritten = await _edit(target, draft, file)
     if rewritten is None or rewritten.base is None:
         write_notice("nothing was changed")

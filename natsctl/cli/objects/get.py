@@ -1,7 +1,8 @@
 """`natsctl get`: shows one object."""
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, columns_for, open_bucket
+from natsctl.cli.framework.names import NameArgument, parse_name
+from natsctl.cli.objects.buckets import columns_for, open_bucket
 from natsctl.cli.output.formats import FormatOption, parse_format, write_one
 from natsctl.cli.output.printing import Output
 from natsctl.daemon.settings.did_you_mean import did_you_mean
@@ -17,7 +18,7 @@ app = App()
 
 
 @app.add(
-    "natsctl get greetings shop",
+    "natsctl get greetings/shop",
     "natsctl get greetings shop -o yaml",
     "natsctl get greetings shop -o field=spec.text",
     "natsctl get settings motd -o value > motd.txt",
@@ -26,8 +27,7 @@ app = App()
 async def get(
     options: NatsOptions,
     *,
-    bucket: BucketArgument,
-    key: KeyArgument,
+    object_: NameArgument,
     output: FormatOption = Output.TABLE.value,
 ) -> None:
     """Show one object.
@@ -37,13 +37,14 @@ async def get(
     with a spec or metadata) is shown as it is; -o value shows any value as it is.
     """
     chosen = parse_format(output)
-    async with open_bucket(options, bucket) as source:
+    name = parse_name(object_)
+    async with open_bucket(options, name.bucket) as source:
         try:
-            message = await BucketStore(source).find(key)
+            message = await BucketStore(source).find(name.key)
         except NotFoundError as error:
-            raise NotFoundError(f"{error}{await _hint(source, key, error)}") from error
+            raise NotFoundError(f"{error}{await _hint(source, name.key, error)}") from error
         columns = await columns_for(source, chosen)
-    write_one(bucket, message, chosen, columns=columns)
+    write_one(source.name, message, chosen, columns=columns)
 
 
 async def _hint(bucket: Bucket, key: str, error: NotFoundError) -> str:

@@ -7,7 +7,8 @@ import typer
 
 from natsctl.cli.documents.desired import desired_changes
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.objects.buckets import BucketArgument, KeyArgument, open_bucket
+from natsctl.cli.framework.names import NameArgument, parse_name
+from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.output.printing import Output, OutputOption, write_entries, write_table
 from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.jetstream.bucket.browse import BucketStore
@@ -22,7 +23,7 @@ app = App()
 
 
 @app.add(
-    "natsctl history greetings shop",
+    "natsctl history greetings/shop",
     "natsctl history greetings shop --changes",
     "natsctl history greetings shop -o json | jq '.[].spec'",
 )
@@ -30,8 +31,7 @@ app = App()
 async def history(
     options: NatsOptions,
     *,
-    bucket: BucketArgument,
-    key: KeyArgument,
+    object_: NameArgument,
     changes: Annotated[
         bool,
         typer.Option("--changes", help="Only revisions that changed the desired state"),
@@ -45,14 +45,15 @@ async def history(
     With --changes, only changes of spec, labels, annotations and deletion are shown. Changes of the
     status and of natsctl's own bookkeeping are left out. natsctl rollback restores a revision.
     """
-    async with open_bucket(options, bucket) as source:
-        messages = await BucketStore(source).messages(key)
+    name = parse_name(object_)
+    async with open_bucket(options, name.bucket) as source:
+        messages = await BucketStore(source).messages(name.key)
     if not messages:
-        raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
+        raise NotFoundError(f"{source.name} has no {name.key}, and no revision of it")
     if changes:
         messages = desired_changes(messages)
     write_entries(
-        bucket,
+        source.name,
         messages,
         output,
         table=lambda: _write_table(messages),

@@ -16,20 +16,24 @@ from natsctl.cli.documents.values import (
     write_ignored_notice,
 )
 from natsctl.cli.framework.command import App, connected_to_stores
+from natsctl.cli.framework.names import parse_name
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.objects.buckets import BucketArgument, CreateOption, KeyArgument
+from natsctl.cli.objects.buckets import CreateOption
 from natsctl.cli.objects.writing import ChangeOutputOption, DryRun, DryRunOption, ThenPlanOption
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
+from natsctl.core.insight.explain import source_of
 from natsctl.core.objects.compare_and_set import Rewritten, rewrite
 from natsctl.errors import ConflictError, UsageError
-from natsctl.model.keys import check_key
 from natsctl.model.store import Store, Stored
+
+NAME_WORDS = 2
+"""Words that name an object without a slash: a bucket and a key."""
 
 app = App()
 
 
 @app.add(
-    """natsctl put greetings shop '{"spec": {"text": "hi"}}'""",
+    """natsctl put greetings/shop '{"spec": {"text": "hi"}}'""",
     "natsctl put greetings shop -f shop.yaml --revision 17",
     "natsctl put settings motd 'Closed on Sunday' --create-bucket",
     "date | natsctl put settings now -",
@@ -39,12 +43,14 @@ app = App()
 async def put(
     stores: StoreOptions,
     *,
-    bucket: BucketArgument,
-    key: KeyArgument,
+    object_: Annotated[
+        str, typer.Argument(help="The object: BUCKET/KEY, or BUCKET KEY", metavar="BUCKET/KEY")
+    ],
     value: Annotated[
         str | None,
         typer.Argument(help="JSON, YAML or text; - reads standard input", metavar="VALUE"),
     ] = None,
+    last: Annotated[str | None, typer.Argument(hidden=True, metavar="VALUE")] = None,
     file: Annotated[
         str | None, typer.Option("--file", "-f", help="File with the value", metavar="FILE")
     ] = None,
@@ -90,8 +96,13 @@ async def put(
     run = DryRun(dry_run, controller, stores, output)
     if create and revision is not None:
         raise UsageError("--create and --revision exclude each other")
-    check_key(key)
-    new = _new_value(value, file, raw=raw)
+    words = [word for word in (object_, value, last) if word is not None]
+    count = 1 if "/" in object_ else NAME_WORDS
+    name, values = parse_name(words[:count]), words[count:]
+    if len(values) > 1:
+        raise UsageError(f"{name} has several values: quote a value with spaces")
+    bucket, key = name.bucket, name.key
+    new = _new_value(values[0] if values else None, file, raw=raw)
     version: int | None = None
     ignored: list[str] = []
 
@@ -104,6 +115,7 @@ async def put(
 
     async with run.writing() as target:
         store = await target.store(bucket, create=create_bucket)
+        bucket = source_of(store.kind)
         if not isinstance(new, bytes):
             validator = await Validator.of(target.connection, bucket, validate)
             version = validator.check(key, new)

@@ -1,7 +1,5 @@
 """`natsctl rollback`: restores an earlier revision of an object."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated
 
 import typer
@@ -16,41 +14,29 @@ from natsctl.cli.documents.values import DesiredObject, RawValue, outcome, repla
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controller_options import KindsOption
 from natsctl.cli.framework.controllers import Kinds, load_kinds
-from natsctl.cli.framework.usage import only
-from natsctl.cli.objects.buckets import existing_bucket
+from natsctl.cli.framework.names import NameArgument, parse_name
+from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.objects.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
-from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import object_in
-from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.keys import check_key
 from natsctl.model.store import Stored
-
-NAMES_MAX = 2
-"""Arguments of the command: a bucket and a key."""
 
 app = App()
 
 
 @app.add(
-    "natsctl rollback greetings shop --to 3",
-    "natsctl rollback shop --to 3",
+    "natsctl rollback greetings/shop --to 3",
     "natsctl rollback greetings shop --to 3 -c controllers.greetings:Greetings",
 )
 @connected
 async def rollback(
     options: NatsOptions,
     *,
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            help="Bucket and key of the object; the bucket is optional if only one has the key",
-            metavar="[BUCKET] KEY",
-        ),
-    ],
+    object_: NameArgument,
     to: Annotated[int, typer.Option("--to", min=1, help="Revision to restore", metavar="REVISION")],
     controller: KindsOption = None,
 ) -> None:
@@ -60,32 +46,11 @@ async def rollback(
     annotations, such as the name of an external resource, stay. Nothing is stored if another client
     writes the object at the same time. natsctl history --changes shows the revisions.
     """
-    if len(names) > NAMES_MAX:
-        raise UsageError("give a bucket and a key, or only a key")
-    key = check_key(names[-1])
-    async with _open_bucket_with_key(options, names) as bucket:
+    name = parse_name(object_)
+    async with open_bucket(options, name.bucket) as bucket:
         kinds = load_kinds(controller, bucket.name)
-        rewritten = await _roll_back(BucketStore(bucket), key, to, kinds)
-    write_line(f"{bucket.name}/{key} {outcome(rewritten)}, as it was at revision {to}")
-
-
-@asynccontextmanager
-async def _open_bucket_with_key(options: NatsOptions, names: list[str]) -> AsyncIterator[Bucket]:
-    """Open the bucket in *names*, or the only bucket that has the key."""
-    *bucket, key = names
-    async with connect(options) as connection:
-        if bucket:
-            yield await existing_bucket(connection, bucket[0])
-            return
-        buckets = [
-            name
-            for name in await bucket_names(connection)
-            if await BucketStore(Bucket(connection, name)).messages(key)
-        ]
-        if not buckets:
-            raise NotFoundError(f"no bucket has {key}, or a revision of it")
-        name = only(buckets, f"several buckets have {key}", "the bucket before the key")
-        yield Bucket(connection, name)
+        rewritten = await _roll_back(BucketStore(bucket), name.key, to, kinds)
+    write_line(f"{bucket.name}/{name.key} {outcome(rewritten)}, as it was at revision {to}")
 
 
 async def _roll_back(store: BucketStore, key: str, to: int, kinds: Kinds) -> Rewritten:

@@ -71,6 +71,10 @@ async def watch(
     each change is one line. After a lost connection, the command reconnects
     and shows the objects that changed in the meantime.
     """
+    if "/" in bucket:
+        if key is not None:
+            raise UsageError(f"{bucket} is an object already: leave {key} out")
+        bucket, key = bucket.split("/", 1)
     if key is not None and keys != ">":
         raise UsageError("KEY and --keys exclude each other")
     pattern = check_pattern(keys) if key is None else check_key(key)

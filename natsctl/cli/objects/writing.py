@@ -85,14 +85,14 @@ class _Shown(WriteTarget, frozen=True):
         self, bucket: str, value_type: type = bytes, *, create: bool | None = None
     ) -> Store:
         """See `WriteTarget.store`."""
-        kind = await self._kind(bucket, value_type)
         creates = None if create is None else False  # a dry run creates no bucket
         try:
             opened = await existing_bucket(self.connection, bucket, create=creates)
         except StoreMissingError:
             if not create:
                 raise
-            return self.plan.nats.over(kind, None)
+            return self.plan.nats.over(await self._kind(bucket, value_type), None)
+        kind = await self._kind(opened.name, value_type)
         return self.plan.nats.over(kind, BucketStore(opened, value_type, guard=DRY_RUN))
 
     async def _kind(self, bucket: str, value_type: type) -> KvKind[object]:

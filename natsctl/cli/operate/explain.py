@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.names import NameArgument, parse_name
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
-    PrimaryKeyArgument,
-    choose_by_key,
-    find_controller,
+    controller_with,
+    find_daemons,
 )
 from natsctl.cli.output.explanations import explanation_lines
 from natsctl.cli.output.printing import Output, OutputOption, write_result
@@ -16,20 +16,19 @@ from natsctl.cli.output.terminal import write_line, write_text
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.keys import check_key
 
 app = App()
 
 
 @app.add(
-    "natsctl explain shop",
-    "natsctl explain shop -c greetings -o json | jq '.[].syncs[-1].error'",
+    "natsctl explain greetings/shop",
+    "natsctl explain greetings shop -o json | jq '.[].syncs[-1].error'",
 )
 @connected
 async def explain(
     options: NatsOptions,
     *,
-    key: PrimaryKeyArgument,
+    object_: NameArgument,
     controller: NamedOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -39,16 +38,17 @@ async def explain(
     syncs with their results, the secondaries that it owns, the other objects that enqueue it, and
     its last events.
     """
-    check_key(key)
-    async with find_controller(options, controller, choose=choose_by_key(key)) as (daemons, name):
-        answers = await daemons.explain(name, key)
+    name = parse_name(object_)
+    async with find_daemons(options) as daemons:
+        chosen = await controller_with(daemons, name, controller)
+        answers = await daemons.explain(chosen, name.key)
     explanations = [answer for answer in answers if answer.present or answer.past]
     if not explanations:
-        raise NotFoundError(f"{name} has no {key}, and no sync or event of it")
+        raise NotFoundError(f"{chosen} has no {name}, and no sync or event of it")
     write_result(
         explanations,
         output,
-        names=[key],
+        names=[name.key],
         table=lambda: _write_all(explanations, datetime.now(UTC)),
     )
 

@@ -1,18 +1,21 @@
 """Finds the running daemons, and the controller that a command is about."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
 import typer
 
 from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.cli.framework.names import Name
 from natsctl.cli.framework.usage import only
+from natsctl.core.insight.explain import PrimarySource
 from natsctl.daemon.api.client import Daemons
-from natsctl.errors import NoDaemonError, NotFoundError
-from natsctl.jetstream.connection.connection import connect
+from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError
+from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.model.keys import matches
 
 NamedOption = Annotated[
     str | None,
@@ -24,13 +27,6 @@ NamedOption = Annotated[
         metavar="NAME",
     ),
 ]
-
-KeysArgument = Annotated[list[str] | None, typer.Argument(help="Keys of primaries", metavar="KEY")]
-KeysOrAllArgument = Annotated[
-    list[str] | None,
-    typer.Argument(help="Keys of primaries; without a key, all primaries", metavar="KEY"),
-]
-PrimaryKeyArgument = Annotated[str, typer.Argument(help="Key of the primary", metavar="KEY")]
 
 Choose = Callable[[Daemons], Awaitable[str]]
 """Returns the matching controller of several; raises `UsageError` if several match."""
@@ -63,20 +59,42 @@ async def find_controller(
             yield daemons, daemons.controller(controller_name(named))
 
 
-def choose_by_key(key: str) -> Choose:
-    """Return a function that chooses the only controller that has *key*.
+async def controller_with(daemons: Daemons, name: Name, named: str | None) -> str:
+    """Return the controller that syncs an object: the *named* one, or the only one that does.
 
-    The function raises `NotFoundError` if no controller has the key, `UsageError` if several do.
+    A controller that doesn't say where its primaries are, such as one that starts, is asked for the
+    key. Raises `NotFoundError` if no controller has the object, and `UsageError` if several do.
     """
+    running = daemons.controllers
+    asked = running if named is None else [daemons.controller(controller_name(named))]
+    sources = await daemons.sources(asked)
+    matching = [one for one in asked if any(_holds(source, name) for source in sources[one])]
+    unknown = [one for one in asked if not sources[one]]
+    if len(asked) > 1 and len(matching) != 1:
+        matching = await daemons.controllers_with(name.key, matching or unknown)
+    elif not matching:
+        matching = unknown
+    if not matching:
+        places = (f"{one} (of {', '.join(_places(sources[one]))})" for one in asked)
+        raise NotFoundError(f"no controller has {name}: there are {', '.join(places)}")
+    return only(matching, f"several controllers have {name}", "--controller")
 
-    async def choose(daemons: Daemons) -> str:
-        names = await daemons.controllers_with(key)
-        if not names:
-            controllers = ", ".join(daemons.controllers)
-            raise NotFoundError(f"no controller has {key}: there are {controllers}")
-        return only(names, f"several controllers have {key}", "--controller")
 
-    return choose
+async def controllers_of(connection: Connection, name: Name) -> list[str]:
+    """Return the running controllers whose primaries may include the object."""
+    try:
+        sources = await (daemons := await Daemons.find(connection)).sources(daemons.controllers)
+    except NatsctlError:
+        return []
+    return [one for one, places in sources.items() if any(_holds(place, name) for place in places)]
+
+
+def _holds(source: PrimarySource, name: Name) -> bool:
+    return name.within(source.bucket, source.kind) and matches(source.keys, name.key)
+
+
+def _places(sources: Sequence[PrimarySource]) -> list[str]:
+    return [source.bucket or source.kind for source in sources] or ["unknown"]
 
 
 async def choose_by_garbage(daemons: Daemons) -> str:

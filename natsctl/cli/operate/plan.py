@@ -2,15 +2,16 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.cli.framework.names import Name, SomeNamesArgument, own_keys, parse_names
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.operate.find_daemon import KeysOrAllArgument, find_daemons
+from natsctl.cli.operate.find_daemon import controller_with, find_daemons
 from natsctl.cli.output.plans import (
     PlanOutput,
     exit_with_plan,
@@ -19,24 +20,26 @@ from natsctl.cli.output.plans import (
     write_plan,
 )
 from natsctl.cli.output.terminal import write_notice
+from natsctl.controller.controller import Controller
+from natsctl.controller.slots.declare import only_primary
 from natsctl.core.planning.planning_stores import planned
 from natsctl.core.sync.calls import current_key
 from natsctl.daemon.cluster import cluster_for
-from natsctl.daemon.operator import CONTROLLER_NAME
+from natsctl.daemon.operator import CONTROLLER_NAME, Guest
 from natsctl.daemon.plan import MadePlan, make_plan
 from natsctl.errors import UsageError
 from natsctl.jetstream.stores import connect
-from natsctl.model.keys import check_keys
+from natsctl.model.kinds import Kind
 
 app = App()
 
 
 @app.add(
     "natsctl plan -c controllers.webapps:WebApps",
-    "natsctl plan -c controllers.greetings:Greetings shop -o diff",
+    "natsctl plan greetings/shop -c controllers.greetings:Greetings -o diff",
     "natsctl plan -c controllers.greetings:Greetings -o json | jq .summary",
     "natsctl plan -c fleet.sites:Sites --exit-code",
-    "natsctl plan -c greetings shop",
+    "natsctl plan greetings shop -c greetings",
 )
 @connected_to_stores
 async def plan(
@@ -48,7 +51,7 @@ async def plan(
             "Controller class as package.module:Name, or the name of a running controller"
         ),
     ],
-    keys: KeysOrAllArgument = None,
+    objects: SomeNamesArgument = None,
     output: Annotated[PlanOutput, typer.Option("--output", "-o", help="Output format")] = "tree",
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with status 10 if there are changes")
@@ -69,7 +72,8 @@ async def plan(
 
     The exit status is 1 if a key fails.
     """
-    selected = check_keys(keys or ())
+    all_keys = "; without a name, the plan is of all keys"
+    selected = parse_names(objects, otherwise=all_keys) if objects else []
     if CONTROLLER_NAME.fullmatch(controller):
         made_plan = await _plan_in_daemon(stores, controller, selected, output)
     else:
@@ -80,11 +84,14 @@ async def plan(
 
 
 async def _plan_in_daemon(
-    stores: StoreOptions, controller: str, keys: Sequence[str], output: PlanOutput
+    stores: StoreOptions, controller: str, names: Sequence[Name], output: PlanOutput
 ) -> MadePlan:
     if output == "diff":
         raise UsageError("-o diff needs the controller's class: give --controller M:C")
     async with find_daemons(stores.nats) as daemons:
+        for name in names:
+            await controller_with(daemons, name, controller)
+        keys = [name.key for name in names]
         plan = await daemons.plan_keys(daemons.controller(controller), keys)
     if plan.more:
         write_notice(f"the plan of the daemon has {plan.more} more actions")
@@ -92,11 +99,12 @@ async def _plan_in_daemon(
 
 
 async def _plan_here(
-    stores: StoreOptions, controller: str, keys: Sequence[str], *, verbose: bool
+    stores: StoreOptions, controller: str, names: Sequence[Name], *, verbose: bool
 ) -> MadePlan:
     if not verbose:
         logging.getLogger("natsctl").setLevel(logging.CRITICAL)
     planned_controller = load_runnable_controller(controller)
+    keys = own_keys(_primary_kinds(planned_controller), names)
     async with (
         cluster_for([planned_controller], stores.cluster) as kube,
         connect(stores.nats) as nats,
@@ -109,3 +117,9 @@ async def _plan_here(
                 owner_names=stores.owner_names,
                 progress=progress,
             )
+
+
+def _primary_kinds(controller: Controller | Guest) -> Sequence[Kind[Any]]:
+    if isinstance(controller, Controller):
+        return [only_primary(type(controller)).kind]
+    return controller.kinds

@@ -5,30 +5,29 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.names import SomeNamesArgument, parse_names
 from natsctl.cli.operate.find_daemon import (
-    KeysArgument,
     NamedOption,
-    choose_by_key,
-    find_controller,
+    controller_name,
+    controller_with,
+    find_daemons,
 )
 from natsctl.cli.output.terminal import write_line
-from natsctl.errors import UsageError
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.keys import check_keys
 
 app = App()
 
 
 @app.add(
-    "natsctl record shop market",
-    "natsctl record shop --stop",
+    "natsctl record greetings shop market",
+    "natsctl record greetings/shop --stop",
     "natsctl record --stop -c greetings",
 )
 @connected
 async def record(
     options: NatsOptions,
     *,
-    keys: KeysArgument = None,
+    objects: SomeNamesArgument = None,
     controller: NamedOption = None,
     stop: Annotated[
         bool,
@@ -38,14 +37,17 @@ async def record(
     """Record every sync of keys.
 
     A daemon keeps the last failed sync of each failing key. For these keys it keeps the last five
-    syncs, whether they fail or not, until it ends. natsctl recording KEY fetches a recording.
+    syncs, whether they fail or not, until it ends. natsctl recording fetches a recording.
     """
-    selected = check_keys(keys or ())
-    if not selected and not stop:
-        raise UsageError("give the keys to record")
-    choose = choose_by_key(selected[0]) if selected else None
-    async with find_controller(options, controller, choose=choose) as (daemons, name):
-        answers = await daemons.record(name, selected, stop=stop)
-    for answer in answers:
-        recorded = ", ".join(answer.keys) or "only failed syncs"
-        write_line(f"{answer.daemon} records {recorded} of {name}")
+    names = parse_names(objects or ()) if objects or not stop else []
+    by_controller: dict[str, list[str]] = {}
+    async with find_daemons(options) as daemons:
+        for name in names:
+            chosen = await controller_with(daemons, name, controller)
+            by_controller.setdefault(chosen, []).append(name.key)
+        if not names:
+            by_controller[daemons.controller(controller_name(controller))] = []
+        for chosen, keys in by_controller.items():
+            for answer in await daemons.record(chosen, keys, stop=stop):
+                recorded = ", ".join(answer.keys) or "only failed syncs"
+                write_line(f"{answer.daemon} records {recorded} of {chosen}")

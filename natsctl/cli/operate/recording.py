@@ -7,15 +7,14 @@ import msgspec
 import typer
 
 from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.names import NameArgument, parse_name
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
-    PrimaryKeyArgument,
-    choose_by_key,
-    find_controller,
+    controller_with,
+    find_daemons,
 )
 from natsctl.cli.output.terminal import write_notice, write_text
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.keys import check_key
 
 PRIVATE = 0o600  # of a file that may have secrets
 
@@ -23,15 +22,15 @@ app = App()
 
 
 @app.add(
-    "natsctl recording shop -o shop.json",
-    "natsctl recording shop --unmasked -o shop.json",
+    "natsctl recording greetings/shop -o shop.json",
+    "natsctl recording greetings shop --unmasked -o shop.json",
     notes="natsctl replay replays the file.",
 )
 @connected
 async def recording(
     options: NatsOptions,
     *,
-    key: PrimaryKeyArgument,
+    object_: NameArgument,
     controller: NamedOption = None,
     output: Annotated[
         Path | None,
@@ -52,13 +51,14 @@ async def recording(
     It is the last failed sync of the key, or the last sync if none failed. It has everything that
     the handler read, and every call of a store with its answer.
     """
-    check_key(key)
-    async with find_controller(options, controller, choose=choose_by_key(key)) as (daemons, name):
-        text = await daemons.recording(name, key, masked=masked)
+    name = parse_name(object_)
+    async with find_daemons(options) as daemons:
+        chosen = await controller_with(daemons, name, controller)
+        text = await daemons.recording(chosen, name.key, masked=masked)
     formatted = msgspec.json.format(text, indent=1) + b"\n"
     if output is None:
         write_text(formatted.decode())
         return
     output.touch(mode=PRIVATE)
     output.write_bytes(formatted)
-    write_notice(f"recording of {key} written to {output}")
+    write_notice(f"recording of {name} written to {output}")

@@ -9,18 +9,19 @@ import typer
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import WorkersOption
 from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, exit_status, report_error
+from natsctl.cli.framework.names import Name, SomeNamesArgument, own_keys, parse_names
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import (
-    KeysOrAllArgument,
     NamedOption,
-    choose_by_key,
     controller_name,
+    controller_with,
     find_daemons,
 )
 from natsctl.cli.operate.local import LOCAL_HINT, LocalOption, local_controller, open_local
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
+from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.sync import events
 from natsctl.core.cache import invalid_log
 from natsctl.core.sync import history
@@ -29,7 +30,6 @@ from natsctl.daemon.api.messages import Queuing
 from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
-from natsctl.model.keys import check_keys
 
 REPORTED_LOGGERS = (events.__name__, history.__name__, invalid_log.__name__)
 """Loggers of failures that this command reports itself."""
@@ -39,14 +39,14 @@ app = App()
 
 @app.add(
     "natsctl resync",
-    "natsctl resync shop market --controller greetings",
-    "natsctl resync --local -c controllers.greetings:Greetings shop --verbose",
+    "natsctl resync greetings/shop greetings/market",
+    "natsctl resync greetings shop --local -c controllers.greetings:Greetings --verbose",
 )
 @connected_to_stores
 async def resync(
     stores: StoreOptions,
     *,
-    keys: KeysOrAllArgument = None,
+    objects: SomeNamesArgument = None,
     controller: NamedOption = None,
     local: LocalOption = False,
     workers: WorkersOption = None,
@@ -59,49 +59,44 @@ async def resync(
 
     The daemon that leads the controller enqueues the keys, even those that failed permanently.
     Named keys have priority over other keys; a resync of all keys has low priority. If several
-    daemons share the keys, each enqueues its own. The command does not wait: natsctl explain KEY
+    daemons share the keys, each enqueues its own. The command does not wait: natsctl explain
     shows the result.
 
     With --local, this process calls the sync handler once for each key, whether or not a daemon
     runs. A failure is reported and not retried.
     """
-    selected = check_keys(keys or ())
+    all_keys = "; natsctl resync -c CONTROLLER is for all keys of a controller"
+    selected = parse_names(objects, otherwise=all_keys) if objects else []
     if local:
         runnable = local_controller(controller)
         runnable.workers = runnable.workers if workers is None else workers
-        await _sync_here(stores, runnable, selected, verbose=verbose)
+        keys = own_keys([only_primary(type(runnable)).kind], selected)
+        await _sync_here(stores, runnable, keys, verbose=verbose)
     elif verbose or workers is not None:
         raise UsageError("--verbose and --workers need --local")
     else:
         await _enqueue(stores, controller, selected)
 
 
-async def _enqueue(stores: StoreOptions, controller: str | None, keys: Sequence[str]) -> None:
+async def _enqueue(stores: StoreOptions, controller: str | None, names: Sequence[Name]) -> None:
     """Ask daemons to enqueue the keys; exit with a failure if a key was not enqueued."""
     statuses: list[int] = []
+    by_controller: dict[str, list[str]] = {}
     async with find_daemons(stores.nats, hint=LOCAL_HINT) as daemons:
-        if controller is not None or not keys or len(daemons.controllers) == 1:
-            name = daemons.controller(controller_name(controller))
-            statuses.append(await _enqueue_in(daemons, name, keys))
-        else:
-            for name, own_keys in (await _by_controller(daemons, keys, statuses)).items():
-                statuses.append(await _enqueue_in(daemons, name, own_keys))
+        if not names:
+            by_controller[daemons.controller(controller_name(controller))] = []
+        for name in names:
+            try:
+                chosen = await controller_with(daemons, name, controller)
+            except NotFoundError as error:
+                report_error(str(error))
+                statuses.append(NOT_FOUND)
+            else:
+                by_controller.setdefault(chosen, []).append(name.key)
+        for chosen, keys in by_controller.items():
+            statuses.append(await _enqueue_in(daemons, chosen, keys))
     if any(statuses):
         raise typer.Exit(min(status for status in statuses if status))
-
-
-async def _by_controller(
-    daemons: Daemons, keys: Sequence[str], statuses: list[int]
-) -> dict[str, list[str]]:
-    """Return the keys of each controller; report keys that no controller has."""
-    by_controller: dict[str, list[str]] = {}
-    for key in keys:
-        try:
-            by_controller.setdefault(await choose_by_key(key)(daemons), []).append(key)
-        except NotFoundError as error:
-            report_error(str(error))
-            statuses.append(NOT_FOUND)
-    return by_controller
 
 
 async def _enqueue_in(daemons: Daemons, name: str, keys: Sequence[str]) -> int:

@@ -3,11 +3,11 @@
 from datetime import UTC, datetime
 
 from natsctl.cli.framework.command import App, connected
+from natsctl.cli.framework.names import NameArgument, parse_name
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
-    PrimaryKeyArgument,
-    choose_by_key,
-    find_controller,
+    controller_with,
+    find_daemons,
 )
 from natsctl.cli.output.explanations import TREE_HEADINGS, tree_rows
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
@@ -15,20 +15,19 @@ from natsctl.cli.output.terminal import write_notice
 from natsctl.core.insight.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.keys import check_key
 
 app = App()
 
 
 @app.add(
-    "natsctl tree shop",
-    "natsctl tree shop -c webapps -o name",
+    "natsctl tree greetings/shop",
+    "natsctl tree webapps shop -o name",
 )
 @connected
 async def tree(
     options: NatsOptions,
     *,
-    key: PrimaryKeyArgument,
+    object_: NameArgument,
     controller: NamedOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -39,11 +38,12 @@ async def tree(
     generation, and Paused while the object is paused. AGE is the age of the revision in NATS, and
     of the object elsewhere.
     """
-    check_key(key)
-    async with find_controller(options, controller, choose=choose_by_key(key)) as (daemons, name):
-        root = await daemons.tree(name, key)
+    name = parse_name(object_)
+    async with find_daemons(options) as daemons:
+        chosen = await controller_with(daemons, name, controller)
+        root = await daemons.tree(chosen, name.key)
     if root.ready == MISSING and not root.branches:
-        raise NotFoundError(f"{name} has no {key}, and nothing was made for it")
+        raise NotFoundError(f"{chosen} has no {name}, and nothing was made for it")
     names = [branch.name for branch in (root, *root.branches)]
     write_result(root, output, names=names, table=lambda: _write_table(root, datetime.now(UTC)))
 

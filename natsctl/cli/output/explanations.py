@@ -30,7 +30,7 @@ def explanation_lines(key: KeyExplanation, now: datetime) -> Iterator[str]:
     if key.paused is not None:
         yield _field("paused", _paused(key.paused))
     if key.quarantined:
-        yield _field("quarantined", f"{key.quarantined}: natsctl resync {key.key}")
+        yield _field("quarantined", f"{key.quarantined}: natsctl resync {_name(key)}")
     yield from _fields("external", key.external)
     yield from _fields("conditions", key.conditions)
     yield _field("queue", _queue(key.queued, key.failures))
@@ -72,6 +72,10 @@ def lane_rows(lanes: Lanes | None) -> Iterator[tuple[str, str, str]]:
     for place, keys in places:
         for queued in keys:
             yield queued.key, f"{place} {short_time(queued.s)}", queued.reason
+
+
+def _name(key: KeyExplanation) -> str:
+    return f"{key.source}/{key.key}" if key.source else key.key
 
 
 def _object(key: KeyExplanation) -> str:

@@ -57,6 +57,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         controller: the name of the controller.
         key: the key.
+        source: the bucket of its object, or the kind of an object in a cluster; empty if unknown.
         exists: whether the object exists, valid or not, as cached.
         revision: the revision of its last valid state; None if it has none.
         invalid: why the newest revision is invalid; empty if it is valid.
@@ -75,6 +76,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     controller: str
     key: str
+    source: str = ""
     exists: bool
     revision: int | None = None
     invalid: str = ""
@@ -109,10 +111,14 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrimarySource(msgspec.Struct, frozen=True):
-    """Where primaries are: the bucket, empty for a cluster, and the pattern of their keys."""
+    """Where primaries are: the bucket, empty for a cluster, and the pattern of their keys.
+
+    `kind` is the name of their kind; empty if an older daemon answers.
+    """
 
     bucket: str
     keys: str = ">"
+    kind: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +188,7 @@ def explanation_of(host: Host, key: str, cache: Cache[Any], queue: Workqueue[str
     return Explanation(
         controller=host.name,
         key=key,
+        source=source_of(cache.kind),
         exists=key in cache,
         revision=None if stored is None else stored.revision,
         invalid="" if invalid is None else hidden(str(invalid.error)),
@@ -282,8 +289,15 @@ def status_of(
     )
 
 
+def source_of(kind: Kind[Any]) -> str:
+    """Return what names an object before its key: its bucket, or its kind in a cluster."""
+    return kind.bucket if isinstance(kind, KvKind) else kind.name
+
+
 def _source(kind: Kind[Any]) -> PrimarySource:
-    return PrimarySource(kind.bucket, kind.keys) if isinstance(kind, KvKind) else PrimarySource("")
+    if isinstance(kind, KvKind):
+        return PrimarySource(kind.bucket, kind.keys, kind.name)
+    return PrimarySource("", kind=kind.name)
 
 
 def invalid_of(host: Host) -> dict[str, str]:

@@ -56,7 +56,7 @@ class PauseReports(msgspec.Struct, frozen=True, eq=False):
             key=key,
             deaths=deaths.count,
         )
-        message = f"{deaths}: not synced until it changes, or natsctl resync {key}"
+        message = f"{deaths}: not synced until it changes, or natsctl resync names it"
         self.event(key, EventType.WARNING, REASON_QUARANTINED, message)
 
     def whole_changed(self, before: Pause | None, after: Pause | None) -> None:

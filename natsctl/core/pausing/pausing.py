@@ -107,13 +107,13 @@ class Pausing:
         pauses = (paused.pauses.get(key) for paused in self._keys)
         return self.whole or next((pause for pause in pauses if pause is not None), None)
 
-    def advice(self, key: str) -> str:
-        """Return that the key is paused, and how to resume it; empty if it is not paused."""
+    def advice(self, key: str, source: str) -> str:
+        """Return that the key of *source* is paused, and how to resume it; empty if it isn't."""
         if self.whole is not None:
             command = f"natsctl resume --all -c {self.controller}"
             return f"controller {self.controller} is paused {self.whole}: {command}"
         pause = self.of(key)
-        return "" if pause is None else f"{key} is paused {pause}: natsctl resume {key}"
+        return "" if pause is None else f"{key} is paused {pause}: natsctl resume {source}/{key}"
 
     def is_pending(self, key: str) -> bool:
         """Return whether a sync of the key was held back."""

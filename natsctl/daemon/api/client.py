@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from natsctl.core.insight.explain import PrimarySource
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.messages import (
     ControllerPlan,
@@ -45,6 +46,7 @@ class Daemons:
     def __init__(self, connection: Connection, infos: Sequence[Info]) -> None:
         self._connection = connection
         self._infos = infos
+        self._sources: dict[str, list[PrimarySource]] = {}
 
     @classmethod
     async def find(cls, connection: Connection) -> "Daemons":
@@ -99,13 +101,27 @@ class Daemons:
             if any(endpoint.subject == subject for endpoint in info.endpoints)
         }
 
-    async def controllers_with(self, key: str) -> list[str]:
-        """Return the names of the controllers that have *key*, sorted.
+    async def sources(self, controllers: Sequence[str]) -> dict[str, list[PrimarySource]]:
+        """Return where the primaries of each of these controllers are; empty if it doesn't say.
+
+        Each controller is asked once.
+        """
+        unknown = [name for name in controllers if name not in self._sources]
+        requests = (self.status(name) for name in unknown)
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        for name, answer in zip(unknown, answers, strict=True):
+            statuses = answer if isinstance(answer, list) else []
+            places = (source for status in statuses for source in status.sources)
+            self._sources[name] = list(dict.fromkeys(places))
+        return {name: self._sources[name] for name in controllers}
+
+    async def controllers_with(self, key: str, among: Sequence[str]) -> list[str]:
+        """Return which of these controllers have *key*, sorted.
 
         If none has the key, returns the controllers that have syncs or events of it. Raises the
         first error if there are no such controllers either.
         """
-        requests = (self.explain(name, key) for name in self.controllers)
+        requests = (self.explain(name, key) for name in among)
         answers = await asyncio.gather(*requests, return_exceptions=True)
         lists = [answer for answer in answers if isinstance(answer, list)]
         explanations = [explanation for explained in lists for explanation in explained]

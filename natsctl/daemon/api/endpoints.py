@@ -254,8 +254,9 @@ class ControllerEndpoints:
         queued, unknown, elsewhere = list[str](), list[str](), list[str]()
         invalid: dict[str, str] = {}
         paused: dict[str, str] = {}
+        source = ""
         for explanation in map(runtime.explain, keys):
-            key = explanation.key
+            key, source = explanation.key, explanation.source
             if explanation.invalid:
                 invalid[key] = explanation.invalid
             elif not _has_work(explanation):
@@ -270,6 +271,7 @@ class ControllerEndpoints:
         answer = Queuing(
             controller=self._runnable.name,
             daemon=self._daemon,
+            source=source,
             queued=count,
             unknown=unknown,
             elsewhere=elsewhere,

@@ -143,6 +143,7 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request to sync keys.
 
     Attributes:
+        source: the bucket of the keys, or their kind in a cluster; empty without keys.
         queued: the number of keys that the daemon enqueued.
         unknown: keys of which the daemon knows no object.
         elsewhere: keys that another daemon syncs.
@@ -155,6 +156,7 @@ class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     controller: str
     daemon: DaemonProcess
     queued: int
+    source: str = ""
     unknown: list[str] = []
     elsewhere: list[str] = []
     invalid: dict[str, str] = {}

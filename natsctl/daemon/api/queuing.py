@@ -15,12 +15,14 @@ class Unqueued(msgspec.Struct, frozen=True):
         moving: keys that move from one daemon to another.
         invalid: the reason, by key, for each invalid primary.
         paused: the pause, by key, of each paused key.
+        source: the bucket of the keys, or their kind in a cluster.
     """
 
     unknown: frozenset[str]
     moving: frozenset[str]
     invalid: dict[str, str]
     paused: dict[str, str]
+    source: str = ""
 
     @classmethod
     def of(cls, answers: Sequence[Queuing]) -> "Unqueued":
@@ -34,6 +36,7 @@ class Unqueued(msgspec.Struct, frozen=True):
             ),
             invalid={key: reason for answer in answers for key, reason in answer.invalid.items()},
             paused={key: pause for answer in answers for key, pause in answer.paused.items()},
+            source=next((answer.source for answer in answers if answer.source), ""),
         )
 
     @property
@@ -43,11 +46,12 @@ class Unqueued(msgspec.Struct, frozen=True):
 
     def reasons(self) -> Iterator[str]:
         """Yield the reason for each key."""
+        prefix = f"{self.source}/" if self.source else ""
         for key in sorted(self.unknown):
-            yield f"{key} does not exist"
+            yield f"{prefix}{key} does not exist"
         for key, reason in sorted(self.invalid.items()):
-            yield f"{key}: {reason}"
+            yield f"{prefix}{key}: {reason}"
         for key, pause in sorted(self.paused.items()):
-            yield f"{key} is paused {pause}: natsctl resume {key}"
+            yield f"{prefix}{key} is paused {pause}: natsctl resume {prefix}{key}"
         for key in sorted(self.moving):
-            yield f"{key} is moving from one daemon to another: try again"
+            yield f"{prefix}{key} is moving from one daemon to another: try again"

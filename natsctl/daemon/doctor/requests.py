@@ -69,7 +69,7 @@ async def check_modes(
                 if quarantined:
                     keys = enumerated(quarantined, SHOWN_MAX)
                     found = f"processes died during the syncs of {keys}, which are quarantined"
-                    advice = f"read the logs of those processes, then natsctl resync KEY -c {name}"
+                    advice = "read the logs of those processes, then natsctl resync BUCKET/KEY"
                     yield warning(f"keys {name}", found, advice)
                 reason = conflict(statuses)
                 if reason:

@@ -52,9 +52,9 @@ def test_help_shows_examples_and_connection_options(
 @pytest.mark.parametrize(
     ("words", "usage"),
     [
-        (["put"], "[OPTIONS] BUCKET KEY [VALUE]"),
-        (["delete"], "[OPTIONS] BUCKET [KEY]..."),
-        (["resync"], "[OPTIONS] [KEY]..."),
+        (["put"], "[OPTIONS] BUCKET/KEY [VALUE]"),
+        (["delete"], "[OPTIONS] BUCKET/KEY..."),
+        (["resync"], "[OPTIONS] [BUCKET/KEY]..."),
         (["external", "resolve"], "[OPTIONS] KEY"),
     ],
 )
@@ -148,7 +148,7 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
     ("typed", "message"),
     [
         (["gte"], "there is no command 'gte'; did you mean get?"),
-        (["get", "b"], "Missing argument 'KEY'. (see natsctl get --help)"),
+        (["get", "b"], "'b' alone names no object: write BUCKET/KEY, or BUCKET KEY"),
         (
             ["get", "b", "k", "-o", "xml"],
             "--output 'xml' must be table, wide, json, yaml, name, value, custom-columns=",
@@ -183,8 +183,8 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["apply", "-f", "/dev/null"], "there is no document in /dev/null"),
         (["external", "resolve", "k"], "give --created or --not-created"),
         (["external", "resolve", "k", "--not-created", "--name", "x"], "--name needs --created"),
-        (["delete", "b"], "give keys, or --all"),
-        (["delete", "b", "k", "--all"], "give keys, or --all"),
+        (["delete", "b"], "write BUCKET/KEY, or BUCKET KEY; --all is for every key"),
+        (["delete", "b", "k", "--all"], "every key of a bucket: give the bucket alone"),
         (["watch", "b", "k", "--keys", "a.*"], "exclude each other"),
         (["run", "-c", "nosuchthing"], "write package.module:Name"),
         (["run", "-c", "nosuchthing:X"], "there is no module nosuchthing"),
@@ -231,7 +231,8 @@ def test_the_overview_loads_neither_nats_nor_yaml() -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["put", "shops", "a", '{"text": "\udcff"}'], ["pause", "a", "--reason", "\udcff"]]
+    "args",
+    [["put", "shops", "a", '{"text": "\udcff"}'], ["pause", "shops/a", "--reason", "\udcff"]],
 )
 def test_an_argument_that_is_not_utf_8_is_refused_by_its_number(
     args: list[str], capsys: pytest.CaptureFixture[str]

@@ -242,11 +242,12 @@ class TestThePauseOfAKey:
     ) -> None:
         async with watching(bench):
             await bench.set(key_record("apps", "apps", "shop"), HELD.text)
-            advice = "shop is paused waits for a disk: natsctl resume shop"
-            assert (bench.pausing.advice("shop"), bench.pausing.advice("market")) == (advice, "")
+            advice = "shop is paused waits for a disk: natsctl resume apps/shop"
+            assert bench.pausing.advice("shop", "apps") == advice
+            assert not bench.pausing.advice("market", "apps")
             await bench.set(WHOLE_RECORD, "all")
             resume = "controller apps is paused all: natsctl resume --all -c apps"
-            assert bench.pausing.advice("shop") == resume
+            assert bench.pausing.advice("shop", "apps") == resume
 
     async def test_the_pause_of_a_key_is_reported_for_loops_that_begin_later_too(
         self, bench: Bench
