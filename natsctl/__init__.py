@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from natsctl.core.objects.primary import Primary as Primary
     from natsctl.core.objects.primary import Tertiary as Tertiary
     from natsctl.core.planning.record import planning as planning
-    from natsctl.core.queue.retry import Drop as Drop
-    from natsctl.core.queue.retry import ExponentialLimiter as ExponentialLimiter
-    from natsctl.core.queue.retry import RateLimit as RateLimit
-    from natsctl.core.queue.retry import Retry as Retry
-    from natsctl.core.queue.retry import RetryPolicy as RetryPolicy
-    from natsctl.core.queue.retry import Stop as Stop
-    from natsctl.core.queue.retry import TokenBucket as TokenBucket
-    from natsctl.core.queue.retry import always_retry as always_retry
-    from natsctl.core.queue.retry import exponential as exponential
-    from natsctl.core.queue.retry import give_up_after as give_up_after
-    from natsctl.core.queue.retry import retry_up_to as retry_up_to
+    from natsctl.core.retry import Drop as Drop
+    from natsctl.core.retry import ExponentialLimiter as ExponentialLimiter
+    from natsctl.core.retry import RateLimit as RateLimit
+    from natsctl.core.retry import Retry as Retry
+    from natsctl.core.retry import RetryPolicy as RetryPolicy
+    from natsctl.core.retry import Stop as Stop
+    from natsctl.core.retry import TokenBucket as TokenBucket
+    from natsctl.core.retry import always_retry as always_retry
+    from natsctl.core.retry import exponential as exponential
+    from natsctl.core.retry import give_up_after as give_up_after
+    from natsctl.core.retry import retry_up_to as retry_up_to
     from natsctl.core.sync.calls import blocking as blocking
-    from natsctl.core.sync.keys import Operation as Operation
+    from natsctl.core.workqueue import Operation as Operation
     from natsctl.daemon.operator import Operator as Operator
     from natsctl.daemon.plan import plan as plan
     from natsctl.dynamic import *

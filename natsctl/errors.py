@@ -187,7 +187,7 @@ class WatchBrokenError(StoreError):
 
 
 class QueueShutDownError(NatsctlError):
-    """Raised by `Workqueue.get` after a shutdown, if no key is left. End the worker."""
+    """Raised by `WorkQueue.take` after a shutdown, if no key is left. End the worker."""
 
 
 class NoDaemonError(NatsctlError):

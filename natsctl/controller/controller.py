@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.reads import Reads
 from natsctl.controller.sync.sync_run import DeletionPolicy
-from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
+from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.options import POLICY, RATE, SECONDS, TEXT, WORKERS, Option, check_class
 from natsctl.model.garbage import GarbageLimits

@@ -37,7 +37,8 @@ from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings, listed
 from natsctl.core.sync.history import SyncHistory
-from natsctl.core.sync.keys import KeyQueue, Operation
+from natsctl.core.sync.keys import KeyQueue
+from natsctl.core.workqueue import Operation
 from natsctl.errors import UsageError
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder

@@ -29,13 +29,12 @@ from natsctl.core.insight.measures import Measures, UpkeepMeasures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.sync.calls import shown
-from natsctl.core.sync.keys import Operation
+from natsctl.core.workqueue import Operation
 from natsctl.errors import NotFoundError, PausedError, UsageError, is_delay
 from natsctl.model.garbage import GarbagePlan, Removed
 from natsctl.model.recorder import Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
-from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.hiding import hidden, shown
 
 
 class ControllerRuntime(KeyedController):
@@ -296,7 +295,7 @@ class ControllerRuntime(KeyedController):
 
     def _sync(self, key: str) -> Awaitable[float | None]:
         opened = self._opened or self._parts
-        return opened.runs.sync(key, self._keys.reasons.take(key))
+        return opened.runs.sync(key, self._loop.queue.reason(key))
 
     async def _resync(self) -> None:
         await self.synced.wait()

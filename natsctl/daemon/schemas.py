@@ -9,7 +9,7 @@ import msgspec
 
 from natsctl.controller.controller import Controller
 from natsctl.core.objects.compare_and_set import read, rewrite
-from natsctl.core.queue.retry import backoff
+from natsctl.core.retry import backoff
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.used_kinds import kinds_of
 from natsctl.errors import PermissionDeniedError, StoreError, UsageError

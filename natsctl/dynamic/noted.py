@@ -11,11 +11,11 @@ from natsctl.core.dependencies.watches import DependencyWatch, DependencyWatches
 from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.objects.read_your_writes import current_sync, current_tape
 from natsctl.core.objects.tape import DependencyRead
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.noted_stores import place_of
 from natsctl.core.recording.recordings import ReconcilerCall
 from natsctl.core.recording.redelivery import Redelivery
 from natsctl.core.sync.history import SyncRun
+from natsctl.core.workqueue import WorkQueue
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.dynamic.parts import Parts, identifier_of, kind_of
 from natsctl.errors import NatsctlError
@@ -49,7 +49,7 @@ class NotedCalls(msgspec.Struct, frozen=True, eq=False):
         watcher: ObjectIdentifier,
         run: SyncRun,
         error: Exception,
-        queue: Workqueue[ObjectIdentifier],
+        queue: WorkQueue[ObjectIdentifier],
     ) -> None:
         """Note a failed call, and continue the count of failures of an earlier process."""
         await self.history.recall(watcher.key, error, queue, watcher, self._handler)

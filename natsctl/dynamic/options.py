@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from natsctl.core.queue.retry import ExponentialLimiter, TokenBucket
+from natsctl.core.retry import ExponentialLimiter, TokenBucket
 from natsctl.core.sync.options import SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.dynamic.resources import ObjectCacheOptions

@@ -5,7 +5,7 @@ from typing import Self
 
 import msgspec
 
-from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.workqueue import WorkQueue
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.errors import QueueShutDownError
 
@@ -23,22 +23,22 @@ class EventSource:
     """
 
     def __init__(self) -> None:
-        self._queue = Workqueue[ObjectIdentifier]()
+        self._queue = WorkQueue[ObjectIdentifier]()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> GenericEvent:
         try:
-            watcher = await self._queue.get()
+            watcher = (await self._queue.take()).key
         except QueueShutDownError:
             raise StopAsyncIteration from None
-        self._queue.done(watcher)
+        self._queue.settle(watcher)
         return GenericEvent(watcher)
 
     def send(self, watcher: ObjectIdentifier) -> None:
         """Add an event for *watcher*; does nothing after `close`."""
-        self._queue.add(watcher)
+        self._queue.offer(watcher)
 
     def close(self) -> None:
         """End the iteration after the pending events."""

@@ -11,12 +11,12 @@ import msgspec
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.watches import Cause, DependencyWatch, DependencyWatches
 from natsctl.core.insight.program import current_history
-from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.recording.redelivery import current_redelivery
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.dynamic.cache import Objects, named, selected
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier
 from natsctl.dynamic.noted import DYNAMIC, NotedCalls, note_read
@@ -47,7 +47,7 @@ class _Running(msgspec.Struct, frozen=True):
     """The parts that exist from a start to its end."""
 
     host: Host
-    queue: Workqueue[ObjectIdentifier]
+    queue: WorkQueue[ObjectIdentifier]
 
 
 class DynamicWatcher:
@@ -117,7 +117,7 @@ class DynamicWatcher:
         if self._running is not None:
             raise UsageError("the dynamic watcher runs already: stop it before another start")
         options = self._options
-        queue = Workqueue(limiter=options.rate_limiter, bucket=options.overall_rate)
+        queue = WorkQueue(limiter=options.rate_limiter, bucket=options.overall_rate)
         host = Host(
             DYNAMIC,
             lambda: {DYNAMIC: queue},
@@ -297,7 +297,7 @@ class DynamicWatcher:
         if self._running is None or (initial and self._options.disable_initial_reconcile):
             return
         priority = Priority.RESYNC if initial else Priority.SECONDARY
-        self._running.queue.add(watcher, priority=priority)
+        self._running.queue.offer(watcher, priority=priority)
 
     async def _sync(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(DYNAMIC, log_context):
@@ -329,13 +329,13 @@ class DynamicWatcher:
 
     # ---- checks
 
-    def _started(self) -> Workqueue[ObjectIdentifier]:
+    def _started(self) -> WorkQueue[ObjectIdentifier]:
         started = self.started.is_set() or current_redelivery.get() is not None
         if self._running is None or not started:
             raise NotStartedError("the dynamic watcher must be started to do that")
         return self._running.queue
 
-    def _check(self, watcher: ObjectIdentifier) -> Workqueue[ObjectIdentifier]:
+    def _check(self, watcher: ObjectIdentifier) -> WorkQueue[ObjectIdentifier]:
         queue = self._started()
         watcher.validate()
         if not watcher.name:

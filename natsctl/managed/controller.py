@@ -5,7 +5,7 @@ of a cluster, and for controllers that need nothing but the reconciler.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -17,11 +17,11 @@ from natsctl.core.insight.measures import Measures, measures_of
 from natsctl.core.objects.backends import Backends
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.queue.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings
+from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.sync.calls import Calls, blocking
-from natsctl.core.sync.keys import Operation, PrimaryListener, skips_invalid
+from natsctl.core.sync.keys import PrimaryListener, skips_invalid
 from natsctl.core.sync.options import (
     FLAG,
     POLICY,
@@ -31,6 +31,7 @@ from natsctl.core.sync.options import (
     WORKERS,
     check_class,
 )
+from natsctl.core.workqueue import Operation
 from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind
@@ -208,8 +209,7 @@ class ManagedController(KeyedController, Generic[T]):
         """
         if last is not None:
             self._primary.deleted_states[key] = last
-        self._keys.reasons.add(key, Operation.MANUAL)
-        return await self._sync(key)
+        return await self._reconcile(key, Operation.MANUAL)
 
     def _changed(self, change: Change[Any]) -> None:
         self._keys.primary_changed(self._primary, change)
@@ -230,8 +230,11 @@ class ManagedController(KeyedController, Generic[T]):
             await self._calls.call(key, self._parts.reconciler.reconcile)
         return None
 
-    async def _sync(self, key: str) -> float | None:
-        primary, operation = self._primary, self._keys.reasons.take(key)
+    def _sync(self, key: str) -> Awaitable[float | None]:
+        return self._reconcile(key, self._loop.queue.reason(key))
+
+    async def _reconcile(self, key: str, operation: Operation) -> float | None:
+        primary = self._primary
         if skips_invalid(primary, key):
             return None
         last, stored = primary.deleted_states.get(key), primary.informer.cache.get(key)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from natsctl.core.queue.retry import backoff
+from natsctl.core.retry import backoff
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.managed.creation.creation import OtherCreationError
 from natsctl.managed.names import AnnotationNames

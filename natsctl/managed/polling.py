@@ -4,9 +4,9 @@ import random
 from collections.abc import Callable
 from typing import Generic, TypeAlias, TypeVar
 
-from natsctl.core.sync.calls import shown
 from natsctl.errors import HandlerError, UsageError, is_delay
 from natsctl.managed.objects import Managed
+from natsctl.telemetry.hiding import shown
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from natsctl.core.queue.retry import Decision, ExponentialLimiter, RetryPolicy, TokenBucket
+from natsctl.core.retry import Decision, ExponentialLimiter, RetryPolicy, TokenBucket
 from natsctl.resource.event import Key
 
 ErrorAction: TypeAlias = Decision

@@ -15,8 +15,8 @@ from typing import Generic, Self, TypeVar
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.program import ProgramHistory, current_history
-from natsctl.core.queue.retry import always_retry
 from natsctl.core.recording.redelivery import current_redelivery
+from natsctl.core.retry import always_retry
 from natsctl.core.sync.calls import blocking
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError, StoppedError, UsageError

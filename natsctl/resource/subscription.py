@@ -10,12 +10,11 @@ from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.pausing.paused_keys import PausedKeys
-from natsctl.core.queue.retry import Drop, Retry, Stop, TokenBucket, always_retry
-from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.recording.recordings import Delivery
+from natsctl.core.retry import Drop, Retry, Stop, TokenBucket, decide_retry
 from natsctl.core.sync.failures import HandlerFailures
-from natsctl.core.sync.follow_up import Failed, Synced, decide_retry, settle
 from natsctl.core.sync.history import SyncRun
+from natsctl.core.workqueue import Failed, Priority, WorkQueue
 from natsctl.errors import (
     EventNotDoneError,
     InvalidObjectError,
@@ -97,7 +96,7 @@ class Subscription(Generic[T]):
 
     def add_sync_event(self) -> None:
         """Enqueue the sync event, after every object of the first list."""
-        self._queue.add(SYNC, priority=Priority.RESYNC)
+        self._queue.offer(SYNC, priority=Priority.RESYNC)
 
     async def next(self) -> Event[T]:
         """Return the next event; its key is held until the event is settled.
@@ -108,17 +107,17 @@ class Subscription(Generic[T]):
         while True:
             self.check()
             try:
-                key = Key(await self._queue.get())
+                key = Key((await self._queue.take()).key)
             except QueueShutDownError:
                 self.check()
                 raise
             if self._paused.pauses and self._paused.holds_back(key):
-                self._queue.done(key)
+                self._queue.give_back(key)
                 continue
             event = self._event(key)
             if event is not None:
                 return event
-            settle(self._queue, key, Synced(), always_retry)  # created and deleted in between
+            self._queue.settle(key)  # created and deleted in between
 
     def check(self) -> None:
         """Raise `EventNotDoneError` if an event was lost."""
@@ -160,19 +159,19 @@ class Subscription(Generic[T]):
             self._keep_recording(self._history, run, key, error)
         if error is None:
             self._failures.succeeded(key)
-            settle(self._queue, key, Synced(), always_retry)
+            self._queue.settle(key)
         else:
             self._failures.failed(key, "event failed", error, **self._fields(kind, key))
-            settle(self._queue, key, Failed(error), partial(self._decide, kind, key))
-        final = error is None or self._queue.place(key) is None  # a dropped key is in no queue
+            self._queue.settle(key, Failed(error), partial(self._decide, kind, key))
+        final = error is None or self._queue.work(key) is None  # a dropped key is in no queue
         if kind is EventKind.DELETE and final:
             self._forget(key)
 
     def restore(self, key: Key) -> None:
         """See `Origin.restore`."""
         if not self._closed:
-            self._queue.add(key)
-            self._queue.done(key)
+            self._queue.offer(key)  # it's delivered again before other events
+            self._queue.give_back(key)
 
     def lose(self, kind: EventKind, key: Key) -> None:
         """See `Origin.lose`."""
@@ -200,13 +199,13 @@ class Subscription(Generic[T]):
     def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:  # noqa: ARG002 - the protocol's signature
         """See `PauseListener.resumed`: delivers the newest state of the object."""
         if pending:
-            self._queue.add(key)
+            self._queue.offer(key)
 
     def _enqueue_changed(self, change: Change[T]) -> None:
         if self._paused.concerns(change):
             self._paused.observe(change)
         priority = Priority.RESYNC if change.initial else Priority.USER
-        self._queue.add(change.key, priority=priority)
+        self._queue.offer(change.key, priority=priority)
 
     def _event(self, key: Key) -> Event[T] | None:
         """Return the event that is due; None if the object was neither delivered nor exists."""
@@ -261,7 +260,7 @@ class Subscription(Generic[T]):
         """Forget a deleted object; a new object with its key is delivered next."""
         self._delivered.pop(key, None)
         if self._cached(key) is not None:
-            self._queue.add(key)
+            self._queue.offer(key)
 
     def _decide(self, kind: EventKind, key: Key, error: Exception, failures: int) -> ErrorAction:
         action = policy_for(key, self._error_handler)(error, failures)
@@ -283,7 +282,7 @@ class Subscription(Generic[T]):
         self._queue.shut_down(drain=False)
 
 
-def _queue(rate_limiter: RateLimiter | None) -> Workqueue[str]:
+def _queue(rate_limiter: RateLimiter | None) -> WorkQueue[str]:
     if isinstance(rate_limiter, TokenBucket):
-        return Workqueue(bucket=rate_limiter)
-    return Workqueue(limiter=rate_limiter)
+        return WorkQueue(bucket=rate_limiter)
+    return WorkQueue(limiter=rate_limiter)

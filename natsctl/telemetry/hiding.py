@@ -5,6 +5,7 @@ overlap, and no position is scanned from many starts.
 """
 
 import re
+import reprlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
@@ -19,6 +20,7 @@ ERROR_MAX = 2_000  # characters of an error
 TRACEBACK_MAX = 32_000  # characters of a traceback
 MEMBERS_MAX = 3  # errors of an exception group
 VALUE_MAX = 100  # characters of a value that a message quotes
+SHOWN_MAX = 100  # characters of a value that user code returned
 OVERLAP = 1_000  # characters after a cut that are searched for the rest of a secret
 
 _ELLIPSIS = " … "
@@ -131,6 +133,19 @@ class _Registered:
 
 
 _registered = _Registered()
+
+
+def shown(value: object) -> str:
+    """Return a value for an error message: shortened, and without secrets."""
+    try:
+        text = hidden(_REPR.repr(value))
+    except Exception:  # noqa: BLE001 - a user's `__repr__` may raise anything
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 2000  # secrets are hidden before the text is shortened
 
 
 def hidden(text: str, *, limit: int = TEXT_MAX) -> str:

@@ -23,13 +23,13 @@ from natsctl.core.insight.measures import Measures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
 from natsctl.core.objects.backends import Backends
 from natsctl.core.pausing.pause_reports import PauseReports
-from natsctl.core.queue.retry import RetryPolicy
-from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import Delivery, current_recordings
+from natsctl.core.retry import RetryPolicy
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
+from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Store, Stores
 from natsctl.watchers.deliveries import Deliveries
@@ -237,7 +237,7 @@ class InformerController(Hosted):
         queued = (
             deliveries
             for deliveries, _ in routes
-            if deliveries.queue.place(key) is not None or deliveries.failed(key)
+            if deliveries.queue.work(key) is not None or deliveries.failed(key)
         )
         deliveries = next(queued, routes[0][0])
         cache = self._informer_of(key).cache
@@ -307,7 +307,7 @@ class InformerController(Hosted):
         """
         return measures_of(self._host, workers=self.workers)
 
-    def _queues(self) -> dict[str, Workqueue[str]]:
+    def _queues(self) -> dict[str, WorkQueue[str]]:
         deliveries = self._resource_kinds.deliveries
         return {name: delivery.queue for name, delivery in deliveries.items()}
 

@@ -16,12 +16,12 @@ import msgspec
 
 from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.queue.retry import Stop
-from natsctl.core.queue.workqueue import Priority, Workqueue
 from natsctl.core.recording.recordings import Delivery
+from natsctl.core.retry import Stop
 from natsctl.core.sync.calls import Calls
 from natsctl.core.sync.history import SyncHistory, SyncRun
 from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.errors import StoppedError, StoreError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
@@ -56,7 +56,7 @@ class Deliveries:
     ) -> None:
         self.resource_kind = resource_kind
         self.registrations: tuple[Registration, ...] = ()
-        self.queue = Workqueue[str]()
+        self.queue = WorkQueue[str]()
         self.failure: Exception | None = None  # the error that ended the deliveries
         self._history = history
         self._pausing = pausing
@@ -99,7 +99,7 @@ class Deliveries:
     def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:  # noqa: ARG002 - the protocol's signature
         """See `PauseListener.resumed`: delivers the changes that waited."""
         if pending and self.holds(key):
-            self.queue.add(key)
+            self.queue.offer(key)
 
     def add(
         self,
@@ -124,7 +124,7 @@ class Deliveries:
         added = merged(replaced, change)
         pending.changes.extend((following, targets) for following in added)
         self._change_count += len(added) - len(replaced)
-        self.queue.add(change.key, priority=priority)
+        self.queue.offer(change.key, priority=priority)
 
     def resync(self, key: str, changes: Sequence[ObjectChange], *, priority: Priority) -> None:
         """Retry failed calls for the object at once, and deliver *changes* to other watchers."""
@@ -172,7 +172,7 @@ class Deliveries:
         for retry_key, retry in pending.retries.items():
             if selects(retry.error):
                 pending.retries[retry_key] = msgspec.structs.replace(retry, failures=0, due=_now())
-                self.queue.add(key, priority=priority)
+                self.queue.offer(key, priority=priority)
 
     def failed(self, key: str) -> int:
         """Return the most failures in a row of a watcher on the object."""
@@ -242,11 +242,11 @@ class Deliveries:
             if not pending.retries:
                 pending.since = _now()
                 self._pending[key] = self._pending.pop(key)
-            self.queue.add(key)
+            self.queue.offer(key)
         elif not pending.retries:
             del self._pending[key]
         elif (due := min(retry.due for retry in pending.retries.values())) < math.inf:
-            self.queue.add(key, after=max(due - _now(), EARLY_S), priority=Priority.RETRY)
+            self.queue.offer(key, after=max(due - _now(), EARLY_S), priority=Priority.RETRY)
 
     async def _deliver(
         self, pending: Pending, registration: Registration, change: ObjectChange

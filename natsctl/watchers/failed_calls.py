@@ -7,9 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from natsctl.core.planning.record import current_plan
-from natsctl.core.queue.retry import Drop, Retry, RetryPolicy, Stop, backoff
+from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff, decide_retry
 from natsctl.core.sync.failures import HandlerFailures
-from natsctl.core.sync.follow_up import decide_retry
 from natsctl.errors import RetryAfter, StoreError
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import get_logger

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from natsctl.core.queue.retry import RetryPolicy, exponential
+from natsctl.core.retry import RetryPolicy, exponential
 from natsctl.watchers.watcher import ResourceAction, Snapshot
 
 RetryDequeuePolicy: TypeAlias = Callable[

@@ -7,9 +7,9 @@ import msgspec
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.assigned_keys import KeyFilter
 from natsctl.core.sync.history import SyncHistory
+from natsctl.core.workqueue import Priority
 from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change

@@ -24,7 +24,7 @@ async def test_handlers_that_never_wait_do_not_block_the_event_loop() -> None:
 
     loop = SyncLoop(handler)
     for number in range(KEYS):
-        loop.queue.add(f"k{number}")
+        loop.queue.offer(f"k{number}")
     work = asyncio.create_task(loop.run(ready, workers=4))
     begun, iterations = time.thread_time(), 0  # thread time excludes other processes
     while not done.is_set():

@@ -1,7 +1,7 @@
 """Property tests of the work queue: it behaves as a simple model does."""
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from natsctl.core.queue.retry import ExponentialLimiter
-from natsctl.core.queue.workqueue import Held, Place, Priority, Ready, Waiting, Workqueue
+from natsctl.core.workqueue import AGEING_S, Priority, WorkQueue
 from natsctl.errors import QueueShutDownError
 from natsctl.testing.time import VirtualTimeLoop
+from tests.support.places import Claimed, Place, Ready, Waiting, place, take
 
 T = TypeVar("T")
 
-AGEING_S = 30.0
 MOMENT = 2.0**-20  # added to delays, so that no two times are equal
-NAMES = ("a1", "a2", "a3", "b1", "b2", "c1")
+NAMES = ("a", "b", "c", "d", "e", "f")
 KEYS = st.sampled_from(NAMES)
 PRIORITIES = st.sampled_from(Priority)
 DELAYS = st.integers(0, 40)
@@ -34,9 +33,8 @@ class KeyState:
     retry: tuple[float, Priority] | None = None
     again: Priority | None = None
     ready: Ready | None = None
-    arrival: int = 0  # the sequence number at which the key became ready
     position: int = 0  # the sequence number at which the key got its priority
-    held: Held | None = None
+    held: Claimed | None = None
     failures: int = 0
 
     def requests(self) -> list[tuple[float, Priority]]:
@@ -63,10 +61,8 @@ def merged(
 class Model:
     """A work queue that scans all keys for every operation."""
 
-    def __init__(self, share_of: Callable[[str], Hashable]) -> None:
+    def __init__(self) -> None:
         self.keys = {key: KeyState() for key in NAMES}
-        self.share_of = share_of
-        self.turns: dict[Priority, list[Hashable]] = {priority: [] for priority in Priority}
         self.by_age = False  # whether the last get returned the oldest key
         self.now = 0.0
         self.numbers = count(1)
@@ -95,21 +91,7 @@ class Model:
         if state.ready is None or state.ready.priority < priority:
             since = self.now if state.ready is None else state.ready.since
             state.position = next(self.numbers)
-            state.arrival = state.position if state.ready is None else state.arrival
             state.ready = Ready(since, priority)
-            if self.share_of(key) not in self.turns[priority]:
-                self.turns[priority].append(self.share_of(key))
-            self.forget_empty_shares()
-
-    def forget_empty_shares(self) -> None:
-        for priority, shares in self.turns.items():
-            filled = {self.share_of(key) for key in self.ready_keys(priority)}
-            shares[:] = [share for share in shares if share in filled]
-
-    def ready_keys(self, priority: Priority) -> list[str]:
-        return [
-            k for k, state in self.keys.items() if state.ready and state.ready.priority is priority
-        ]
 
     def add(self, key: str, after: float, priority: Priority) -> None:
         state = self.keys[key]
@@ -141,17 +123,15 @@ class Model:
         state.retry = None
 
     def next_key(self) -> str:
-        """Return the key that `get` must return next."""
-        ready = [
-            (state.arrival, key, state.ready) for key, state in self.keys.items() if state.ready
-        ]
-        _, oldest, _ = min(ready)
+        """Return the key that must be taken next."""
+        ready = [(state, key, state.ready) for key, state in self.keys.items() if state.ready]
         if self.oldest_is_due():
-            return oldest
-        highest = max(place.priority for _, _, place in ready)
-        share = self.turns[highest][0]
-        keys = [key for key in self.ready_keys(highest) if self.share_of(key) == share]
-        return min(keys, key=lambda key: self.keys[key].position)
+            _, key, _ = min(
+                ready, key=lambda item: (item[2].since, -item[2].priority, item[0].position)
+            )
+        else:
+            _, key, _ = min(ready, key=lambda item: (-item[2].priority, item[0].position))
+        return key
 
     def due_while_held(self) -> int:
         """Count the held keys that become ready as soon as they are done."""
@@ -168,12 +148,8 @@ class Model:
         assert state.ready is not None
         priority = state.ready.priority
         self.by_age = self.oldest_is_due()
-        if not self.by_age:
-            share = self.turns[priority].pop(0)
-            self.turns[priority].append(share)
         state.ready, state.again = None, None
-        state.held = Held(self.now, priority)
-        self.forget_empty_shares()
+        state.held = Claimed(self.now, priority)
         self.remove_due(key)
 
     def remove_due(self, key: str) -> None:
@@ -195,21 +171,18 @@ class Model:
             state.explicit = state.retry = None
             if not drain:
                 state.ready = state.again = None
-        self.forget_empty_shares()
+            if not (state.held or state.ready):
+                state.failures = 0
 
 
-class Workqueues(RuleBasedStateMachine):
+class WorkQueues(RuleBasedStateMachine):
     """Applies each step to a work queue and to its model, and compares them afterwards."""
-
-    share_of: Callable[[str], Hashable] | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
-        self.queue: Workqueue[str] = Workqueue(
-            limiter=ExponentialLimiter(), share_of=type(self).share_of, ageing_s=AGEING_S
-        )
-        self.model = Model(type(self).share_of or (lambda _key: None))
+        self.queue = WorkQueue[str]()
+        self.model = Model()
         self.moments = count(1)
 
     def teardown(self) -> None:
@@ -230,7 +203,7 @@ class Workqueues(RuleBasedStateMachine):
     @rule(key=KEYS, seconds=DELAYS, priority=PRIORITIES)
     def add(self, key: str, seconds: int, priority: Priority) -> None:
         after = self.delay(seconds)
-        self.run(lambda: self.queue.add(key, after=after, priority=priority))
+        self.run(lambda: self.queue.offer(key, after=after, priority=priority))
         self.model.add(key, after, priority)
 
     @rule(key=KEYS, priority=PRIORITIES)
@@ -248,11 +221,11 @@ class Workqueues(RuleBasedStateMachine):
         self.run(lambda: self.queue.forget(key))
         self.model.forget(key)
 
-    @precondition(lambda self: len(self.queue) > 0)
+    @precondition(lambda self: self.queue.ready > 0)
     @rule()
     def get(self) -> None:
         expected = self.model.next_key()
-        assert self.runner.run(self.queue.get()) == expected
+        assert self.runner.run(take(self.queue)) == expected
         self.model.take(expected)
 
     @precondition(lambda self: self.held())
@@ -261,7 +234,7 @@ class Workqueues(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(self.held()))
         if succeeded:
             self.forget(key)
-        self.run(lambda: self.queue.done(key))
+        self.run(lambda: self.queue.give_back(key))
         self.model.done(key)
 
     @rule(seconds=st.integers(1, 40))
@@ -275,16 +248,16 @@ class Workqueues(RuleBasedStateMachine):
         self.run(lambda: self.queue.shut_down(drain=drain))
         self.model.shut_down(drain=drain)
 
-    @precondition(lambda self: self.model.shut and not len(self.queue))
+    @precondition(lambda self: self.model.shut and not self.queue.ready)
     @rule()
     def get_after_the_shutdown(self) -> None:
         with pytest.raises(QueueShutDownError):
-            self.runner.run(self.queue.get())
+            self.runner.run(take(self.queue))
 
     @invariant()
     def every_key_is_in_the_expected_place(self) -> None:
         expected = {key: state.place() for key, state in self.model.keys.items()}
-        assert {key: self.queue.place(key) for key in NAMES} == expected
+        assert {key: place(self.queue, key) for key in NAMES} == expected
         assert self.queue.idle == (set(expected.values()) == {None})
 
     @invariant()
@@ -292,25 +265,18 @@ class Workqueues(RuleBasedStateMachine):
         places = [state.place() for state in self.model.keys.values()]
         stats = self.run(self.queue.stats)
         ready, *counted = (
-            sum(isinstance(place, kind) for place in places) for kind in (Ready, Waiting, Held)
+            sum(isinstance(place, kind) for place in places) for kind in (Ready, Waiting, Claimed)
         )
         assert [stats.waiting, stats.held] == counted
         assert stats.depth == ready + self.model.due_while_held()
-        assert len(self.queue) == ready
+        assert self.queue.ready == ready
         assert stats.adds >= stats.latency_s.count + ready
         failures = {key: state.failures for key, state in self.model.keys.items()}
         assert {key: self.queue.failures(key) for key in NAMES} == failures
 
 
-class SharedWorkqueues(Workqueues):
-    """Work queues whose keys are in shares that alternate."""
-
-    share_of = staticmethod(lambda key: key[0])
-
-
-TestWorkqueue = Workqueues.TestCase
-TestSharedWorkqueue = SharedWorkqueues.TestCase
-TestWorkqueue.settings = TestSharedWorkqueue.settings = settings(stateful_step_count=40)
+TestWorkQueue = WorkQueues.TestCase
+TestWorkQueue.settings = settings(stateful_step_count=40)
 
 
 STEPS = st.lists(
@@ -324,7 +290,7 @@ def test_every_added_key_is_processed_afterwards(
     steps: list[tuple[str, int, Priority, int, str]], held_s: list[int]
 ) -> None:
     """Three workers, one with a get timeout, lose no key and hold no key twice."""
-    queue: Workqueue[str] = Workqueue(share_of=lambda key: key[0], ageing_s=5)
+    queue: WorkQueue[str] = WorkQueue()
     wanted: dict[str, float] = {}
     begun: dict[str, float] = {}
     held: set[str] = set()
@@ -335,13 +301,13 @@ def test_every_added_key_is_processed_afterwards(
         begun[key] = asyncio.get_running_loop().time()
         await asyncio.sleep(held_s[len(begun) % len(held_s)])
         held.remove(key)
-        queue.done(key)
+        queue.give_back(key)
 
     async def work(timeout_s: float | None) -> None:
         while True:
             try:
                 async with asyncio.timeout(timeout_s):
-                    key = await queue.get()
+                    key = await take(queue)
             except TimeoutError:
                 continue
             except QueueShutDownError:
@@ -354,7 +320,7 @@ def test_every_added_key_is_processed_afterwards(
             for timeout_s in (None, None, 1.0):
                 workers.create_task(work(timeout_s))
             for key, after, priority, pause_s, failing in steps:
-                queue.add(key, after=after, priority=priority)
+                queue.offer(key, after=after, priority=priority)
                 wanted[key] = max(wanted.get(key, 0.0), loop.time())
                 queue.retry(failing, after=after)
                 wanted[failing] = max(wanted.get(failing, 0.0), loop.time())
@@ -380,19 +346,21 @@ def test_no_wakeup_is_lost_if_workers_are_cancelled(
     """Once the queue is quiet, no worker waits while a key is ready."""
 
     async def run_steps() -> None:
-        queue: Workqueue[str] = Workqueue()
-        waiting = [asyncio.create_task(queue.get()) for _ in range(workers)]
+        queue: WorkQueue[str] = WorkQueue()
+        waiting = [asyncio.create_task(take(queue)) for _ in range(workers)]
         for step, number in steps:
             if step == "add":
-                queue.add(NAMES[number])
+                queue.offer(NAMES[number])
             elif step == "cancel":
                 waiting[number % workers].cancel()
             else:
                 await asyncio.sleep(0)
         await asyncio.sleep(1)
         taken = [task.result() for task in waiting if task.done() and not task.cancelled()]
-        assert sorted(taken) == sorted(key for key in NAMES if isinstance(queue.place(key), Held))
-        assert len(queue) == 0 or all(task.done() for task in waiting)
+        assert sorted(taken) == sorted(
+            key for key in NAMES if isinstance(place(queue, key), Claimed)
+        )
+        assert queue.ready == 0 or all(task.done() for task in waiting)
         queue.shut_down(drain=False)
         await asyncio.gather(*waiting, return_exceptions=True)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from natsctl.core.queue.retry import ExponentialLimiter, TokenBucket, no_jitter
+from natsctl.core.retry import ExponentialLimiter, TokenBucket, no_jitter
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier
 from natsctl.errors import (
     CacheDisabledError,

@@ -15,7 +15,7 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary
 from natsctl.core.pausing.held_file import state_directory
-from natsctl.core.queue.retry import give_up_after
+from natsctl.core.retry import give_up_after
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
 from natsctl.model.recorder import SyncNote
 from natsctl.testing.memory import MemoryStores

@@ -20,7 +20,7 @@ from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import deleted_at, read
-from natsctl.core.queue.retry import backoff
+from natsctl.core.retry import backoff
 from natsctl.core.task_group import for_each
 from natsctl.errors import (
     ConflictError,

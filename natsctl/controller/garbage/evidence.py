@@ -17,7 +17,7 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.term import led
 from natsctl.core.objects.compare_and_set import read, rewrite
-from natsctl.core.queue.retry import backoff
+from natsctl.core.retry import backoff
 from natsctl.errors import ConflictError, NotLeadingError, StoreError, StoreTimeoutError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Sequenced, Store, Stored

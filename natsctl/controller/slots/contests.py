@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from natsctl.core.queue.retry import backoff
+from natsctl.core.retry import backoff
 from natsctl.model.managed_fields import LostField
 from natsctl.telemetry.hiding import enumerated
 

@@ -14,9 +14,9 @@ from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.sync_run import SyncRuns
 from natsctl.core.cache.state import Invalid, is_read
 from natsctl.core.objects.primary import Primary
-from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.assigned_keys import KeyFilter
-from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener
+from natsctl.core.sync.keys import KeyQueue, PrimaryListener
+from natsctl.core.workqueue import Operation, Priority
 from natsctl.errors import UnreadError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change

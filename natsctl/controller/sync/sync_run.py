@@ -16,12 +16,12 @@ from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.planning.record import because
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import Calls, Unfinished, delay_of
 from natsctl.core.sync.history import SyncHistory, SyncRun
-from natsctl.core.sync.keys import Operation, skips_invalid
+from natsctl.core.sync.keys import skips_invalid
 from natsctl.core.sync.loop import SyncHandler
 from natsctl.core.sync.steps import Ended
+from natsctl.core.workqueue import Operation, WorkQueue
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.model.garbage import orphan_reason
 from natsctl.model.pause import pause_in
@@ -66,7 +66,7 @@ class SyncRuns:
         evidence: Evidence,
         policy: DeletionPolicy,
         paused: PausedKeys,
-        queue: Workqueue[str],
+        queue: WorkQueue[str],
         timeout_s: float,
     ) -> None:
         self._history = history
@@ -269,7 +269,7 @@ class SyncRuns:
             self._paused.synced_deleted(key)
         if run.last is not None and self._primary.deleted_states.get(key) is run.last:
             del self._primary.deleted_states[key]
-        failed = key in self._queue.failing
+        failed = self._queue.failures(key) > 0
         self._history.succeeded(run, self._clock(), failed=failed, after_s=after_s)
 
     def _record_failure(self, run: "_SyncRun", error: BaseException) -> None:

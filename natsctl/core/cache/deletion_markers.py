@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from natsctl.core.queue.retry import backoff
+from natsctl.core.retry import backoff
 from natsctl.errors import StoreError
 from natsctl.model.store import Deleted, Listed, Store
 from natsctl.telemetry.logger import get_logger

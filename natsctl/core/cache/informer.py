@@ -12,7 +12,7 @@ from natsctl.core.cache.index import IndexFunc
 from natsctl.core.cache.invalid_log import InvalidLog
 from natsctl.core.cache.keeping import Keeping
 from natsctl.core.cache.state import Invalid
-from natsctl.core.queue.retry import backoff
+from natsctl.core.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.queue.retry import backoff
+from natsctl.core.retry import backoff
 from natsctl.core.task_group import together
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.model.store import Applied, Listed, Store, Stored

@@ -11,10 +11,10 @@ import msgspec
 from natsctl.core.cache.cache import Cache
 from natsctl.core.insight.lanes import Lanes, lanes_of
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.queue.workqueue import Held, Place, QueueStats, Ready, Waiting, Workqueue
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
 from natsctl.core.sync.journal import SyncRecord
+from natsctl.core.workqueue import Place, QueueStats, Work, WorkQueue
 from natsctl.errors import InvalidObjectError
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -181,7 +181,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "syncing"
 
 
-def explanation_of(host: Host, key: str, cache: Cache[Any], queue: Workqueue[str]) -> Explanation:
+def explanation_of(host: Host, key: str, cache: Cache[Any], queue: WorkQueue[str]) -> Explanation:
     """Return the explanation of a key that owns and reads no other objects."""
     stored, invalid = cache.get(key), cache.invalid.get(key)
     document = {} if stored is None else _document(stored.value)
@@ -194,7 +194,7 @@ def explanation_of(host: Host, key: str, cache: Cache[Any], queue: Workqueue[str
         invalid="" if invalid is None else hidden(str(invalid.error)),
         paused=_paused(host.pausing, key),
         quarantined=str(host.pausing.quarantined().get(key, "")),
-        queued=queued(queue.place(key)),
+        queued=queued(queue.work(key)),
         failures=queue.failures(key),
         external=_external(document),
         conditions=[hidden(text) for text in conditions(document)],
@@ -233,18 +233,15 @@ def _paused(pausing: Pausing, key: str) -> KeyPause | None:
     )
 
 
-def queued(place: Place | None) -> Queued | None:
-    """Return the place of a key in a work queue."""
+def queued(work: Work[Any] | None) -> Queued | None:
+    """Return the place of a key in a work queue; None if the queue does not have it."""
+    if work is None:
+        return None
     now = asyncio.get_running_loop().time()
-    match place:
-        case None:
-            return None
-        case Waiting(until):
-            return Queued("waiting", round(max(0.0, until - now), 3))
-        case Ready(since, priority):
-            return Queued("ready", round(now - since, 3), priority.name.lower())
-        case Held(since, priority):
-            return Queued("held", round(now - since, 3), priority.name.lower())
+    if work.place is Place.WAITING:
+        return Queued("waiting", round(max(0.0, work.at - now), 3))
+    place = "held" if work.place is Place.CLAIMED else "ready"
+    return Queued(place, round(now - work.at, 3), work.priority.name.lower())
 
 
 def status_of(

@@ -10,12 +10,12 @@ from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.tree import Beyond, Branch, tree
 from natsctl.core.objects.primary import Primary
 from natsctl.core.pausing.pause_reports import PauseReports
-from natsctl.core.queue.retry import RateLimit, RetryPolicy
-from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.retry import RateLimit, RetryPolicy
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Hook, Host
 from natsctl.core.sync.keys import KeyQueue
 from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.workqueue import WorkQueue
 from natsctl.model.recorder import EventType
 
 
@@ -33,7 +33,7 @@ class KeyedController(Hosted):
         failed: str = "sync failed",
         on_held_back: Callable[[str], Awaitable[float | None]] | None = None,
     ) -> None:
-        queue = Workqueue[str](pace=rate_limit)
+        queue = WorkQueue[str](pace=rate_limit)
         host = Host(
             self.name,
             lambda: {self.name: queue},
@@ -87,4 +87,5 @@ class KeyedController(Hosted):
         return status_of(self._host, self.holds, self._keys.count, syncs=self._counts())
 
     def _counts(self) -> Counts:
-        return self._loop.counters.read(asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        return self._loop.counters.read(now, self._loop.queue.unanswered())

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.queue.workqueue import Held, Place, Priority, Ready, Waiting, Workqueue
+from natsctl.core.workqueue import Place, Priority, WorkQueue
 
 LANE_MAX = 20
 """Keys in each lane."""
 
 _seconds = attrgetter("s")
 
+_LANES = {Place.CLAIMED: "held", Place.READY: "ready", Place.WAITING: "waiting"}
 _REASONS = {
     Priority.USER: "change",
     Priority.SECONDARY: "secondary",
@@ -49,7 +50,7 @@ class Lanes(msgspec.Struct, frozen=True):
         return Lanes(self.held[:count], self.ready[:count], self.waiting[:count])
 
 
-def lanes_of(queues: Collection[Workqueue[Any]], failing: Callable[[str], bool]) -> Lanes:
+def lanes_of(queues: Collection[WorkQueue[Any]], failing: Callable[[str], bool]) -> Lanes:
     """Return the lanes of several queues together; *failing* returns whether a key's sync failed.
 
     Takes time in proportion to `LANE_MAX` and the number of queues.
@@ -65,22 +66,12 @@ def lanes_of(queues: Collection[Workqueue[Any]], failing: Callable[[str], bool])
     ).limited(LANE_MAX)
 
 
-def _keys(queue: Workqueue[Any], failing: Callable[[str], bool]) -> Iterator[tuple[str, QueuedKey]]:
+def _keys(queue: WorkQueue[Any], failing: Callable[[str], bool]) -> Iterator[tuple[str, QueuedKey]]:
     now = queue.now()
-    for key, place in queue.places(LANE_MAX):
-        lane, since, reason = _described(place)
-        seconds = abs(now - since)
+    for work in queue.first(LANE_MAX):
+        seconds = abs(now - work.at)
         if math.isfinite(seconds):  # a key that waits forever has no time
-            name = str(key)
-            yield lane, QueuedKey(name, round(seconds, 3), "retry" if failing(name) else reason)
-
-
-def _described(place: Place) -> tuple[str, float, str]:
-    """Return the name of the place, its time, and why the key is there if no sync failed."""
-    match place:
-        case Waiting(until):
-            return "waiting", until, "delay"
-        case Ready(since, priority):
-            return "ready", since, _REASONS[priority]
-        case Held(since, priority):
-            return "held", since, _REASONS[priority]
+            name = str(work.key)
+            reason = "delay" if work.place is Place.WAITING else _REASONS[work.priority]
+            queued = QueuedKey(name, round(seconds, 3), "retry" if failing(name) else reason)
+            yield _LANES[work.place], queued

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.queue.workqueue import QueueStats
 from natsctl.core.recording.recordings import Recordings
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
+from natsctl.core.workqueue import QueueStats
 from natsctl.errors import StoreError
 from natsctl.model.recorder import CountsEvents
 from natsctl.model.store import Sequenced

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, queued
-from natsctl.core.queue.workqueue import Place, Workqueue
 from natsctl.core.recording.document import Recording
 from natsctl.core.recording.noted_stores import NotedManifestStores, NotedStores
 from natsctl.core.recording.recordings import (
@@ -21,6 +20,7 @@ from natsctl.core.recording.recordings import (
 from natsctl.core.recording.writing import recording_of
 from natsctl.core.sync.history import SyncHistory, SyncRun
 from natsctl.core.sync.journal import FAILING_MAX
+from natsctl.core.workqueue import Work, WorkQueue
 from natsctl.errors import NotFoundError
 from natsctl.model.discovery import Cluster
 from natsctl.model.store import ManifestStores, Stores
@@ -48,7 +48,7 @@ class ProgramHistory(SyncHistory):
         super().__init__(controller, failed="event failed")
         self.informers: MutableMapping[str, Informer[Any]] = WeakValueDictionary()
         self._others: MutableMapping[str, object] = WeakValueDictionary()
-        self._queues: MutableMapping[Workqueue[Any], KeyOf] = WeakKeyDictionary()
+        self._queues: MutableMapping[WorkQueue[Any], KeyOf] = WeakKeyDictionary()
         self._failing: dict[str, int] = {}  # the failures in a row, by key
 
     @asynccontextmanager
@@ -99,7 +99,7 @@ class ProgramHistory(SyncHistory):
         """Return the name of another part: the *noun*, with a number if there are several."""
         return _name_of(self._others, part, noun)
 
-    def follow(self, queue: Workqueue[K], key_of: Callable[[K], str]) -> None:
+    def follow(self, queue: WorkQueue[K], key_of: Callable[[K], str]) -> None:
         """Explain the places of keys in a work queue too; *key_of* returns the key of an entry."""
         self._queues[queue] = key_of
 
@@ -154,16 +154,16 @@ class ProgramHistory(SyncHistory):
             key=key,
             exists=any(key in cache for cache in caches),
             revision=max((state.revision for state in states), default=None),
-            queued=queued(self._place(key)),
+            queued=queued(self._work(key)),
             failures=self._failing.get(key, 0),
             syncs=self.journal.last_syncs(key),
         )
 
-    def _place(self, key: str) -> Place | None:
+    def _work(self, key: str) -> Work[Any] | None:
         for queue, key_of in self._queues.items():
-            for entry, place in queue.places(PLACES_MAX):
-                if key_of(entry) == key:
-                    return place
+            for work in queue.first(PLACES_MAX):
+                if key_of(work.key) == key:
+                    return work
         return None
 
     @property

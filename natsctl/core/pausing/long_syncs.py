@@ -13,7 +13,7 @@ import msgspec
 from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.pausing.held_records import HeldRecords
 from natsctl.core.pausing.paused_keys import PausedKeys
-from natsctl.core.queue.workqueue import Held, Workqueue
+from natsctl.core.workqueue import Place, WorkQueue
 
 LONG_S = 1.0
 EARLY_S = 0.001  # a timer may fire this much too early
@@ -23,7 +23,7 @@ class LongSyncs(msgspec.Struct, eq=False):
     """The keys that one sync loop has held for longer than `LONG_S` seconds."""
 
     place: str  # of the objects
-    queue: Workqueue[Any]
+    queue: WorkQueue[Any]
     records: HeldRecords
     workers: int
     _long: set[str] = set()
@@ -55,15 +55,15 @@ class LongSyncs(msgspec.Struct, eq=False):
         self._timer = loop.call_later(LONG_S, self._record_long_syncs) if held else None
 
     def _held(self) -> Iterator[tuple[str, float]]:
-        for key, place in self.queue.places(self.workers):
-            if not isinstance(place, Held):
-                return  # held keys come first
-            yield str(key), place.since
+        for work in self.queue.first(self.workers):
+            if work.place is not Place.CLAIMED:
+                return  # claimed keys come first
+            yield str(work.key), work.at
 
 
 @contextmanager
 def long_syncs(
-    paused: PausedKeys, queue: Workqueue[Any], records: HeldRecords, workers: int
+    paused: PausedKeys, queue: WorkQueue[Any], records: HeldRecords, workers: int
 ) -> Iterator[LongSyncs | None]:
     """Find the keys that are held for long while the context lasts.
 

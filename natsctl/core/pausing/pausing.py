@@ -25,8 +25,8 @@ from natsctl.core.pausing.long_syncs import LongSyncs, long_syncs
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
 from natsctl.core.pausing.quarantine import Deaths, deaths_in, one_more
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.task_group import together
+from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import NotFoundError, NotLeadingError, PermissionDeniedError, StoreError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.pause import Pause, parse_pause
@@ -234,7 +234,7 @@ class Pausing:
                 paused.quarantine.found(key, deaths)
 
     def long_syncs(
-        self, paused: PausedKeys, queue: Workqueue[Any], workers: int
+        self, paused: PausedKeys, queue: WorkQueue[Any], workers: int
     ) -> AbstractContextManager[LongSyncs | None]:
         """Record the keys that a sync loop has held for long, while the context lasts."""
         return long_syncs(paused, queue, self._held, workers)

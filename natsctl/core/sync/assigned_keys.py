@@ -9,9 +9,8 @@ from natsctl.core.cache.read_values import read_values, release_values
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments, KeptKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.queue.workqueue import Workqueue
-from natsctl.core.sync.counters import SyncCounters
 from natsctl.core.task_group import together
+from natsctl.core.workqueue import WorkQueue
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -39,17 +38,15 @@ class AssignedKeys(Generic[K]):
 
     Args:
         queue: the keys to sync; it keeps only keys that this process holds.
-        counters: the changes that wait for a sync.
         pausing: the pauses of the controller.
     """
 
-    def __init__(self, queue: Workqueue[K], counters: SyncCounters[K], pausing: Pausing) -> None:
+    def __init__(self, queue: WorkQueue[K], pausing: Pausing) -> None:
         self.holdings = HeldAssignments()  # the keys that may be put on the queue now
         self.paused = pausing.keys(self._holds)
         self._informers: list[Informer[Any]] = []
         self._partial: list[Informer[Any]] = []  # those that do not keep every value
         self._queue = queue
-        self._counters = counters
         self._pausing = pausing
         self._leadership: Leadership | None = None
         self._listener: AssignmentListener | None = None
@@ -211,7 +208,6 @@ class AssignedKeys(Generic[K]):
         Other keys may be lost while this runs, so each key is compared with the present holdings.
         """
         await self._queue.keep(self._holds)
-        await self._counters.keep(self._holds)
         await self.paused.keep(self._holds)
         await listener.lost(self._holds)
 

@@ -7,10 +7,9 @@ from typing import Generic, TypeAlias, TypeVar
 from natsctl.core.coordination.term import Leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
 from natsctl.core.pausing.held_file import HeldSlot
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import Unfinished, failure_of
-from natsctl.core.sync.follow_up import SYNCED, Failed, Outcome, Synced
 from natsctl.core.sync.steps import Rest, first_step
+from natsctl.core.workqueue import SYNCED, Failed, Outcome, Synced, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
 
@@ -24,13 +23,13 @@ class Attempts(Generic[K]):
     The *slot* notes each key before its sync. The caller releases the slot.
 
     *Guarantees.* An exception of the handler is an outcome. If the worker is cancelled, the key is
-    given back to the queue and requested again, and `CancelledError` is raised.
+    given back to the queue untouched, and `CancelledError` is raised.
     """
 
     def __init__(
         self,
         handler: SyncCoroutine[K],
-        queue: Workqueue[K],
+        queue: WorkQueue[K],
         leadership: Leadership | None,
         slot: HeldSlot | None = None,
     ) -> None:
@@ -81,8 +80,7 @@ class Attempts(Generic[K]):
         """Return the failure of the handler; raise the error if the worker was cancelled."""
         failure = failure_of(error, asyncio.current_task())
         if failure is None:
-            self._queue.add(key)  # the next worker syncs it
-            self._queue.done(key)
+            self._queue.give_back(key, untouched=True)  # the next worker syncs it
             raise error
         return Failed(failure)
 

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import math
-import reprlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
 from contextlib import AbstractContextManager, nullcontext
@@ -36,7 +35,7 @@ from natsctl.telemetry.frames import (
     thread_frames,
     user_frames_text,
 )
-from natsctl.telemetry.hiding import error_text, hidden
+from natsctl.telemetry.hiding import error_text, shown
 from natsctl.telemetry.logger import get_logger
 from natsctl.time_limit import IGNORED_S, TimeLimit
 
@@ -47,8 +46,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Task = asyncio.Task[Any]
-
-SHOWN_MAX = 100  # characters of a value in a message
 
 
 class Call(msgspec.Struct, eq=False):
@@ -330,15 +327,6 @@ def delay_of(value: object, handler: str) -> float | None:
     )
 
 
-def shown(value: object) -> str:
-    """Return a value for an error message: shortened, and without secrets."""
-    try:
-        text = hidden(_REPR.repr(value))
-    except Exception:  # noqa: BLE001 - a user's `__repr__` may raise anything
-        return f"a value of type {type(value).__name__}"
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
-
-
 def report_stuck(owner: str) -> None:
     """Log every call of this controller that has not ended although it was cancelled."""
     for call in list(calls):
@@ -375,7 +363,3 @@ def _current_task() -> Task | None:
         return asyncio.current_task()
     except RuntimeError:  # no loop runs
         return None
-
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 2000  # secrets are hidden before the text is shortened

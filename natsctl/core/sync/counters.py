@@ -1,17 +1,12 @@
 """Counts the results and the durations of syncs, for metrics."""
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from typing import Generic, TypeVar
+from collections.abc import Sequence
 
 import msgspec
 
-from natsctl.core.sync.follow_up import Outcome, Synced
-from natsctl.slices import retain
+from natsctl.core.workqueue import Outcome, Synced
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.histogram import Distribution, Histogram
-
-K = TypeVar("K", bound=Hashable)
 
 SYNC_BOUNDS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45),
@@ -56,46 +51,16 @@ class Counts(msgspec.Struct, frozen=True):
     convergence_s: Distribution
 
 
-class SyncCounters(Generic[K]):
-    """Counts syncs, and remembers the keys whose change waits for a successful sync.
-
-    `answers` is true while keys are synced; changes are recorded only then.
-    """
+class SyncCounters:
+    """Counts syncs."""
 
     def __init__(self) -> None:
         self._succeeded = self._delayed = self._failed = self._final = self._timeouts = 0
         self._duration_s = Histogram(SYNC_BOUNDS_S)
         self._convergence_s = Histogram(CONVERGENCE_BOUNDS_S)
-        self._changed: dict[K, float] = {}  # the time of the first change
-        self.answers = False
 
-    def changed(self, key: K, now: float) -> None:
-        """Record a change of a desired state at this loop time; its key is enqueued."""
-        if self.answers:
-            self._changed.setdefault(key, now)
-
-    async def keep(self, wanted: Callable[[K], bool]) -> None:
-        """Forget the changes of keys that are not *wanted*, in slices."""
-        await retain(self._changed, wanted, lambda key: self._changed.pop(key, None))
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Record changes while the context lasts, in which keys are synced."""
-        self.answers = True
-        try:
-            yield
-        finally:
-            self.answers = False
-            self._changed.clear()
-
-    def begin(self, key: K) -> float | None:
-        """Begin a sync; return the time of the first change that it answers, None without one."""
-        return self._changed.pop(key, None)
-
-    def end(
-        self, key: K, outcome: Outcome, *, begun: float, now: float, changed: float | None
-    ) -> None:
-        """Count a sync from *begun* to *now*; *changed* is the result of `begin`."""
+    def end(self, outcome: Outcome, *, begun: float, now: float, changed: float | None) -> None:
+        """Count a sync from *begun* to *now*, which answers a change at the time *changed*."""
         self._duration_s.observe(now - begun)
         if isinstance(outcome, Synced):  # a `match` takes four times as long
             if outcome.after is None:
@@ -104,23 +69,15 @@ class SyncCounters(Generic[K]):
                 self._delayed += 1
             if changed is not None:
                 self._convergence_s.observe(now - changed)
-        elif self._count(outcome.error) is ErrorClass.PERMANENT:
-            return  # no sync will answer the change
-        elif changed is not None and self.answers:
-            self._changed[key] = changed  # the next sync may answer it
+        else:
+            error_class = classify(outcome.error)
+            self._delayed += error_class is ErrorClass.DELAY
+            self._failed += error_class.failed
+            self._final += error_class is ErrorClass.PERMANENT
+            self._timeouts += isinstance(outcome.error, TimeoutError)
 
-    def _count(self, error: Exception) -> ErrorClass:
-        """Count a sync that raised, and return the class of the error."""
-        error_class = classify(error)
-        self._delayed += error_class is ErrorClass.DELAY
-        self._failed += error_class.failed
-        self._final += error_class is ErrorClass.PERMANENT
-        self._timeouts += isinstance(error, TimeoutError)
-        return error_class
-
-    def read(self, now: float) -> Counts:
-        """Return the counts at *now*; takes time in proportion to unanswered changes."""
-        changed = self._changed.values()
+    def read(self, now: float, changed: Sequence[float]) -> Counts:
+        """Return the counts at *now*; *changed* are the times of the unanswered changes."""
         return Counts(
             unanswered=len(changed),
             oldest_s=max(0.0, now - min(changed, default=now)),

@@ -14,7 +14,6 @@ from typing import TypeVar
 from natsctl.core.objects.read_your_writes import Sync
 from natsctl.core.objects.tape import CacheRead, Note, RecordedError, StoreCall
 from natsctl.core.planning.record import planning
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.recordings import (
     Delivery,
     KeptSync,
@@ -24,6 +23,7 @@ from natsctl.core.recording.recordings import (
 )
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.journal import Journal, SyncFacts
+from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, StoreTimeoutError
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, Recorder, RemembersSyncs, SyncNote
@@ -232,7 +232,7 @@ class SyncHistory:
         self._sync_event(key, EventType.WARNING, reason, text, note)
 
     async def recall(
-        self, key: str, error: BaseException, queue: Workqueue[K], entry: K, handler: str = ""
+        self, key: str, error: BaseException, queue: WorkQueue[K], entry: K, handler: str = ""
     ) -> None:
         """Continue the count of failures that an earlier process recorded.
 

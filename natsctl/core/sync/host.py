@@ -18,11 +18,11 @@ from typing import Any
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.recordings import SyncRecorder, current_recordings
 from natsctl.core.sync.calls import call_hook, report_stuck
 from natsctl.core.sync.history import SyncHistory
 from natsctl.core.task_group import together
+from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import HandlerError, StoreError, UnreadError
 from natsctl.model.store import Stores
 from natsctl.telemetry.logger import get_logger
@@ -69,7 +69,7 @@ class Host:
     def __init__(
         self,
         name: str,
-        queues: Callable[[], Mapping[str, Workqueue[Any]]],
+        queues: Callable[[], Mapping[str, WorkQueue[Any]]],
         *,
         start: Hook = no_hook,
         clean: Hook = no_hook,
@@ -205,7 +205,7 @@ class Host:
 
     @property
     def idle(self) -> bool:
-        """True if the syncs have begun and the queues are settled, see `Workqueue.settled`."""
+        """True if the syncs have begun and the queues are settled, see `WorkQueue.settled`."""
         return (
             self.synced.is_set()
             and all(queue.settled for queue in self.queues().values())

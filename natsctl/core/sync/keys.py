@@ -1,8 +1,6 @@
 """Puts the keys of primaries on a sync loop's queue, each with the reason for its sync."""
 
-import asyncio
-from collections.abc import Callable, Collection, Hashable, Iterable
-from enum import StrEnum
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from natsctl.core.cache.cache import Cache
@@ -10,83 +8,17 @@ from natsctl.core.cache.deletion_markers import deleted_keys
 from natsctl.core.cache.state import is_read, read_state
 from natsctl.core.coordination.assignment import NONE, OnlyKeys
 from natsctl.core.objects.primary import Primary
-from natsctl.core.queue.workqueue import Priority
 from natsctl.core.sync.assigned_keys import KeyFilter
 from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.workqueue import Operation, Priority
 from natsctl.errors import InvalidInputError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Stored
-from natsctl.slices import retain
 
-
-class Operation(StrEnum):
-    """The reason for a sync: for people and for its priority, never an input to the handler."""
-
-    PUT = "put"
-    DELETE = "delete"
-    PURGE = "purge"
-    SECONDARY = "secondary"
-    RESYNC = "resync"
-    RETRY = "retry"
-    RESUME = "resume"
-    MANUAL = "manual"
-
-    @property
-    def priority(self) -> Priority:
-        """The priority of the sync."""
-        return _PRIORITY.get(self, _USER)
-
-
-# Python looks up the member of an enum slowly, and each change needs these
-_PUT, _RETRY, _MANUAL = Operation.PUT, Operation.RETRY, Operation.MANUAL
-_USER, _RESYNC = Priority.USER, Priority.RESYNC
-
-_PRIORITY = {
-    Operation.SECONDARY: Priority.SECONDARY,
-    Operation.RETRY: Priority.RETRY,
-    Operation.RESYNC: Priority.RESYNC,
-}
-
-
-class Reasons:
-    """Remembers the strongest reason for the next sync of each key.
-
-    A person's request is the strongest, then the most urgent reason, then the newest.
-    """
-
-    def __init__(self) -> None:
-        self._now: dict[str, Operation] = {}
-        self._later: dict[str, tuple[float, Operation]] = {}
-
-    def add(self, key: str, operation: Operation, *, after: float = 0.0) -> None:
-        """Note a reason that holds from *after* seconds from now."""
-        if after > 0:
-            due = asyncio.get_running_loop().time() + after
-            known_due, _ = self._later.get(key, (due, operation))
-            if due <= known_due:
-                self._later[key] = (due, operation)
-        elif key not in self._now or _rank_of_reason(operation) >= _rank_of_reason(self._now[key]):
-            self._now[key] = operation
-
-    async def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the reasons of keys that are not *wanted*, in slices."""
-        await retain(self._now, wanted, lambda key: self._now.pop(key, None))
-        await retain(self._later, wanted, lambda key: self._later.pop(key, None))
-
-    def take(self, key: str) -> Operation:
-        """Return the reason for a sync that begins now; without a reason, the sync is a retry."""
-        if key in self._later:
-            due, operation = self._later[key]
-            if due <= asyncio.get_running_loop().time():
-                del self._later[key]
-                self.add(key, operation)
-        return self._now.pop(key, _RETRY)
-
-
-def _rank_of_reason(operation: Operation) -> tuple[bool, int]:
-    return operation is _MANUAL, operation.priority
+_MANUAL = Operation.MANUAL  # Python looks up the member of an enum slowly
+_PUT, _USER, _RESYNC = Operation.PUT, Priority.USER, Priority.RESYNC
 
 
 class KeyQueue:
@@ -98,7 +30,6 @@ class KeyQueue:
 
     def __init__(self, loop: SyncLoop[str]) -> None:
         self.queue = loop.queue
-        self.reasons = Reasons()
         self._loop = loop
         self.paused_keys = loop.paused
         self.paused_keys.listen(self)
@@ -151,9 +82,7 @@ class KeyQueue:
         if self._loop.holdings.has(key):
             if operation is _MANUAL:
                 self.paused_keys.quarantine.release(key)
-            self.reasons.add(key, operation, after=after)
-            priority = operation.priority if priority is None else priority
-            self.queue.add(key, after=after, priority=priority)
+            self.queue.offer(key, operation, priority=priority, after=after)
 
     def request(self, key: str, operation: Operation, *, after: float = 0.0) -> None:
         """Enqueue a key that a caller names; raises `InvalidInputError` if the key is empty."""
@@ -184,13 +113,11 @@ class KeyQueue:
             return
         operation = _operation_for(change, primary)
         if operation is not None:
-            self.reasons.add(key, operation)
             priority = _RESYNC if change.initial else _USER
-            if self.queue.add(key, priority=priority) and loop.counters.answers:
-                loop.counters.changed(key, self.queue.now())
+            self.queue.offer(key, operation, priority=priority, changed=True)
 
     def enqueue_all(self, keys: Collection[str], wanted: KeyFilter = lambda _: True) -> None:
-        """Sync the *wanted* keys after more urgent ones; see `Workqueue.feed`."""
+        """Sync the *wanted* keys after more urgent ones; see `WorkQueue.feed`."""
         resync = Operation.RESYNC
 
         def add(key: str) -> None:
@@ -209,7 +136,6 @@ class PrimaryListener:
 
     async def lost(self, holds: KeyFilter) -> None:
         """See `AssignmentListener.lost`."""
-        await self._keys.reasons.keep(holds)
         await self._primary.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:

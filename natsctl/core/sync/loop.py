@@ -12,15 +12,14 @@ from natsctl.core.pausing.held_file import HeldSlot, held_file
 from natsctl.core.pausing.long_syncs import LongSyncs
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.queue.retry import Drop, RetryPolicy, always_retry
-from natsctl.core.queue.workqueue import Held, Priority, Workqueue
+from natsctl.core.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.sync.assigned_keys import AssignedKeys, AssignmentListener
 from natsctl.core.sync.attempts import Attempts
 from natsctl.core.sync.calls import Unfinished
 from natsctl.core.sync.cancellation import outlives, supervising
 from natsctl.core.sync.counters import SyncCounters
-from natsctl.core.sync.follow_up import Failed, Outcome, Synced, settle
 from natsctl.core.task_group import together
+from natsctl.core.workqueue import Failed, Outcome, Synced, Work, WorkQueue
 from natsctl.errors import QueueShutDownError
 from natsctl.model.store import Change
 from natsctl.slices import Slices
@@ -54,15 +53,15 @@ class SyncLoop(Generic[K]):
         self,
         handler: Callable[[K], Awaitable[float | None]],
         *,
-        queue: Workqueue[K] | None = None,
+        queue: WorkQueue[K] | None = None,
         retry: RetryPolicy = always_retry,
         pausing: Pausing | None = None,
         on_held_back: Callable[[K], Awaitable[float | None]] | None = None,
     ) -> None:
-        self.queue = Workqueue[K]() if queue is None else queue
-        self.counters = SyncCounters[K]()
+        self.queue = WorkQueue[K]() if queue is None else queue
+        self.counters = SyncCounters()
         self._pausing = Pausing("") if pausing is None else pausing
-        self.assigned = AssignedKeys(self.queue, self.counters, self._pausing)
+        self.assigned = AssignedKeys(self.queue, self._pausing)
         self.holdings, self.paused = self.assigned.holdings, self.assigned.paused
         self._handler = handler
         self._on_held_back = on_held_back
@@ -116,11 +115,14 @@ class SyncLoop(Generic[K]):
                 await leadership.lead(partial(self.assigned.lead, work), self.queue.closed)
 
     async def _run_workers(self, workers: int) -> None:
-        with self.counters.answering():
+        self.queue.answers = True
+        try:
             await self._pausing.listed.wait()
             self.paused.check_records()
             await self._pausing.note_deaths(self.paused)
             await self._call_workers(workers)
+        finally:
+            self.queue.stop_answering()
 
     async def _call_workers(self, workers: int) -> None:
         with (
@@ -149,27 +151,28 @@ class SyncLoop(Generic[K]):
         worker = cast("asyncio.Task[None]", asyncio.current_task())
         context = log_context()
         while not worker.cancelling() or await outlives(worker):
-            key = queue.get_nowait()
-            if key is None and (key := await self._next()) is None:
+            work = queue.take_nowait()
+            if work is None and (work := await self._next()) is None:
                 return
+            key = work.key
             if shared and not self.holdings.has(key):
                 queue.drop(key)
-                queue.done(key)
+                queue.give_back(key)
                 continue
-            if (pausing.whole or pauses or quarantined) and await self._held_back(key):
+            if (pausing.whole or pauses or quarantined) and await self._held_back(work):
                 continue
             bind_sync(context, key, queue.failures)
-            begun, changed = clock(), counters.begin(key)
+            begun = clock()
             outcome = attempts.start(key)
             if waited := isinstance(outcome, Unfinished):
                 outcome = await self._wait_for_end(key, outcome)
             if slot is not None:
                 self._survived(slot, key)
             now = clock()
-            counters.end(key, outcome, begun=begun, now=now, changed=changed)
+            counters.end(outcome, begun=begun, now=now, changed=work.changed)
             if self._plan is not None:
                 _record(self._plan, key, outcome)
-            settle(queue, key, outcome, retry)
+            queue.settle(key, outcome, retry)
             if shared and not self.holdings.has(key):
                 await self.assigned.give_up(key)
             if waited or (queue.ready and slices.is_over()):
@@ -191,29 +194,27 @@ class SyncLoop(Generic[K]):
         if self.paused.quarantine.deaths:
             self.paused.quarantine.release(str(key))
 
-    async def _next(self) -> K | None:
+    async def _next(self) -> Work[K] | None:
         """Wait for the next key; return None when the queue is shut down."""
         try:
-            return await self.queue.get()
+            return await self.queue.take()
         except QueueShutDownError:
             return None
 
-    async def _held_back(self, key: K) -> bool:
+    async def _held_back(self, work: Work[K]) -> bool:
         """Give back the key if it or the whole controller is paused; return whether it is."""
         if self._pausing.whole is not None and self._plan is None:
-            await self._wait_running(key)
-        elif self.paused.holds_back(key):
-            await self._hold_back(key)
+            await self._wait_running(work.key)
+        elif self.paused.holds_back(work.key):
+            work.changed = None  # its change is not answered until the key is resumed
+            await self._hold_back(work.key)
         else:
             return False
         return True
 
     async def _wait_running(self, key: K) -> None:
         """Give back the key, and wait until the controller is resumed or stopped."""
-        held = self.queue.place(key)
-        priority = held.priority if isinstance(held, Held) else Priority.USER
-        self.queue.add(key, priority=priority)
-        self.queue.done(key)
+        self.queue.give_back(key, untouched=True)
         waits = (self._pausing.wait_running(), self.queue.closed())
         tasks = [asyncio.ensure_future(wait) for wait in waits]
         try:
@@ -223,17 +224,16 @@ class SyncLoop(Generic[K]):
                 task.cancel()
 
     async def _hold_back(self, key: K) -> None:
-        """Give back a paused key; its change is not answered until the key is resumed."""
-        self.counters.begin(key)
+        """Give back a paused key."""
         if self._plan is not None:
             self._plan.held_back(key, self.paused.reason(key))
         if self._on_held_back is None:
-            self.queue.done(key)
+            self.queue.give_back(key)
         else:
             outcome = Attempts(self._on_held_back, self.queue, self._leadership).start(key)
             if isinstance(outcome, Unfinished):
                 outcome = await outcome
-            settle(self.queue, key, outcome, self._retry)
+            self.queue.settle(key, outcome, self._retry)
 
 
 def _record(plan: PlanRecord, key: Hashable, outcome: Outcome) -> None:

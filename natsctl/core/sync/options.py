@@ -8,10 +8,10 @@ from weakref import WeakSet
 
 import msgspec
 
-from natsctl.core.queue.retry import RateLimit
-from natsctl.core.sync.calls import shown
+from natsctl.core.retry import RateLimit
 from natsctl.core.task_group import WORKERS_MAX
 from natsctl.errors import UsageError
+from natsctl.telemetry.hiding import shown
 
 SIMILARITY_MIN = 0.8  # between a class attribute and the option that it misspells
 

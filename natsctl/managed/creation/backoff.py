@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from natsctl.core.queue.retry import ExponentialLimiter
+from natsctl.core.retry import backoff
 from natsctl.errors import RetryAfter
 from natsctl.managed.objects import Managed
 from natsctl.managed.situation import ReconcileAction
@@ -24,7 +24,8 @@ class CreationBackoff:
     """
 
     def __init__(self, *, limit_s: float) -> None:
-        self._limiter = ExponentialLimiter[str](base_s=BACKOFF_S, limit_s=limit_s)
+        self._limit_s = limit_s
+        self._failures: dict[str, int] = {}
         # by key: the revision after the failure, and the end of the wait
         self._waits: dict[str, tuple[int, float]] = {}
 
@@ -52,7 +53,8 @@ class CreationBackoff:
             raise RetryAfter(left_s, f"the creation for {managed.key} failed and is retried later")
 
     def _failed(self, managed: Managed[Any], error: Exception) -> None:
-        backoff_s = self._limiter.fail(managed.key)
+        failures = self._failures[managed.key] = self._failures.get(managed.key, 0) + 1
+        backoff_s = backoff(failures, base_s=BACKOFF_S, limit_s=self._limit_s)
         after_s = error.delay_s if isinstance(error, RetryAfter) else backoff_s
         until = asyncio.get_running_loop().time() + after_s
         self._waits[managed.key] = managed.stored.revision, until
@@ -70,5 +72,5 @@ class CreationBackoff:
 
     def forget(self, key: str) -> None:
         """Reset the backoff of the object."""
-        self._limiter.forget(key)
+        self._failures.pop(key, None)
         self._waits.pop(key, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from natsctl.core.queue.retry import ExponentialLimiter, no_jitter
+from natsctl.core.retry import ExponentialLimiter, no_jitter
 from natsctl.resource import Event, EventKind, EventStream, Resource
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import put

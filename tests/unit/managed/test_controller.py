@@ -9,7 +9,7 @@ import pytest
 from natsctl import UsageError
 from natsctl.core.pausing.pausing import PAUSES, controller_record, deaths_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
-from natsctl.core.queue.retry import Retry
+from natsctl.core.retry import Retry
 from natsctl.managed import ManagedController
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.disk_reconciler import (

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.queue.retry import Retry
+from natsctl.core.retry import Retry
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import StoreError
 from natsctl.model.store import WatchEvent
@@ -57,8 +57,8 @@ async def test_the_log_context_of_a_sync_has_the_key_and_the_attempt() -> None:
         """Be ready."""
 
     loop = SyncLoop(handler, retry=lambda error, failures: Retry(1))
-    loop.queue.add("a")
-    loop.queue.add("b")
+    loop.queue.offer("a")
+    loop.queue.offer("b")
     await loop.run(ready)
     assert contexts == [
         {"key": "a", "attempt": 1},

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.queue.retry import give_up_after
-from natsctl.core.queue.workqueue import Priority
+from natsctl.core.retry import give_up_after
 from natsctl.core.sync.history import SyncHistory
+from natsctl.core.workqueue import Priority
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers.deliveries import Deliveries

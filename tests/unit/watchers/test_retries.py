@@ -3,7 +3,7 @@
 import pytest
 
 from natsctl import Drop, Retry
-from natsctl.core.queue.retry import RetryPolicy
+from natsctl.core.retry import RetryPolicy
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.watchers import (

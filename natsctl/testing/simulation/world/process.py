@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import TermGuard
-from natsctl.core.queue.workqueue import Workqueue, made_queues
+from natsctl.core.workqueue import WorkQueue, made_queues
 from natsctl.telemetry.hiding import error_text
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.memory import MemoryStores
@@ -73,7 +73,7 @@ class ProcessLife:
         self.restart_s = 0.0
         self.over = asyncio.Event()
         self.leadership: Leadership | None = None  # of a process that takes part in an election
-        self.queues: list[Workqueue[Any]] = []  # all that the program has made
+        self.queues: list[WorkQueue[Any]] = []  # all that the program has made
         self._tasks: list[asyncio.Task[Any]] = []
 
     def crash(self, restart_s: float) -> None:

@@ -12,9 +12,10 @@ from natsctl.core.pausing.held_file import state_directory
 from natsctl.core.pausing.held_records import HeldRecord, HeldRecords, held_record
 from natsctl.core.pausing.long_syncs import LONG_S, LongSyncs, long_syncs
 from natsctl.core.pausing.paused_keys import PausedKeys
-from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import NotFoundError
 from natsctl.testing.memory import MemoryStore
+from tests.support.places import take_nowait
 
 WORKERS = 2
 
@@ -23,20 +24,20 @@ class Bench:
     """Two workers of a sync loop, and the record of the keys that they hold for long."""
 
     def __init__(self) -> None:
-        self.queue = Workqueue[str]()
+        self.queue = WorkQueue[str]()
         self.store = MemoryStore(kv(HeldRecord, bucket="natsctl"))
         self.records = HeldRecords("apps", "me", lambda: None)
         self.syncs = LongSyncs("apps", self.queue, self.records, WORKERS)
 
     def begin(self, key: str) -> None:
         """Begin a sync of the key that waits."""
-        self.queue.add(key)
-        assert self.queue.get_nowait() == key
+        self.queue.offer(key)
+        assert take_nowait(self.queue) == key
         self.syncs.wait()
 
     def end(self, key: str) -> None:
         self.syncs.end(key)
-        self.queue.done(key)
+        self.queue.give_back(key)
 
     async def recorded(self) -> list[str]:
         """Return the keys in the record of this process."""
@@ -84,7 +85,7 @@ async def test_every_key_that_is_held_for_long_is_recorded(bench: Bench) -> None
 
 async def test_a_key_that_waits_in_the_queue_is_not_recorded(bench: Bench) -> None:
     bench.begin("shop")
-    bench.queue.add("bank")
+    bench.queue.offer("bank")
     await asyncio.sleep(3 * LONG_S)
     assert await bench.recorded() == ["shop"]
 
@@ -144,8 +145,8 @@ class TestASyncLoop:
         paused.name, paused.place = "apps.0", "apps"
         with long_syncs(paused, bench.queue, bench.records, WORKERS) as syncs:
             assert syncs is not None
-            bench.queue.add("shop")
-            bench.queue.get_nowait()
+            bench.queue.offer("shop")
+            take_nowait(bench.queue)
             syncs.wait()
         await asyncio.sleep(3 * LONG_S)
         assert await bench.recorded() == []

@@ -26,13 +26,14 @@ from natsctl.core.pausing.pausing import (
     key_record,
 )
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
-from natsctl.core.queue.workqueue import Workqueue
+from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.pause import Pause
 from natsctl.model.recorder import EventType
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import APPS, App, SlowStores, put
+from tests.support.places import take_nowait
 
 WHOLE_RECORD = controller_record("apps")
 HELD_LONG = msgspec.json.encode(HeldRecord((("apps", "shop"),)))
@@ -371,9 +372,9 @@ async def test_a_key_that_is_held_for_long_is_recorded_once_the_store_answers(
     bench: Bench, tmp_path: Path
 ) -> None:
     token = state_directory.set(tmp_path)
-    queue = Workqueue[str]()
-    queue.add("shop")
-    queue.get_nowait()
+    queue = WorkQueue[str]()
+    queue.offer("shop")
+    take_nowait(queue)
     async with watching(bench):
         with bench.pausing.long_syncs(bench.apps, queue, 1) as syncs:
             assert syncs is not None

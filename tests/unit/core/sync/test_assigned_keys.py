@@ -20,6 +20,7 @@ from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Listed, Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore
 from tests.support.eventually import eventually
+from tests.support.places import place, take_nowait
 from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value
 
 TERM_S = 1e6
@@ -79,7 +80,7 @@ class Member:
 
     def changed(self, change: Change[Thing]) -> None:
         if self.loop.holdings.has(change.key):
-            self.loop.queue.add(change.key)
+            self.loop.queue.offer(change.key)
 
     async def lost(self, holds: KeyFilter) -> None:
         self.kept = [key for key in KEYS if holds(key)]
@@ -87,7 +88,7 @@ class Member:
     async def gained(self, gained: KeyFilter) -> None:
         for key in self.informer.cache.keys():  # noqa: SIM118 - a cache is no dict
             if gained(key):
-                self.loop.queue.add(key)
+                self.loop.queue.offer(key)
 
     async def ready(self) -> None:
         self.ready_with.append(self.values())
@@ -196,9 +197,9 @@ async def test_a_term_is_ready_once_the_values_of_its_keys_are_read(member: Memb
 async def test_a_key_on_the_queue_that_is_not_assigned_is_dropped(member: Member) -> None:
     member.begin(OnlyKeys(["a"]))
     await idle(member)
-    member.loop.queue.add("b")
+    member.loop.queue.offer("b")
     await idle(member)
-    assert (member.began, member.loop.queue.place("b")) == (["a"], None)
+    assert (member.began, place(member.loop.queue, "b")) == (["a"], None)
 
 
 async def test_a_change_of_an_assigned_key_is_synced(member: Member) -> None:
@@ -242,10 +243,10 @@ class TestMoves:
         member.begin(OnlyKeys(["a", "b"]))
         await idle(member)
         for key in ("a", "b"):
-            member.loop.queue.add(key, after=1e5)
+            member.loop.queue.offer(key, after=1e5)
         member.leadership.move(OnlyKeys(["b"]))
         await asyncio.sleep(60)
-        places = [member.loop.queue.place(key) for key in ("a", "b")]
+        places = [place(member.loop.queue, key) for key in ("a", "b")]
         assert [place is None for place in places] == [True, False]
 
     async def test_changes_and_held_back_syncs_of_keys_that_left_are_forgotten(
@@ -253,15 +254,15 @@ class TestMoves:
     ) -> None:
         member.begin(OnlyKeys(["a", "b"]))
         await idle(member)
-        clock = asyncio.get_running_loop().time
         for key in ("a", "b"):
             member.loop.paused.recover(key, Pause())
             member.loop.paused.holds_back(key)
-            member.loop.counters.changed(key, clock())
+            member.loop.queue.offer(key, after=3600)
+            member.loop.queue.offer(key, changed=True)
         member.leadership.move(OnlyKeys(["b"]))
         await asyncio.sleep(60)
         assert [member.loop.paused.is_pending(key) for key in ("a", "b")] == [False, True]
-        assert member.loop.counters.read(clock()).unanswered == 1
+        assert [member.loop.queue.work(key) is None for key in ("a", "b")] == [True, False]
 
     async def test_the_listener_is_notified_of_lost_keys(self, member: Member) -> None:
         member.begin(OnlyKeys(["a", "b"]))
@@ -329,7 +330,7 @@ class TestKeyThatLeavesDuringItsSync:
         assert member.values() == {"b"}
 
     async def test_a_key_that_left_is_not_synced_again(self, member: Member) -> None:
-        member.loop.queue.add("a")
+        member.loop.queue.offer("a")
         await idle(member)
         assert member.began.count("a") == 1
 
@@ -363,12 +364,12 @@ class TestEndOfTerm:
     async def test_the_queue_is_empty_after_the_term(self, member: Member) -> None:
         member.begin(ALL)
         await idle(member)
-        member.loop.queue.add("a", after=1e5)
-        member.loop.queue.feed([f"k{number}" for number in range(10_000)], member.loop.queue.add)
+        member.loop.queue.offer("a", after=1e5)
+        member.loop.queue.feed([f"k{number}" for number in range(10_000)], member.loop.queue.offer)
         member.leadership.step_down()
         await asyncio.sleep(60)
-        assert member.loop.queue.place("a") is None
-        assert (member.loop.queue.idle, member.loop.queue.get_nowait()) == (True, None)
+        assert place(member.loop.queue, "a") is None
+        assert (member.loop.queue.idle, take_nowait(member.loop.queue)) == (True, None)
 
     async def test_the_next_term_syncs_its_keys(self, member: Member) -> None:
         member.begin(OnlyKeys(["a"]))
@@ -511,7 +512,7 @@ async def test_a_leader_syncs_nothing_before_its_cache_has_the_newest_writes() -
         revisions.append(informer.cache.revision)
 
     loop = SyncLoop(sync)
-    loop.watch(informer, lambda change: loop.queue.add(change.key))
+    loop.watch(informer, lambda change: loop.queue.offer(change.key))
 
     async def run() -> None:
         current_leadership.set(leadership)
@@ -537,7 +538,7 @@ async def test_a_process_that_shares_no_keys_holds_every_key() -> None:
     async with informed(member.informer), informed(member.parts):
         task = asyncio.create_task(member.loop.run(member.ready, member))
         for key in KEYS:
-            member.loop.queue.add(key)
+            member.loop.queue.offer(key)
         await idle(member)
         assert sorted(member.began) == [*KEYS]
         assert not member.loop.assigned.shared

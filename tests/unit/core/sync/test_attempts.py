@@ -8,11 +8,11 @@ import pytest
 from natsctl.core.coordination.assignment import NONE
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.pausing.held_file import SLOT, HeldFile
-from natsctl.core.queue.workqueue import Ready, Workqueue
 from natsctl.core.sync.attempts import Attempts
 from natsctl.core.sync.calls import Unfinished
-from natsctl.core.sync.follow_up import Failed, Outcome, Synced
 from natsctl.core.sync.steps import Ended
+from natsctl.core.workqueue import Failed, Outcome, Synced, WorkQueue
+from tests.support.places import Ready, place, take_nowait
 
 TERM_S = 10.0
 
@@ -49,11 +49,11 @@ async def leadership() -> Leadership:
 
 
 @pytest.fixture
-async def queue() -> Workqueue[str]:
+async def queue() -> WorkQueue[str]:
     """A queue whose key `a` a worker has taken."""
-    queue = Workqueue[str]()
-    queue.add("a")
-    queue.get_nowait()
+    queue = WorkQueue[str]()
+    queue.offer("a")
+    take_nowait(queue)
     return queue
 
 
@@ -63,7 +63,7 @@ async def outcome_of(outcome: Outcome | Unfinished[Outcome]) -> Outcome:
 
 @pytest.mark.parametrize("wait_s", [0.0, 1.0])
 async def test_a_sync_in_a_term_returns_its_result_and_releases_its_key(
-    leadership: Leadership, queue: Workqueue[str], wait_s: float
+    leadership: Leadership, queue: WorkQueue[str], wait_s: float
 ) -> None:
     outcome = Attempts(Syncs(wait_s), queue, leadership).start("a")
     assert leadership.has("a") == bool(wait_s)
@@ -73,7 +73,7 @@ async def test_a_sync_in_a_term_returns_its_result_and_releases_its_key(
 
 @pytest.mark.parametrize("wait_s", [0.0, 1.0])
 async def test_a_failed_sync_in_a_term_releases_its_key(
-    leadership: Leadership, queue: Workqueue[str], wait_s: float
+    leadership: Leadership, queue: WorkQueue[str], wait_s: float
 ) -> None:
     error = ValueError("no")
     outcome = Attempts(Syncs(wait_s, error), queue, leadership).start("a")
@@ -81,27 +81,27 @@ async def test_a_failed_sync_in_a_term_releases_its_key(
     assert not leadership.has("a")
 
 
-async def test_no_sync_begins_after_the_term(leadership: Leadership, queue: Workqueue[str]) -> None:
+async def test_no_sync_begins_after_the_term(leadership: Leadership, queue: WorkQueue[str]) -> None:
     syncs = Syncs()
     await asyncio.sleep(TERM_S)
     with pytest.raises(asyncio.CancelledError):
         Attempts(syncs, queue, leadership).start("a")
     assert syncs.events == []
-    assert isinstance(queue.place("a"), Ready)
+    assert isinstance(place(queue, "a"), Ready)
 
 
 async def test_a_sync_that_waits_is_cancelled_at_its_first_step_after_the_term(
-    leadership: Leadership, queue: Workqueue[str]
+    leadership: Leadership, queue: WorkQueue[str]
 ) -> None:
     syncs = Syncs(wait_s=TERM_S + 1)
     with pytest.raises(asyncio.CancelledError):
         await outcome_of(Attempts(syncs, queue, leadership).start("a"))
     assert syncs.events == ["began", "ended"]
-    assert isinstance(queue.place("a"), Ready)
+    assert isinstance(place(queue, "a"), Ready)
 
 
 async def test_a_handler_may_return_work_that_has_ended(
-    leadership: Leadership, queue: Workqueue[str]
+    leadership: Leadership, queue: WorkQueue[str]
 ) -> None:
     for term in (None, leadership):
         outcome = Attempts(lambda _key: Ended[float | None](3.0), queue, term).start("a")
@@ -109,7 +109,7 @@ async def test_a_handler_may_return_work_that_has_ended(
     assert await Ended(3.0) == 3.0
 
 
-async def test_a_key_is_noted_as_held_before_its_sync_begins(queue: Workqueue[str]) -> None:
+async def test_a_key_is_noted_as_held_before_its_sync_begins(queue: WorkQueue[str]) -> None:
     with mmap(-1, SLOT) as memory:
         begun: list[bool] = []
 

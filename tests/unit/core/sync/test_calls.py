@@ -10,7 +10,6 @@ import pytest
 
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.sync.calls import (
-    SHOWN_MAX,
     Calls,
     Unfinished,
     awaitable,
@@ -22,9 +21,9 @@ from natsctl.core.sync.calls import (
     current_key,
     delay_of,
     report_stuck,
-    shown,
 )
 from natsctl.errors import HandlerError, PlanningError, SyncTimeoutError, UsageError
+from natsctl.telemetry.hiding import SHOWN_MAX, shown
 from natsctl.time_limit import IGNORED_S
 
 

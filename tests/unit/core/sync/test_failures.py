@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.attempts import Attempts
 from natsctl.core.sync.failures import ERRORS_MAX, KEYS_MAX, TRACEBACK_S, HandlerFailures
-from natsctl.core.sync.follow_up import Failed
+from natsctl.core.workqueue import Failed, WorkQueue
 from natsctl.errors import NatsctlError, PermanentError, RetryAfter
 from natsctl.telemetry.logger import get_logger
 
@@ -56,7 +55,7 @@ async def test_the_traceback_begins_with_the_code_of_the_user(
     async def handler(key: str) -> None:
         raise ValueError(key)
 
-    outcome = Attempts(handler, Workqueue[str](), None).start("shop")
+    outcome = Attempts(handler, WorkQueue[str](), None).start("shop")
     assert isinstance(outcome, Failed)
     failures.failed("shop", "sync failed", outcome.error)
     assert caplog.records[0].exc_info is not None

@@ -9,7 +9,6 @@ import pytest
 from natsctl import kv
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.tape import CacheKeys, RecordedError, StoreCall, Tape
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.recording.recordings import Delivery, KeptSync
 from natsctl.core.sync.history import (
     PAST_S,
@@ -19,12 +18,14 @@ from natsctl.core.sync.history import (
     SyncHistory,
     SyncRun,
 )
+from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, RetryAfter, StoreError, StoreTimeoutError
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.store import Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.recorder import MemoryRecorder
+from tests.support.places import take_nowait
 
 SHOP = Reference("v1", "ConfigMap", "shop", "default")
 STORED, LAST = Stored("shop", 7, b"{}"), Stored("shop", 5, b"{}")
@@ -244,10 +245,10 @@ class TestEarlierFailures:
 
     async def recalled(self, past: Past, error: BaseException | None = None) -> int:
         """Return the failures of the key after a failed sync."""
-        history, queue = SyncHistory("apps"), Workqueue[str]()
+        history, queue = SyncHistory("apps"), WorkQueue[str]()
         history.recorders = (past,)
-        queue.add("shop")
-        queue.get_nowait()
+        queue.offer("shop")
+        take_nowait(queue)
         await history.recall("shop", error or NatsctlError("no"), queue, "shop")
         return queue.failures("shop")
 
@@ -270,7 +271,7 @@ class TestEarlierFailures:
         assert now() == PAST_S
 
     async def test_a_key_that_has_failed_here_recalls_nothing(self) -> None:
-        history, queue = SyncHistory("apps"), Workqueue[str]()
+        history, queue = SyncHistory("apps"), WorkQueue[str]()
         history.recorders = (past := Past(),)
         queue.retry("shop")
         await history.recall("shop", NatsctlError("no"), queue, "shop")

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.queue.workqueue import Workqueue
 from natsctl.core.sync.calls import Calls, Unfinished
 from natsctl.core.sync.host import Host, collect_imports
 from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import HandlerError, StoreError
 from natsctl.slices import ITEMS_MAX
 from natsctl.testing.memory import MemoryStore
@@ -24,7 +24,7 @@ class Hosted:
 
     def __init__(self, *, sync_s: float = 0.0, fails: bool = False) -> None:
         self.calls: list[str] = []
-        self.queues = {name: Workqueue[str]() for name in ("first", "second")}
+        self.queues = {name: WorkQueue[str]() for name in ("first", "second")}
         self.host = Host(
             "things",
             lambda: self.queues,
@@ -85,7 +85,7 @@ async def running(hosted: Hosted) -> AsyncIterator["asyncio.Task[None]"]:
 async def test_the_hooks_are_called_once_around_the_syncs_of_all_loops() -> None:
     hosted = Hosted()
     for name, queue in hosted.queues.items():
-        queue.add(name)
+        queue.offer(name)
     async with running(hosted) as task:
         await asyncio.sleep(1)
         hosted.host.stop()
@@ -97,7 +97,7 @@ async def test_the_hooks_are_called_once_around_the_syncs_of_all_loops() -> None
 
 async def test_a_sync_may_end_within_the_time_limit_of_a_stop() -> None:
     hosted = Hosted(sync_s=9.0)
-    hosted.queues["first"].add("a")
+    hosted.queues["first"].offer("a")
     async with running(hosted) as task:
         await asyncio.sleep(1)
         hosted.host.stop()
@@ -107,7 +107,7 @@ async def test_a_sync_may_end_within_the_time_limit_of_a_stop() -> None:
 
 async def test_a_sync_that_exceeds_the_stop_timeout_is_cancelled_before_clean() -> None:
     hosted = Hosted(sync_s=60.0)
-    hosted.queues["first"].add("a")
+    hosted.queues["first"].offer("a")
     async with running(hosted) as task:
         await asyncio.sleep(1)
         hosted.host.stop()
@@ -117,7 +117,7 @@ async def test_a_sync_that_exceeds_the_stop_timeout_is_cancelled_before_clean() 
 
 async def test_a_failed_start_ends_the_host_after_clean() -> None:
     hosted = Hosted(fails=True)
-    hosted.queues["first"].add("a")
+    hosted.queues["first"].offer("a")
     with pytest.raises(HandlerError, match=r"things: start\(\) failed: ZeroDivisionError"):
         await hosted.run()
     assert hosted.calls == ["start", "clean"]
@@ -136,8 +136,8 @@ async def test_the_end_of_one_loop_ends_the_others() -> None:
 
 async def test_a_stop_leaves_the_keys_that_no_sync_has_begun() -> None:
     hosted = Hosted(sync_s=5.0)
-    hosted.queues["first"].add("a")
-    hosted.queues["first"].add("b")
+    hosted.queues["first"].offer("a")
+    hosted.queues["first"].offer("b")
     async with running(hosted) as task:
         await asyncio.sleep(1)
         hosted.host.stop()
@@ -147,7 +147,7 @@ async def test_a_stop_leaves_the_keys_that_no_sync_has_begun() -> None:
 
 async def test_upkeep_lasts_until_the_loops_have_ended() -> None:
     hosted = Hosted(sync_s=5.0)
-    hosted.queues["first"].add("a")
+    hosted.queues["first"].offer("a")
     task = asyncio.create_task(hosted.run_with_upkeep())
     await asyncio.sleep(1)
     hosted.host.stop()
@@ -168,7 +168,7 @@ async def test_a_sync_that_ignores_its_cancellation_at_the_stop_is_logged(
     hosted = Hosted()
     calls = Calls("things", "sync_handler", limit_s=1000.0, setting="sync_timeout_s")
     loop = SyncLoop(lambda key: awaited(calls.start(key, ignoring)), queue=hosted.queues["first"])
-    hosted.queues["first"].add("a")
+    hosted.queues["first"].offer("a")
     task = asyncio.create_task(hosted.host.run(loop.run(hosted.host.begin)))
     await asyncio.sleep(1)
     hosted.host.stop()
@@ -194,7 +194,7 @@ async def test_the_failure_of_a_host_is_that_of_its_first_broken_watch() -> None
 async def test_a_host_is_idle_only_after_the_syncs_of_all_queues() -> None:
     hosted = Hosted(sync_s=5.0)
     assert not hosted.host.idle
-    hosted.queues["second"].add("a")
+    hosted.queues["second"].offer("a")
     async with running(hosted):
         await asyncio.sleep(1)
         assert not hosted.host.idle
@@ -251,7 +251,7 @@ async def test_the_first_full_garbage_collection_precedes_the_first_sync() -> No
             hosted.calls.append("collected")
 
     hosted = Hosted()
-    hosted.queues["first"].add("first")
+    hosted.queues["first"].offer("first")
     collect_imports.cache_clear()
     gc.callbacks.append(note)
     try:

@@ -11,72 +11,15 @@ from natsctl.core.coordination.assignment import NONE
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
-from natsctl.core.queue.workqueue import Priority, Ready
-from natsctl.core.sync.keys import KeyQueue, Operation, PrimaryListener, Reasons, skips_invalid
+from natsctl.core.sync.keys import KeyQueue, PrimaryListener, skips_invalid
 from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.workqueue import Operation, Priority
 from natsctl.errors import InvalidInputError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing.memory import MemoryStore
+from tests.support.places import Ready, place
 from tests.support.stores.sample_objects import THINGS, applied, broken, value
-
-
-def test_a_sync_without_a_reason_is_a_retry() -> None:
-    assert Reasons().take("a") is Operation.RETRY
-
-
-@pytest.mark.parametrize(
-    ("added", "reason"),
-    [
-        ((Operation.PUT,), Operation.PUT),
-        ((Operation.PUT, Operation.DELETE), Operation.DELETE),
-        ((Operation.DELETE, Operation.PUT), Operation.PUT),
-        ((Operation.PUT, Operation.RESYNC), Operation.PUT),
-        ((Operation.RESYNC, Operation.SECONDARY), Operation.SECONDARY),
-        ((Operation.MANUAL, Operation.PUT), Operation.MANUAL),
-        ((Operation.RESYNC, Operation.MANUAL, Operation.DELETE), Operation.MANUAL),
-    ],
-)
-async def test_the_strongest_reason_wins_then_the_newest(
-    added: tuple[Operation, ...], reason: Operation
-) -> None:
-    reasons = Reasons()
-    for operation in added:
-        reasons.add("a", operation)
-    assert reasons.take("b") is Operation.RETRY
-    assert reasons.take("a") is reason
-    assert reasons.take("a") is Operation.RETRY
-
-
-async def test_a_delayed_reason_counts_from_its_time_on() -> None:
-    reasons = Reasons()
-    reasons.add("a", Operation.MANUAL, after=10)
-    reasons.add("a", Operation.RESYNC, after=20)
-    reasons.add("a", Operation.SECONDARY)
-    assert reasons.take("a") is Operation.SECONDARY
-    await asyncio.sleep(9)
-    assert reasons.take("a") is Operation.RETRY
-    await asyncio.sleep(1)
-    assert reasons.take("a") is Operation.MANUAL
-    assert reasons.take("a") is Operation.RETRY
-
-
-async def test_the_earlier_of_two_delayed_reasons_wins() -> None:
-    reasons = Reasons()
-    reasons.add("a", Operation.MANUAL, after=20)
-    reasons.add("a", Operation.RESYNC, after=10)
-    await asyncio.sleep(10)
-    assert reasons.take("a") is Operation.RESYNC
-
-
-async def test_reasons_of_keys_that_leave_are_forgotten() -> None:
-    reasons = Reasons()
-    for key in ("a", "b"):
-        reasons.add(key, Operation.PUT)
-        reasons.add(key, Operation.RESYNC, after=10)
-    await reasons.keep("b".__eq__)
-    await asyncio.sleep(10)
-    assert (reasons.take("a"), reasons.take("b")) == (Operation.RETRY, Operation.PUT)
 
 
 class Keys:
@@ -98,15 +41,15 @@ class Keys:
     def taken(self) -> dict[str, Operation]:
         """Take all keys that are ready, and return the reasons of their syncs."""
         taken = {}
-        while (key := self.keys.queue.get_nowait()) is not None:
-            taken[key] = self.keys.reasons.take(key)
-            self.keys.queue.done(key)
+        while (work := self.keys.queue.take_nowait()) is not None:
+            taken[work.key] = self.keys.queue.reason(work.key)
+            self.keys.queue.settle(work.key)
         return taken
 
     def priority(self, key: str) -> Priority:
-        place = self.keys.queue.place(key)
-        assert isinstance(place, Ready)
-        return place.priority
+        where = place(self.keys.queue, key)
+        assert isinstance(where, Ready)
+        return where.priority
 
 
 async def _never(_key: str) -> None:
@@ -299,4 +242,4 @@ class TestGainedKeys:
             keys.primary.skipped.add(key)
         await PrimaryListener(keys.keys, keys.primary).lost("b".__eq__)
         assert (list(keys.primary.deleted_states), keys.primary.skipped) == (["b"], {"b"})
-        assert keys.taken() == {"a": Operation.RETRY, "b": Operation.DELETE}
+        assert keys.taken() == {"a": Operation.DELETE, "b": Operation.DELETE}

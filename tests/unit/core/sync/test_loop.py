@@ -13,10 +13,9 @@ from natsctl.core.pausing.held_file import keys_of_dead, state_directory
 from natsctl.core.pausing.pausing import PAUSES, Pausing, controller_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.queue.ready_queue import Priority
-from natsctl.core.queue.retry import Drop, Retry, Stop
-from natsctl.core.queue.workqueue import Ready
+from natsctl.core.retry import Drop, Retry, Stop
 from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.workqueue import Priority
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import TURN_S
@@ -24,6 +23,7 @@ from natsctl.telemetry.logger import log_context
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from natsctl.testing.time import VirtualTimeLoop
 from tests.support.eventually import eventually
+from tests.support.places import Ready, place, take_nowait
 from tests.support.stores.sample_objects import THINGS, Thing, informed, value
 
 
@@ -77,7 +77,7 @@ class TestSyncs:
         loop = SyncLoop(handler)
         async with running(loop):
             for key in ("a", "b", "a"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await idle(loop)
         assert handler.calls == ["a", "b"]
 
@@ -89,7 +89,7 @@ class TestSyncs:
         loop = SyncLoop(handler)
         async with running(loop):
             for key in ("a", "b"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await idle(loop)
         assert handler.concurrent_max == 1
 
@@ -109,7 +109,7 @@ class TestSyncs:
         handler = Handler(busily)
         loop = SyncLoop(handler)
         for number in range(100):
-            loop.queue.add(f"k{number}")
+            loop.queue.offer(f"k{number}")
         async with running(loop):
             await other()
         assert len(set(turns)) >= 20
@@ -123,7 +123,7 @@ class TestSyncs:
         async with running(loop, workers=3):
             for _ in range(5):
                 for number in range(10):
-                    loop.queue.add(f"k{number}")
+                    loop.queue.offer(f"k{number}")
                 await asyncio.sleep(0.5)
             await idle(loop)
         assert handler.concurrent_max == 3
@@ -135,7 +135,7 @@ class TestSyncs:
         handler = Handler(again)
         loop = SyncLoop(handler)
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(150)
         assert handler.calls == ["a", "a", "a"]
 
@@ -148,7 +148,7 @@ class TestSyncs:
         loop = SyncLoop(handler)
         async with running(loop):
             for key in ("bad", "good"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await idle(loop)
         assert handler.calls == ["bad", "good", "bad", "bad", "bad"]
 
@@ -159,7 +159,7 @@ class TestSyncs:
         handler = Handler(fail)
         loop = SyncLoop(handler, retry=lambda _, failures: Drop() if failures > 2 else Retry(1))
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
         assert handler.calls == ["a", "a", "a"]
 
@@ -167,9 +167,9 @@ class TestSyncs:
         loop = SyncLoop(Handler())
         async with running(loop):
             for key in ("a", "b"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await idle(loop)
-        assert loop.counters.read(0).succeeded == 2
+        assert loop.counters.read(0, ()).succeeded == 2
 
     async def test_the_log_lines_of_a_sync_have_its_key_and_attempt(self) -> None:
         fields: list[Mapping[str, object]] = []
@@ -181,7 +181,7 @@ class TestSyncs:
 
         loop = SyncLoop(Handler(fail_once))
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
         assert fields == [{"key": "a", "attempt": attempt} for attempt in (1, 2)]
 
@@ -194,7 +194,7 @@ class TestSyncs:
         handler = Handler(wait)
         loop = SyncLoop(handler, retry=lambda _error, _failures: Drop())
         async with running(loop) as task:
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
             assert not task.done()
 
@@ -206,9 +206,9 @@ class TestStart:
         handler = Handler()
         loop = SyncLoop(handler)
         for informer in informers:
-            loop.watch(informer, lambda change: loop.queue.add(change.key))
+            loop.watch(informer, lambda change: loop.queue.offer(change.key))
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             async with informed(informers[0]):
                 await asyncio.sleep(60)
                 assert handler.calls == []
@@ -225,7 +225,7 @@ class TestStart:
         handler = Handler()
         loop = SyncLoop(handler)
         async with running(loop, wait):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(60)
             assert handler.calls == []
             ready.set()
@@ -257,7 +257,7 @@ class TestWatch:
         informer = Informer(store, THINGS)
         handler = Handler()
         loop = SyncLoop(handler)
-        loop.watch(informer, lambda change: loop.queue.add(change.key))
+        loop.watch(informer, lambda change: loop.queue.offer(change.key))
         async with running(loop), informed(informer):
             await store.create("a", value())
             await asyncio.sleep(1)
@@ -295,7 +295,7 @@ class TestStop:
 
         loop = SyncLoop(Handler(slowly))
         async with running(loop) as task:
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(1)
             loop.queue.shut_down(drain=False)
             await task
@@ -307,7 +307,7 @@ class TestStop:
 
         loop = SyncLoop(Handler(fail), retry=lambda _error, _failures: Stop())
         async with running(loop) as task:
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await task
 
     async def test_a_key_whose_sync_is_cancelled_returns_to_the_queue_unchanged(self) -> None:
@@ -318,7 +318,7 @@ class TestStop:
         async with running(loop):
             loop.queue.retry("a", after=0)
             await asyncio.sleep(1)
-        assert loop.queue.get_nowait() == "a"
+        assert take_nowait(loop.queue) == "a"
         assert loop.queue.failures("a") == 1
 
 
@@ -331,7 +331,7 @@ class TestPauses:
         loop.paused.recover("a", Pause())
         async with running(loop):
             for key in ("a", "b"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await idle(loop)
         assert (handler.calls, loop.paused.is_pending("a")) == (["b"], True)
 
@@ -341,7 +341,7 @@ class TestPauses:
         loop.paused.recover("a", Pause())
         async with running(loop):
             loop.paused.recorded("a", None)
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
         assert handler.calls == ["a"]
 
@@ -351,7 +351,7 @@ class TestPauses:
         deaths = Deaths(count=DEATHS_MAX, last="", state="")
         loop.paused.quarantine.found("a", deaths)
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
         assert handler.calls == []
 
@@ -364,20 +364,18 @@ class TestPauses:
         loop = SyncLoop(handler, on_held_back=reported)
         loop.paused.recover("a", Pause())
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
         assert (handler.calls, reported.calls) == ([], ["a"])
 
     async def test_the_change_of_a_paused_key_waits_for_no_sync(self) -> None:
         loop = SyncLoop(Handler())
         loop.paused.recover("a", Pause())
-        clock = asyncio.get_running_loop().time
         async with running(loop):
             await asyncio.sleep(1)
-            loop.counters.changed("a", clock())
-            loop.queue.add("a")
+            loop.queue.offer("a", changed=True)
             await idle(loop)
-            assert loop.counters.read(clock()).unanswered == 0
+            assert loop.queue.unanswered() == []
 
     async def test_a_report_that_fails_is_retried(self) -> None:
         async def fail(_key: str) -> None:
@@ -388,7 +386,7 @@ class TestPauses:
         loop = SyncLoop(Handler(), on_held_back=reported)
         loop.paused.recover("a", Pause())
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
         assert reported.calls == ["a", "a", "a"]
 
@@ -415,25 +413,25 @@ class TestPausedController:
         loop = SyncLoop(handler, pausing=pausing)
         async with running(loop, workers=2):
             for key in ("a", "b"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await asyncio.sleep(3600)
             assert handler.calls == []
-            assert [type(loop.queue.place(key)) for key in ("a", "b")] == [Ready, Ready]
+            assert [type(place(loop.queue, key)) for key in ("a", "b")] == [Ready, Ready]
 
     async def test_a_key_of_a_paused_controller_keeps_its_priority(self, pausing: Pausing) -> None:
         loop = SyncLoop(Handler(), pausing=pausing)
         async with running(loop):
-            loop.queue.add("a", priority=Priority.SECONDARY)
+            loop.queue.offer("a", priority=Priority.SECONDARY)
             await asyncio.sleep(60)
-            place = loop.queue.place("a")
-            assert isinstance(place, Ready)
-            assert place.priority is Priority.SECONDARY
+            where = place(loop.queue, "a")
+            assert isinstance(where, Ready)
+            assert where.priority is Priority.SECONDARY
 
     async def test_keys_are_synced_once_the_controller_is_resumed(self, pausing: Pausing) -> None:
         handler = Handler()
         loop = SyncLoop(handler, pausing=pausing)
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(60)
             await self.records.delete(controller_record("apps"))
             await idle(loop)
@@ -445,7 +443,7 @@ class TestPausedController:
         token = current_plan.set(PlanRecord(lambda: ""))
         async with running(loop):
             current_plan.reset(token)
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
         assert handler.calls == ["a"]
 
@@ -454,7 +452,7 @@ class TestPausedController:
         async with running(loop):
             await asyncio.sleep(60)
             tasks = asyncio.all_tasks()
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(60)
             await self.records.delete(controller_record("apps"))
             await idle(loop)
@@ -465,7 +463,7 @@ class TestPausedController:
         handler = Handler()
         loop = SyncLoop(handler, pausing=pausing)
         async with running(loop) as task:
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(60)
             loop.queue.shut_down(drain=False)
             await task
@@ -495,7 +493,7 @@ class TestHeldKeys:
         loop = SyncLoop(Handler(slowly), pausing=Pausing("apps"))
         async with running(loop, workers=2):
             for key in ("a", "b", "c"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await asyncio.sleep(1)
             assert self.keys_after_a_death() == {"a", "b"}
 
@@ -507,7 +505,7 @@ class TestHeldKeys:
 
         loop = SyncLoop(Handler(end), retry=lambda *_: Drop(), pausing=Pausing("apps"))
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
             assert self.keys_after_a_death() == set()
 
@@ -517,7 +515,7 @@ class TestHeldKeys:
 
         loop = SyncLoop(Handler(hang), pausing=Pausing("apps"))
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(1)
         assert keys_of_dead("apps.0") == []
 
@@ -530,7 +528,7 @@ class TestHeldKeys:
         handler = Handler(again)
         loop = SyncLoop(handler, pausing=Pausing("apps"))
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(150)
         assert handler.calls == ["a", "a", "a"]
 
@@ -546,7 +544,7 @@ class TestHeldKeys:
         for key in ("a", "b"):
             loop.paused.quarantine.found(key, Deaths(count=1, last="", state=""))
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await idle(loop)
         assert set(loop.paused.quarantine.deaths) == {"b"}
 
@@ -556,7 +554,7 @@ class TestHeldKeys:
 
         dying = SyncLoop(Handler(hang), pausing=Pausing("apps"))
         async with running(dying):
-            dying.queue.add("a")
+            dying.queue.offer("a")
             await asyncio.sleep(1)
             (notes,) = self.notes.glob("apps.0.*.held")
             shutil.copy(notes, self.notes / "apps.0.1-dead.held")
@@ -566,7 +564,7 @@ class TestHeldKeys:
         loop.paused.quarantine.found("a", earlier)
         async with running(loop):
             for key in ("a", "b"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await idle(loop)
         assert (handler.calls, set(loop.paused.quarantine.quarantined)) == (["b"], {"a"})
 
@@ -585,10 +583,10 @@ class TestCancellations:
         loop = SyncLoop(handler)
         async with running(loop):
             for key in ("bad", "good", "bad"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await idle(loop)
             assert handler.calls == ["bad", "good"]
-            loop.queue.add("later")
+            loop.queue.offer("later")
             await idle(loop)
         assert handler.calls == ["bad", "good", "later"]
 
@@ -601,7 +599,7 @@ class TestCancellations:
         loop = SyncLoop(handler)
         async with running(loop) as task:
             for key in ("a", "b"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await asyncio.sleep(1)
         assert task.cancelled()
         assert handler.calls == ["a"]
@@ -613,7 +611,7 @@ class TestUnknownPauses:
         pausing.listed.clear()
         loop = SyncLoop(handler, pausing=pausing)
         async with running(loop):
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(60)
             assert handler.calls == []
             pausing.listed.set()
@@ -634,7 +632,7 @@ class TestPlans:
         token = current_plan.set(PlanRecord(lambda: "", continuous=continuous))
         async with running(loop):
             current_plan.reset(token)
-            loop.queue.add("a")
+            loop.queue.offer("a")
             await asyncio.sleep(60)
         assert (len(handler.calls) > 1) == retried
 
@@ -649,6 +647,6 @@ class TestPlans:
         async with running(loop):
             current_plan.reset(token)
             for key in ("bad", "good"):
-                loop.queue.add(key)
+                loop.queue.offer(key)
             await idle(loop)
         assert plan.syncs == 2

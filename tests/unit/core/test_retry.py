@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from natsctl.core.queue.retry import (
+from natsctl.core.retry import (
     Decision,
     Drop,
     ExponentialLimiter,
@@ -90,37 +90,20 @@ class TestBackoff:
 
 
 class TestExponentialLimiter:
-    def test_each_key_has_a_backoff_of_its_own(self) -> None:
+    def test_the_delay_doubles_up_to_a_thousand_seconds(self) -> None:
         limiter = ExponentialLimiter[str](jitter=no_jitter)
-        waits = [limiter.fail(key) for key in "aaba"]
-        assert waits == [0.005, 0.010, 0.005, 0.020]
-        assert (limiter.failures("a"), limiter.failures("b")) == (3, 1)
-
-    def test_no_delay_is_longer_than_a_thousand_seconds(self) -> None:
-        limiter = ExponentialLimiter[str](jitter=no_jitter)
-        waits = [limiter.fail("a") for _ in range(2000)]
+        waits = [limiter.delay_s(failures) for failures in range(1, 2001)]
+        assert waits[:3] == [0.005, 0.010, 0.020]
         assert waits[17:20] == [0.005 * 2**17, 1000, 1000]
         assert waits[-1] == 1000
 
-    def test_a_forgotten_key_restarts_its_backoff(self) -> None:
-        limiter = ExponentialLimiter[str](jitter=no_jitter)
-        limiter.fail("a")
-        limiter.forget("a")
-        assert limiter.failures("a") == 0
-        assert limiter.fail("a") == 0.005
-
-    def test_a_key_without_failures_can_be_forgotten(self) -> None:
-        limiter = ExponentialLimiter[str]()
-        limiter.forget("a")
-        assert limiter.failures("a") == 0
-
     def test_base_limit_and_jitter_are_options(self) -> None:
         limiter = ExponentialLimiter[str](base_s=1, limit_s=2, jitter=lambda: 0.5)
-        assert [limiter.fail("a") for _ in range(3)] == [1.5, 3, 3]
+        assert [limiter.delay_s(failures) for failures in (1, 2, 3)] == [1.5, 3, 3]
 
     def test_the_limiter_has_jitter_by_default(self) -> None:
         limiter = ExponentialLimiter[int]()
-        assert len({limiter.fail(key) for key in range(100)}) > 50
+        assert len({limiter.delay_s(1) for _ in range(100)}) > 50
 
 
 class TestTokenBucket:

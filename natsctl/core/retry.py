@@ -3,12 +3,16 @@
 import asyncio
 import math
 import random
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from natsctl.errors import UsageError
+from natsctl.errors import UsageError, is_delay
+from natsctl.telemetry.hiding import shown
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -90,36 +94,38 @@ def backoff(
     return min(limit_s, base_s * 2.0**doublings) * (1.0 + jitter())
 
 
-class ExponentialLimiter(Generic[K]):
-    """Computes the delay of a failing key from its own failures in a row.
+def decide_retry(retry: RetryPolicy, error: Exception, failures: int) -> Decision:
+    """Return the policy's decision; if the policy itself fails, the key is retried with backoff."""
+    try:
+        decision = retry(error, failures)
+    except (Exception, SystemExit):
+        log.exception("the retry policy failed; retrying the key with backoff")
+        return Retry()
+    match decision:
+        case Retry(None) | Drop() | Stop():
+            return decision
+        case Retry(after) if is_delay(after):
+            return decision
+        case _:
+            pass
+    log.error(
+        "the retry policy must return Retry, Drop or Stop; retrying the key with backoff",
+        returned=shown(decision),
+    )
+    return Retry()
 
-    The default is client-go's, 5 ms doubling to 1000 s, with up to a tenth of jitter. `failing` has
-    the keys that failed and were not forgotten since, as a live view.
-    """
+
+class ExponentialLimiter(Generic[K]):
+    """The delays of failing keys: client-go's by default, 5 ms doubling to 1000 s, with jitter."""
 
     def __init__(
         self, *, base_s: float = 0.005, limit_s: float = 1000.0, jitter: Jitter = up_to_a_tenth
     ) -> None:
         self._base_s, self._limit_s, self._jitter = base_s, limit_s, jitter
-        self._failures: dict[K, int] = {}
-        self.failing: Collection[K] = self._failures.keys()
 
-    def fail(self, key: K) -> float:
-        """Count a failure and return the delay of the key in seconds."""
-        failures = self._failures[key] = self.failures(key) + 1
+    def delay_s(self, failures: int) -> float:
+        """Return the seconds until the retry after this many failures in a row."""
         return backoff(failures, base_s=self._base_s, limit_s=self._limit_s, jitter=self._jitter)
-
-    def failures(self, key: K) -> int:
-        """Return the key's failures since it was last forgotten."""
-        return self._failures.get(key, 0)
-
-    def recall(self, key: K, failures: int) -> None:
-        """Set the key's count to these failures."""
-        self._failures[key] = failures
-
-    def forget(self, key: K) -> None:
-        """Set the key's count to 0."""
-        self._failures.pop(key, None)
 
 
 class TokenBucket:
@@ -177,3 +183,35 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
     def bucket(self) -> TokenBucket:
         """Return a full bucket with this rate."""
         return TokenBucket(rate_per_s=self.qps, burst=self.burst)
+
+
+class Pace:
+    """Gives each key that's taken a turn, at the rate of *limit*."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self._bucket = limit.bucket()
+        self.give_back = self._bucket.give_back  # returns a turn for which there was no key
+
+    def take_nowait(self) -> bool:
+        """Take a turn if there is one now, and return whether there was."""
+        if self._bucket.take() <= 0:
+            return True
+        self._bucket.give_back()
+        return False
+
+    async def take(self, closed: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the next turn and take it; wait no longer than *closed*.
+
+        A cancelled call takes no turn.
+        """
+        wait_s = self._bucket.take()
+        if wait_s <= 0:
+            return
+        try:
+            async with asyncio.timeout(wait_s):
+                await closed()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            self._bucket.give_back()
+            raise

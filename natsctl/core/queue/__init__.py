@@ -1,1 +1,0 @@
-"""The work queue, its order, its timers and its backoff."""
