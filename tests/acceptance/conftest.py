@@ -26,8 +26,12 @@ def natsctl(folder: Path, nats_server: NatsServer) -> Natsctl:
 
 @pytest.fixture
 def in_process(
-    nats_server: NatsServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    nats_server: NatsServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> InProcess:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no context of the machine
     monkeypatch.setenv("NATSCTL_SERVER", nats_server.url)
     return InProcess(capsys)
 

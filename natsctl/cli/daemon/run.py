@@ -82,6 +82,9 @@ async def run(
     lead nor share keys.
     """
     effective.settings.check()
+    if embedded or with_parent:  # a private server is none that `nats context select` knows
+        effective = effective.without_selection()
+        options = effective.nats
     if embedded:
         _check_no_server(effective)
     elif store_dir is not None or port is not None:

@@ -39,7 +39,8 @@ def config(*, effective: Effective, output: OutputOption = Output.TABLE) -> None
     """Print the settings in effect and the source of each.
 
     The source is a flag, a variable, a line of a file, a NATS context, or the default. Flags
-    override variables, and variables override the file. Secrets are masked.
+    override variables, variables override the file, and the file overrides the context that nats
+    context select selected. Secrets are masked.
     """
     settings = list(_settings(effective))
     names = (setting.setting for setting in settings)

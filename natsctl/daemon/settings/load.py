@@ -16,11 +16,14 @@ from natsctl.daemon.settings.settings import Settings
 from natsctl.daemon.settings.toml_file import Lines, read_toml
 from natsctl.daemon.settings.values import FILE
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.nats_contexts import load_context
+from natsctl.jetstream.connection.nats_contexts import load_context, selected_context
 from natsctl.jetstream.connection.options import NatsOptions
 
 FILE_NAME = "natsctl.toml"
 VARIABLE = "NATSCTL_CONFIG"
+
+SELECTED = "nats context select"
+"""The source of the context that the `nats` command uses too."""
 
 _PREFIX = "NATSCTL_"
 _SERVICE_VARIABLE = (
@@ -56,14 +59,20 @@ class Effective(msgspec.Struct, frozen=True):
         """Return these settings with unset options taken from their NATS context.
 
         If any credential is set, no credential of the context is used. Raises `UsageError` if the
-        context cannot be read, as `load_context` does.
+        context cannot be read, as `load_context` does; a context that is only selected may be
+        broken if the server and the credentials are set.
         """
-        name = self.settings.nats.context
+        name, source = self.settings.nats.context, f"context {self.settings.nats.context}"
         if name is None:
             return self
-        options, source = load_context(name), f"context {name}"
         given = {field: Given(self.value(field), source) for field, source in self.sources.items()}
         excluded = () if given.keys().isdisjoint(LOGIN) else LOGIN
+        try:
+            options = load_context(name)
+        except UsageError:
+            if self.source("nats.context") == SELECTED and excluded and "nats.servers" in given:
+                return self.without_selection()
+            raise
         context = {
             field: Given(value, source)
             for field in FIELDS
@@ -72,6 +81,17 @@ class Effective(msgspec.Struct, frozen=True):
         }
         chosen = {"nats.context": given.pop("nats.context")}
         return _effective(merged([given, context, chosen]), self.file)
+
+    def without_selection(self) -> "Effective":
+        """Return these settings without the context that `nats context select` selected."""
+        if self.source("nats.context") != SELECTED:
+            return self
+        nats = msgspec.structs.replace(self.settings.nats, context=None)
+        return Effective(
+            msgspec.structs.replace(self.settings, nats=nats),
+            {field: source for field, source in self.sources.items() if field != "nats.context"},
+            self.file,
+        )
 
     @property
     def nats(self) -> NatsOptions:
@@ -91,6 +111,9 @@ def load_settings(
 ) -> Effective:
     """Return the settings in effect.
 
+    A flag overrides a variable of natsctl, which overrides a variable of the `nats` command, which
+    overrides the file. The context that `nats context select` selected is the weakest.
+
     Args:
         flags: the values of flags by parameter; None and False mean that the flag is not given.
         environ: the environment; empty variables are ignored.
@@ -103,7 +126,13 @@ def load_settings(
     check_variables(environ)
     typed, file = _from_flags(flags), _file(config, environ)
     read = {} if file is None else _from_file(file)
-    return _effective(merged([typed, _from_environment(environ), read]), file)
+    own, shared = (_from_environment(environ, own=is_own) for is_own in (True, False))
+    if "nats.user" in shared and "nats.password" not in {**typed, **own, **shared}:
+        # the nats command takes a user without a password as a token
+        shared.setdefault("nats.token", shared.pop("nats.user"))
+    selected = selected_context()
+    selection = {"nats.context": Given(selected, SELECTED)} if selected else {}
+    return _effective(merged([typed, own, shared, read, selection]), file)
 
 
 def check_variables(environ: Mapping[str, str]) -> None:
@@ -160,10 +189,12 @@ def _from_flags(flags: Mapping[str, str | bool | None]) -> Layer:
 # ---- the environment
 
 
-def _from_environment(environ: Mapping[str, str]) -> Layer:
+def _from_environment(environ: Mapping[str, str], *, own: bool) -> Layer:
+    """Return the values of natsctl's *own* variables, or of those that the nats command reads."""
     layer: Layer = {}
     for setting in SETTINGS:
-        name = next((name for name in setting.variables if environ.get(name)), None)
+        variables = [name for name in setting.variables if name.startswith(_PREFIX) is own]
+        name = next((name for name in variables if environ.get(name)), None)
         if name is not None:
             example = f"{name}={setting.typed()}"
             _add(layer, setting, environ[name], name, example=example, text=True)

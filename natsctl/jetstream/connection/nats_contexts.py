@@ -49,7 +49,13 @@ def load_context(name: str | None = None) -> NatsOptions:
     Raises `UsageError` that names the file if the context does not exist, is malformed, or needs a
     feature that natsctl lacks. For an unknown name, the error lists similar names first.
     """
-    name = _selected() if name is None else name
+    if name is None:
+        name = selected_context()
+        if not name:
+            raise UsageError(
+                f"no NATS context is selected in {_selection()}: name one, or run "
+                "`nats context select`"
+            )
     file = _folder() / "context" / f"{name}.json"
     try:
         context = msgspec.json.decode(file.read_bytes(), type=_Context)
@@ -96,17 +102,16 @@ def _folder() -> Path:
     return (Path(home) if home else Path.home() / ".config") / "nats"
 
 
-def _selected() -> str:
-    file = _folder() / "context.txt"
+def selected_context() -> str:
+    """Return the name of the context that `nats context select` selected; empty without one."""
     try:
-        name = file.read_text("utf-8").strip()
-    except OSError:
-        name = ""
-    if not name:
-        raise UsageError(
-            f"no NATS context is selected in {file}: name one, or run `nats context select`"
-        )
-    return name
+        return _selection().read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _selection() -> Path:
+    return _folder() / "context.txt"
 
 
 def _advice(name: str, file: Path) -> str:
