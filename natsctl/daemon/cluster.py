@@ -1,5 +1,7 @@
 """Connects to the Kubernetes cluster that controllers need."""
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -7,12 +9,17 @@ from typing import TYPE_CHECKING
 from natsctl.controller.controller import Controller
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.used_kinds import kinds_of
-from natsctl.errors import UsageError
+from natsctl.errors import NotFoundError, PermissionDeniedError, StoreError, UsageError
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.model.manifests import KubeKind
+from natsctl.telemetry.logger import get_logger
 
 if TYPE_CHECKING:
     from natsctl.kubernetes.cluster import Kube
+
+log = get_logger(__name__)
+
+PAUSE_S = 2.0  # between two attempts to read the identity of a cluster
 
 
 @asynccontextmanager
@@ -40,6 +47,29 @@ async def cluster_for(
 
     async with connect_kube(options, wait=wait) as kube:
         yield kube
+
+
+async def clusters_of(
+    controllers: Sequence[Controller | Runnable], kube: "Kube | None", *, wait: bool = False
+) -> dict[str, str]:
+    """Return the identity of the cluster by the name of each controller that needs the cluster.
+
+    With *wait*, it waits for a cluster that does not answer, and returns nothing, after a warning,
+    if the user may not read the identity. Raises `StoreError`.
+    """
+    names = [controller.name for controller in controllers if any(_uses_of_cluster(controller))]
+    while kube is not None and names:
+        try:
+            return dict.fromkeys(names, await kube.identity())
+        except StoreError as error:
+            if not wait:
+                raise
+            if isinstance(error, PermissionDeniedError | NotFoundError):
+                log.warning("two clusters would not be told apart", error=error)
+                break
+            log.warning("cannot read the identity of the cluster yet", error=error)
+            await asyncio.sleep(PAUSE_S * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
+    return {}
 
 
 def _uses_of_cluster(controller: Controller | Runnable) -> Iterator[str]:

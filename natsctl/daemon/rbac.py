@@ -39,6 +39,8 @@ class GroupResource(msgspec.Struct, frozen=True, order=True):
 
 
 EVENTS = GroupResource("events.k8s.io", "events")
+IDENTITY_NAMESPACE = "kube-system"
+IDENTITY = GroupResource("", "namespaces", IDENTITY_NAMESPACE)  # its uid is the cluster's identity
 
 Granted = dict[GroupResource, set[str]]  # the verbs by resource
 
@@ -96,8 +98,10 @@ def _verbs(used: UsedKind) -> frozenset[str]:
     return HOLD if used.written else READ
 
 
-def roles(needed: Iterable[Need], names: Names) -> tuple[Role, ...]:
+def roles(needed: Iterable[Need], names: Names, *, identity: bool = False) -> tuple[Role, ...]:
     """Return the smallest roles that meet the needs: the cluster's role, then one per namespace.
+
+    *identity* adds the permission to read the cluster's identity, see `Kube.identity`.
 
     Raises `UsageError` if a slot has a namespace and its kind is cluster-scoped.
     """
@@ -109,6 +113,8 @@ def roles(needed: Iterable[Need], names: Names) -> tuple[Role, ...]:
         grants[need.kind.namespace][resource] |= need.verbs
         if need.verbs == WRITE:
             grants[_events_of(need.kind, name)][EVENTS] |= RECORD
+    if identity and grants:
+        grants[None if None in grants else IDENTITY_NAMESPACE][IDENTITY].add("get")
     everywhere = _needed(grants.pop(None, {}), {})
     needed_in = {name: _needed(grants[name], everywhere) for name in sorted(map(str, grants))}
     all_roles = [Role(None, _rules(everywhere))]

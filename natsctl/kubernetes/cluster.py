@@ -17,6 +17,7 @@ from natsctl.kubernetes.recorder import KubeRecorder, recording
 from natsctl.kubernetes.resources.discovery import ApiResource, Discovery, KindWire
 from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.kubernetes.watch.stream import TIMEOUT_S
+from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.write_guard import Guarded
@@ -25,6 +26,7 @@ from natsctl.telemetry.outbox import SendingPace
 
 log = get_logger(__name__)
 
+IDENTITY = "/api/v1/namespaces/kube-system"
 PAUSE_S = 2.0  # between two attempts to reach the server
 CONNECTIONS = 2  # that may be tried one after the other until the server answers for the first time
 
@@ -68,6 +70,17 @@ class Kube(Guarded):
         Raises `StoreMissingError` if the server has no such kind.
         """
         return await self._uncached.find(api_version, kind)
+
+    async def identity(self) -> str:
+        """Return the uid of the namespace `kube-system`, by which clusters are told apart.
+
+        Raises `PermissionDeniedError` if the user may not read that namespace.
+        """
+        reply = await self.transport.call("GET", IDENTITY)
+        uid = documents.metadata_of(documents.parse(reply.body)).get("uid")
+        if not isinstance(uid, str) or not uid:
+            raise StoreError(f"GET {IDENTITY} returned no uid")
+        return uid
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[KubeRecorder]:

@@ -11,6 +11,7 @@ from nats.js import JetStreamContext
 from tests.support.cli.kube_namespace import KINDS, Namespace, unreachable
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
+from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.kube_proxy import through_proxy
 from tests.support.servers.nats_server import NatsServer
@@ -231,3 +232,54 @@ async def test_resync_and_gc_work_without_a_daemon_and_write_only_changes(
     await natsctl.done("gc", "apply", "--local", "-c", WEBAPPS, "--yes", "--force")
     assert await namespace.has()
     await natsctl.done("delete", "webapps", "pier")
+
+
+NOTES = """
+from natsctl import Controller, Object, kube, kv, primary, secondary
+
+class Note(Object, frozen=True):
+    spec: dict[str, str] = {{}}
+
+class Notes(Controller):
+    notes = primary(kv(Note, bucket="notes"))
+    configs = secondary(kube("v1", "ConfigMap", namespace="{namespace}"))
+
+    async def sync_handler(self, key):
+        note = self.notes.get(key)
+        if note is not None:
+            await self.configs.apply({{"metadata": {{"name": key}}, "data": note.spec}})
+"""
+
+
+@pytest.mark.parametrize("option", ["--shard", "--leader-elect"])
+async def test_daemons_of_two_clusters_are_not_mixed(
+    natsctl: Natsctl,
+    namespace: Namespace,
+    nats_server: NatsServer,
+    own_kube_server: KubeServer,
+    option: str,
+) -> None:
+    (natsctl.folder / "notes.py").write_text(NOTES.format(namespace=namespace.name))
+    other = Natsctl(natsctl.folder, nats_server.url, kubeconfig=own_kube_server.kubeconfig())
+    words = ("run", "-c", "notes:Notes", option, "--lease-ttl", "600")
+    async with natsctl.running(*words) as daemon:
+        await daemon.logged(SYNCING)
+        async with other.running(*words) as stranger:
+            await stranger.logged("in another Kubernetes cluster: it works in the cluster")
+            names = [f"note-{number}" for number in range(10)]
+            for name in names:
+                await natsctl.done("put", "notes", name, "spec: {text: hi}")
+
+            async def all_are_here() -> bool:
+                return await namespace.names("configmaps") == names
+
+            await eventually(all_are_here)
+            status = (await natsctl("status")).err
+            assert "notes: daemons work in different Kubernetes clusters" in status
+            assert "in another Kubernetes cluster: it works in the cluster" in status
+            for command in (natsctl, other):
+                doctor = await command("doctor", "-c", "notes:Notes", option)
+                assert "daemons work in different Kubernetes clusters" in doctor.out
+            assert "failed  lease notes" in doctor.out  # of the one that works elsewhere
+            await stranger.ends(signal.SIGTERM)
+        await daemon.ends(signal.SIGTERM)

@@ -83,8 +83,8 @@ async def test_a_generated_kubernetes_controller_creates_its_object(
     natsctl = Natsctl(folder, nats_server.url, kubeconfig=kube_server.kubeconfig("guest"))
     await natsctl.done("new", "site", "--kube")
     assert "3 passed" in passed(folder, "test_sites.py")
-    (role,) = yaml.safe_load_all(await natsctl.done("rbac", "-c", "sites:Sites"))
-    kube_server.allow("guest", role["rules"], namespace=role["metadata"]["namespace"])
+    for role in yaml.safe_load_all(await natsctl.done("rbac", "-c", "sites:Sites")):
+        kube_server.allow("guest", role["rules"], namespace=role["metadata"]["namespace"])
     async with natsctl.running("run", "-c", "sites:Sites") as running:
         await running.logged(SYNCING)
         await natsctl.done("apply", "-f", "site.yaml")

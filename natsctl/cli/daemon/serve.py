@@ -1,6 +1,6 @@
 """Runs the controllers of `natsctl run` in this process."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.service import answering, this_process
 from natsctl.daemon.api.stand_in import status_stand_in
-from natsctl.daemon.cluster import cluster_for
+from natsctl.daemon.cluster import cluster_for, clusters_of
 from natsctl.daemon.embedded_server import private_options, while_it_runs
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.operator import Operator, Runnable
@@ -102,7 +102,8 @@ class _Daemon:
     async def work(self, options: NatsOptions) -> None:
         """Connect, run the controllers, and answer requests about them."""
         async with self._connected(options) as (kube, nats), AsyncExitStack() as stack:
-            operator = await self._operator(nats, kube)
+            clusters = await clusters_of(self.controllers, kube, wait=True)
+            operator = await self._operator(nats, kube, clusters)
             runtimes, participations = operator.runtimes, operator.participations
             process, names = this_process(), [runtime.name for runtime in runtimes]
             answers = answering(
@@ -111,6 +112,7 @@ class _Daemon:
                 participations=participations,
                 histories=operator.histories,
                 daemon=process,
+                clusters=clusters,
                 planner=Planner(nats=nats, kube=kube, owner_names=self.settings.owner_names),
             )
             stand_in = status_stand_in(options, process, names)
@@ -149,7 +151,9 @@ class _Daemon:
         ):
             yield kube, nats
 
-    async def _operator(self, nats: Nats, kube: "Kube | None") -> Operator:
+    async def _operator(
+        self, nats: Nats, kube: "Kube | None", clusters: Mapping[str, str]
+    ) -> Operator:
         """Return the operator of the controllers, with leases and files of this installation."""
         installation_id = await _installation_id(nats)
         if installation_id:
@@ -159,14 +163,14 @@ class _Daemon:
             nats=nats,
             kube=kube,
             settings=self.settings,
-            election=_election(nats, self.settings, installation_id),
-            shard=_shard(nats, self.settings, installation_id),
+            election=_election(nats, self.settings, installation_id, clusters),
+            shard=_shard(nats, self.settings, installation_id, clusters),
             on_stop=self.on_stop,
         )
 
 
 def _election(
-    nats: Nats, settings: ControllerSettings, installation_id: str
+    nats: Nats, settings: ControllerSettings, installation_id: str, clusters: Mapping[str, str]
 ) -> Callable[[str, str], Election] | None:
     if not settings.leader_elect:
         return None
@@ -177,12 +181,13 @@ def _election(
         ttl_s=ttl_s,
         sharing=lambda name: members_of(leases, name),
         installation=installation_id,
+        clusters=clusters,
         vacant=Vacancy(nats, leases, ttl_s=ttl_s).is_vacant,
     )
 
 
 def _shard(
-    nats: Nats, settings: ControllerSettings, installation_id: str
+    nats: Nats, settings: ControllerSettings, installation_id: str, clusters: Mapping[str, str]
 ) -> Callable[[str, str], Shard] | None:
     if not settings.shard:
         return None
@@ -192,6 +197,7 @@ def _shard(
         LEASES.bucket,
         ttl_s=ttl_s,
         installation=installation_id,
+        clusters=clusters,
         vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).is_vacant,
     )
 

@@ -52,7 +52,8 @@ def rbac(
     """Print the Kubernetes permissions that controllers need.
 
     The output has a Role for each namespace that the slots name, and a ClusterRole if a slot names
-    no namespace. The command asks the cluster for the resource names of kinds that are not built
+    no namespace. It also permits to read the namespace kube-system, by which daemons tell clusters
+    apart. The command asks the cluster for the resource names of kinds that are not built
     in. If the cluster does not answer, the command guesses the names and marks each guess with a
     comment.
     """
@@ -75,7 +76,7 @@ async def _write(
     needed = needs(controllers)
     names = await names_of((need.kind for need in needed), cluster)
     role_name = name or "-".join(["natsctl", *(controller.name for controller in controllers)])
-    items = manifests(roles(needed, names), role_name, account)
+    items = manifests(roles(needed, names, identity=True), role_name, account)
     if not items:
         write_notice("the controllers have no Kubernetes kinds: no permissions are needed")
     guesses = [_guess(kind, name) for (_, kind), name in sorted(names.items()) if name.guess]

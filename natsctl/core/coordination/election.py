@@ -1,12 +1,12 @@
 """Elects one process at a time to lead a controller: stand by, lead, step down."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
 
 from natsctl.core.coordination.lease import HeldLease, Lease, Vacant, always_vacant
-from natsctl.core.coordination.own_record import VOID, Workload
+from natsctl.core.coordination.own_record import NO_CLUSTERS, VOID, Workload
 from natsctl.core.coordination.participant import (
     Participant,
     check_ttl,
@@ -49,6 +49,7 @@ def elections(
     clock: Clock = steady,
     sharing: Sharing = no_members,
     installation: str = "",
+    clusters: Mapping[str, str] = NO_CLUSTERS,
     vacant: Vacant = always_vacant,
 ) -> Callable[[str, str], "Election"]:
     """Return a factory of elections, all under one identity.
@@ -62,6 +63,7 @@ def elections(
         clock: see `Leadership`.
         sharing: returns the members that share the controller's keys; no process leads then.
         installation: the id of the NATS system.
+        clusters: the identity of the Kubernetes cluster by controller, see `Workload`.
         vacant: returns whether no process can hold the named lease if the store has no trace of it.
 
     Raises `UsageError` if *ttl_s* is less than a second, or more than an hour.
@@ -76,7 +78,7 @@ def elections(
             holder=identity,
             ttl_s=ttl_s,
             clock=clock,
-            workload=Workload(owner, installation),
+            workload=Workload(owner, installation, clusters.get(name, "")),
             vacant=vacant,
         )
         return Election(lease, clock=clock, sharing=sharing)

@@ -10,6 +10,8 @@ read that write:
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 import msgspec
@@ -30,25 +32,37 @@ TTL_MIN_S, TTL_MAX_S = 1.0, 3600.0  # a record with another time to live is inva
 
 
 class Workload(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A controller's work: the kind of its primaries, and the id of the installation.
+    """A controller's work: its primaries' kind, the installation's id, and the cluster's identity.
 
-    A field is empty if it is not known, as in records of version 0.1.
+    A field is empty if it is not known, as in older records, or if the controller needs no cluster.
     """
 
     owner: str = ""
     installation: str = ""
+    cluster: str = ""
 
     def same(self, other: "Workload") -> bool:
         """Return whether both may be the same: no field that both know differs."""
-        pairs = ((self.owner, other.owner), (self.installation, other.installation))
-        return all(not ours or not theirs or ours == theirs for ours, theirs in pairs)
+        return self._same_controller(other) and _agree(self.cluster, other.cluster)
+
+    def only_elsewhere(self, other: "Workload") -> bool:
+        """Return whether both are the same controller, but in different clusters."""
+        return self._same_controller(other) and not _agree(self.cluster, other.cluster)
+
+    def _same_controller(self, other: "Workload") -> bool:
+        return _agree(self.owner, other.owner) and _agree(self.installation, other.installation)
 
     def __str__(self) -> str:
         owner = self.owner or "an unknown kind"
         return f"{owner} of installation {self.installation}" if self.installation else owner
 
 
+def _agree(ours: str, theirs: str) -> bool:
+    return not ours or not theirs or ours == theirs
+
+
 UNKNOWN_WORKLOAD = Workload()
+NO_CLUSTERS: Mapping[str, str] = MappingProxyType({})
 
 
 class OwnWrite(msgspec.Struct, Generic[R], frozen=True):

@@ -57,7 +57,13 @@ def check_ttl(ttl_s: float) -> None:
 
 
 def name_taken(name: str, holder: str, theirs: Workload, ours: Workload) -> str:
-    """Return an error message: another controller has the same name."""
+    """Return an error message: another controller has the same name, or works elsewhere."""
+    if theirs.only_elsewhere(ours):
+        return (
+            f"{holder} runs {name} in another Kubernetes cluster: it works in the cluster "
+            f"{theirs.cluster}, this one in {ours.cluster}: give both the same kubeconfig, or set "
+            "another `name` on one of them"
+        )
     return (
         f"{holder} runs another controller that is named {name} too: it works on {theirs}, this "
         f"one on {ours}: set another `name` on one of them"

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from natsctl.core.coordination.assignment import ALL
 from natsctl.core.coordination.lease import LOOK, Lease, Vacant, always_vacant
 from natsctl.core.coordination.member_record import MemberRecord, record_key, records_of
 from natsctl.core.coordination.membership import Group, Membership, Rebalance
-from natsctl.core.coordination.own_record import VOID, Workload
+from natsctl.core.coordination.own_record import NO_CLUSTERS, VOID, Workload
 from natsctl.core.coordination.participant import (
     RELEASE_S,
     Participant,
@@ -57,6 +57,7 @@ def shards(
     ttl_s: float,
     clock: Clock = steady,
     installation: str = "",
+    clusters: Mapping[str, str] = NO_CLUSTERS,
     vacant: Vacant = always_vacant,
     identity: str = "",
 ) -> Callable[[str, str], "Shard"]:
@@ -71,6 +72,7 @@ def shards(
         ttl_s: other members have a member's keys within this time after it has died.
         clock: see `Leadership`.
         installation: the id of the NATS system.
+        clusters: the identity of the Kubernetes cluster by controller, see `Workload`.
         vacant: returns whether no process can share the keys of that controller if the bucket has
             no member record.
         identity: the unique name of this process; by default a new one.
@@ -81,7 +83,7 @@ def shards(
     identity = identity or new_identity()
 
     def shard(name: str, owner: str = "") -> Shard:
-        workload = Workload(owner, installation)
+        workload = Workload(owner, installation, clusters.get(name, ""))
         store = leases(kv(Membership, bucket=bucket, keys=records_of(name), history=1))
         key = record_key(name, identity)
         elected = leases(kv(bytes, bucket=bucket, keys=name, history=1))

@@ -70,6 +70,7 @@ class ControllerEndpoints:
             `explain`, and none that a daemon answers which works for the controller.
         history: the history of a program, which answers `explain` and the
             verbs about recordings.
+        cluster: the identity of the controller's cluster; empty if it has none or is not known.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ControllerEndpoints:
         planner: Planner | None = None,
         dry_run: bool = False,
         history: ProgramHistory | None = None,
+        cluster: str = "",
     ) -> None:
         self._keeper: Keeper | None = runnable if isinstance(runnable, Hosted) else history
         self._dry_run = dry_run
@@ -93,11 +95,12 @@ class ControllerEndpoints:
             Presence(
                 daemon=daemon,
                 mode=configured_mode(participation, dry_run=dry_run),
-                work=Workload(owner_of(runnable)),
+                work=Workload(owner_of(runnable), cluster=cluster),
             ),
             Verb.STATUS.subject(runnable.name),
         )
         self._daemon = daemon
+        self._cluster = cluster
         self._connection = connection
         self._clock = asyncio.get_running_loop().time
         self._activity = ActivityLog(self._clock())
@@ -163,6 +166,7 @@ class ControllerEndpoints:
             state=self._state(),
             members=[] if self._shard is None else list(self._shard.state().members),
             mode=current_mode(self._participation, dry_run=self._dry_run),
+            cluster=self._cluster,
             trouble=""
             if self._participation is None
             else hidden(self._participation.state().trouble),

@@ -46,6 +46,8 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
         members: the daemons that share the keys; empty if the controller is not sharded.
         mode: `alone`, `leader`, `standby`, `shard 2 of 4`, `shard` while it joins, or `dry-run`;
             empty if the daemon has version 0.1.
+        cluster: the identity of the controller's Kubernetes cluster; empty if it has none, or if it
+            is not known.
         trouble: why the daemon does not take part in the election or in the sharding; empty if it
             does.
         activity: the syncs of the last 15 minutes; None from an older daemon.
@@ -59,6 +61,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     contested_count: int = 0
     members: list[str] = msgspec.field(default_factory=list)
     mode: str = ""
+    cluster: str = ""
     trouble: str = ""
     activity: Activity | None = None
 

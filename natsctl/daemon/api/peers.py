@@ -31,6 +31,8 @@ PEERS_MAX = 100
 SHOWN_MAX = 5
 ADVICE = "run all its daemons with --leader-elect, or all with --shard"
 
+ONE_CLUSTER = "give all its daemons the same kubeconfig, or the controllers different names"
+
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """The introduction of a daemon; the mode of version 0.1 is unknown."""
@@ -133,7 +135,14 @@ class Peers:
 
 
 def conflict(statuses: Sequence[ControllerStatus]) -> str:
-    """Return why the daemons of one controller sync its keys more than once; empty if not."""
+    """Return why the daemons of one controller should not run together; empty if they may.
+
+    They sync its keys more than once, or work in different clusters.
+    """
+    clusters = sorted({status.cluster for status in statuses} - {""})
+    if len(clusters) > 1:
+        names = enumerated(clusters, SHOWN_MAX)
+        return f"daemons work in different Kubernetes clusters, {names}: {ONE_CLUSTER}"
     modes = [
         status.mode.partition(" ")[0].replace("standby", "leader")
         for status in statuses

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from types import MappingProxyType
 
+from natsctl.core.coordination.own_record import NO_CLUSTERS
 from natsctl.core.insight.program import ProgramHistory
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints
@@ -61,6 +62,7 @@ async def answering(
     participations: Mapping[str, Participation] = NO_PARTICIPATIONS,
     histories: Mapping[str, ProgramHistory] = NO_HISTORIES,
     daemon: DaemonProcess | None = None,
+    clusters: Mapping[str, str] = NO_CLUSTERS,
     planner: Planner | None = None,
     dry_run: bool = False,
 ) -> AsyncIterator[None]:
@@ -68,7 +70,8 @@ async def answering(
 
     The service also looks for other daemons that run the same controllers, see `Peers`.
 
-    *participations* and *histories* are by the name of the controller. Without a *planner*, the
+    *participations*, *histories* and *clusters*, the identities of their clusters, are by the name
+    of the controller. Without a *planner*, the
     daemon does not plan keys on request. With *dry_run*, the controllers only plan.
     """
     daemon = this_process() if daemon is None else daemon
@@ -79,6 +82,7 @@ async def answering(
             connection,
             participation=participations.get(runtime.name),
             history=histories.get(runtime.name),
+            cluster=clusters.get(runtime.name, ""),
             planner=planner,
             dry_run=dry_run,
         )

@@ -1,8 +1,10 @@
 """Checks whether NATS and the cluster have what controllers need."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 
 from natsctl.controller.controller import Controller
+from natsctl.daemon.cluster import cluster_for, clusters_of
 from natsctl.daemon.doctor.finding import Bounds, CheckFinding
 from natsctl.daemon.doctor.kube import check_kube
 from natsctl.daemon.doctor.nats import NatsNeeds, check_nats
@@ -11,6 +13,7 @@ from natsctl.daemon.doctor.used_buckets import first_runs_of, leases_of, used_by
 from natsctl.daemon.operator import Guest, owner_of
 from natsctl.daemon.rbac import needs
 from natsctl.daemon.settings.settings import ControllerSettings
+from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.kubernetes.access.options import KubeOptions
 
@@ -41,9 +44,21 @@ async def examine(
         lease_ttl_s=settings.lease_ttl_s,
         verbs=verbs_of(controllers),
         owners={controller.name: owner_of(controller) for controller in controllers},
+        clusters=partial(_clusters, controllers, cluster),
     )
     bounds = Bounds() if bounds is None else bounds
     async for finding in check_nats(nats, nats_needs, bounds):
         yield finding
     async for finding in check_kube(cluster, needs(controllers), bounds):
         yield finding
+
+
+async def _clusters(
+    controllers: Sequence[Controller | Guest], cluster: KubeOptions | None
+) -> Mapping[str, str]:
+    """Return the identities of the clusters by controller; empty if they cannot be read."""
+    try:
+        async with cluster_for(controllers, cluster) as kube:
+            return await clusters_of(controllers, kube)
+    except NatsctlError:
+        return {}  # the checks of the cluster report the error

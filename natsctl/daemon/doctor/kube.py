@@ -11,7 +11,15 @@ from natsctl.core.task_group import together
 from natsctl.daemon.doctor.finding import Bounds, CheckFinding, failed, ok, skew, warning
 from natsctl.daemon.rbac import Need, Role, roles
 from natsctl.daemon.resource_names import Names
-from natsctl.errors import DECODE_ERRORS, ConnectError, StoreError, StoreMissingError, UsageError
+from natsctl.errors import (
+    DECODE_ERRORS,
+    ConnectError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    UsageError,
+)
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.http.request import RequestInfo
 from natsctl.kubernetes.resources.names import ResourceName
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
     from natsctl.kubernetes.http.transport import Transport
 
 CLUSTER, PERMISSIONS, CLOCK = "kubernetes", "kubernetes permissions", "kubernetes clock"
+IDENTITY = "kubernetes identity"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 OLDEST = (1, 20)
 ADVICE = "check that the server runs, or select another one: --kubeconfig, --kube-context"
@@ -72,10 +81,20 @@ async def check_kube(
         async with connect_kube(options) as kube:
             async for finding in _server(kube.transport, bounds):
                 yield finding
+            yield await _identity(kube)
             async for finding in _kinds(kube, needed):
                 yield finding
     except (ConnectError, StoreError, UsageError) as error:
         yield failed(CLUSTER, str(error), ADVICE)
+
+
+async def _identity(kube: "Kube") -> CheckFinding:
+    """Return by which id daemons tell this cluster from others, or why they cannot."""
+    try:
+        return ok(IDENTITY, await kube.identity())
+    except (PermissionDeniedError, NotFoundError) as error:
+        found = f"daemons of two clusters would not notice each other: {error}"
+        return warning(IDENTITY, found, "grant what natsctl rbac prints about kube-system")
 
 
 async def _server(transport: "Transport", bounds: Bounds) -> AsyncIterator[CheckFinding]:

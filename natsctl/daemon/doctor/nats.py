@@ -1,7 +1,7 @@
 """Checks a NATS server: connection, latency, JetStream, limits, clock and natsctl's records."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
@@ -46,6 +46,7 @@ class NatsNeeds(msgspec.Struct, frozen=True, kw_only=True):
         lease_ttl_s: the time to live of a lease, in seconds.
         verbs: the verbs that daemons answer, by controller.
         owners: the kinds of the primaries, by controller.
+        clusters: returns the identities of the Kubernetes clusters, by controller.
     """
 
     used: Sequence[Used]
@@ -53,6 +54,7 @@ class NatsNeeds(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: float
     verbs: Verbs
     owners: Mapping[str, str]
+    clusters: Callable[[], Awaitable[Mapping[str, str]]]
 
 
 async def check_nats(
@@ -107,7 +109,7 @@ async def _connected(
         check_installation(connection),
         check_buckets(connection, needs.used),
         check_leases(connection, needs.leases, needs.lease_ttl_s),
-        check_holders(connection, needs.owners),
+        check_holders(connection, needs.owners, needs.clusters),
         check_garbage(connection, needs.used),
         check_events(connection, needs.used),
         check_service(connection, needs.verbs),

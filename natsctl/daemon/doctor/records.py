@@ -1,6 +1,6 @@
 """Checks the records that natsctl keeps in NATS: installation, garbage collection and leases."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.own_record import TTL_MIN_S, Workload
 from natsctl.core.coordination.participant import name_taken
 from natsctl.core.objects.compare_and_set import read
+from natsctl.daemon.api.peers import ONE_CLUSTER
 from natsctl.daemon.doctor.buckets import check_bucket, sound
 from natsctl.daemon.doctor.finding import CheckFinding, failed, ok, warning
 from natsctl.daemon.doctor.used_buckets import Used
@@ -72,12 +73,15 @@ async def check_leases(
 
 
 async def check_holders(
-    connection: Connection, owners: Mapping[str, str]
+    connection: Connection,
+    owners: Mapping[str, str],
+    clusters: Callable[[], Awaitable[Mapping[str, str]]],
 ) -> AsyncIterator[CheckFinding]:
-    """Yield a failure for each controller whose lease or keys another application holds.
+    """Yield a failure for each controller that another application or another cluster has.
 
-    *owners* are the kinds of the primaries by controller. A lease that cannot be read causes no
-    finding.
+    *owners* are the kinds of the primaries by controller. *clusters* returns the identities of
+    their clusters, and is called only if a record names a cluster. A lease that cannot be read
+    causes no finding.
     """
     store = LeaseStore(connection, ttl_s=TTL_MIN_S)
     for name, owner in owners.items():
@@ -85,10 +89,14 @@ async def check_holders(
             holders = await _holders(store, name)
         except StoreError:
             continue
-        expected = Workload(owner)
+        named = any(work.cluster for _, work in holders)
+        cluster = (await clusters()).get(name, "") if named else ""
+        expected = Workload(owner, cluster=cluster)
         for holder, actual in holders:
             if not expected.same(actual):
                 advice = "give one of the two controllers another name, and run it again"
+                if expected.only_elsewhere(actual):
+                    advice = ONE_CLUSTER
                 yield failed(f"lease {name}", name_taken(name, holder, actual, expected), advice)
                 break
 

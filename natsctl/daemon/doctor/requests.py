@@ -71,6 +71,9 @@ async def check_modes(
                     found = f"processes died during the syncs of {keys}, which are quarantined"
                     advice = "read the logs of those processes, then natsctl resync BUCKET/KEY"
                     yield warning(f"keys {name}", found, advice)
+                for trouble in sorted({status.trouble for status in statuses} - {""}):
+                    advice = "see the daemon's log"
+                    yield warning(f"daemons of {name}", trouble, advice)
                 reason = conflict(statuses)
                 if reason:
                     found, _, advice = reason.partition(": ")

@@ -60,6 +60,20 @@ async def test_secondaries_need_all_verbs_and_events_and_tertiaries_need_read_ve
     ]
 
 
+@pytest.mark.parametrize("namespace", [None, "a"])
+async def test_the_identity_of_the_cluster_needs_one_namespace(namespace: str | None) -> None:
+    needed = needs([controller(read=[kube("v1", "Secret", namespace=namespace)])()])
+    names = await names_of((need.kind for need in needed), None)
+    identity = Rule(("",), ("namespaces",), ("get",), ("kube-system",))
+    secrets = Rule(("",), ("secrets",), READ)
+    if namespace is None:
+        expected = [Role(None, (identity, secrets))]
+    else:
+        expected = [Role("a", (secrets,)), Role("kube-system", (identity,))]
+    assert list(roles(needed, names, identity=True)) == expected
+    assert list(roles((), {}, identity=True)) == []
+
+
 async def test_a_tertiary_needs_no_events() -> None:
     assert await roles_of(controller(read=[kube("v1", "Secret", namespace="a")])) == [
         Role("a", (Rule(("",), ("secrets",), READ),))

@@ -16,6 +16,7 @@ from natsctl.core.coordination.own_record import (
     Workload,
     possible_ttl,
 )
+from natsctl.core.coordination.participant import name_taken
 from natsctl.errors import ConflictError
 from natsctl.model.kinds import kv
 from natsctl.testing.memory import MemoryStore
@@ -75,6 +76,16 @@ async def test_a_record_that_another_process_changed_is_no_record_of_this_proces
 @pytest.mark.parametrize("theirs", [Workload("App.apps"), Workload("App.apps", "here")])
 def test_an_unknown_workload_may_be_any(theirs: Workload) -> None:
     assert Workload().same(theirs)
+
+
+def test_the_same_controller_in_two_clusters_is_not_the_same_workload() -> None:
+    ours, theirs = (Workload("App.apps", "here", cluster) for cluster in ("one", "two"))
+    assert not ours.same(theirs)
+    assert ours.only_elsewhere(theirs)
+    assert ours.same(Workload("App.apps", "here"))  # of an older version, or without a cluster
+    assert not ours.only_elsewhere(Workload("Site.sites", "here", "two"))
+    text = name_taken("apps", "host:1:aa", theirs, ours)
+    assert "in another Kubernetes cluster: it works in the cluster two, this one in one" in text
 
 
 @pytest.mark.parametrize(

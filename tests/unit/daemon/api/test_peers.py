@@ -116,3 +116,18 @@ def test_conflict_describes_daemons_in_conflicting_modes(modes: list[str], why: 
         for mode in modes
     ]
     assert (why in conflict(statuses)) if why else conflict(statuses) == ""
+
+
+def test_daemons_in_two_clusters_are_in_conflict() -> None:
+    statuses = [
+        ControllerStatus(
+            controller="apps",
+            daemon=process(cluster),
+            state="syncing",
+            mode=f"shard {number} of 2",
+            cluster=cluster,
+        )
+        for number, cluster in enumerate(("one", "two", "", "one"), 1)
+    ]
+    assert "different Kubernetes clusters, one, two: give all its daemons" in conflict(statuses)
+    assert conflict(statuses[::3]) == ""
