@@ -87,6 +87,44 @@ async def test_a_recorded_failure_is_replayed_and_then_corrected(
     assert corrected.status == 0, corrected
 
 
+@pytest.mark.usefixtures("daemon")
+async def test_a_recording_is_written_to_standard_output(natsctl: Natsctl, folder: Path) -> None:
+    async def is_fetched() -> bool:
+        fetched = await natsctl("recording", "a", "-c", "hosts", "-o", "-")
+        assert fetched.json["key"] == "a"
+        return True
+
+    await eventually(is_fetched)
+    assert not (folder / "-").exists()
+
+
+@pytest.mark.parametrize("text", [None, "", "{", '{"format": "other"}'])
+async def test_a_damaged_recording_is_no_failure_as_recorded(
+    natsctl: Natsctl, folder: Path, text: str | None
+) -> None:
+    (folder / "corrected.py").write_text(SITES)
+    if text is not None:
+        (folder / "a.json").write_text(text)
+    result = await natsctl("replay", "a.json", "-c", "corrected:Hosts")
+    assert (result.status, "a.json" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["shop_inspect", "zipimport_shop"])
+@pytest.mark.usefixtures("daemon")
+async def test_a_replay_changes_nothing(natsctl: Natsctl, folder: Path, name: str) -> None:
+    async def is_fetched() -> bool:
+        fetched = await natsctl("recording", "a", "-c", "mail", "-o", "a.json")
+        assert fetched.status == 0, fetched
+        return True
+
+    await eventually(is_fetched)
+    harmful = SITES.replace("raise ValueError", "open('harm.txt', 'w').write")
+    (folder / f"{name}.py").write_text(harmful)
+    result = await natsctl("replay", "a.json", "-c", f"{name}:Mail")
+    assert (result.status, "a change of the file harm.txt" in result.out) == (3, True), result
+    assert not (folder / "harm.txt").exists()
+
+
 @pytest.mark.parametrize("name", ["hosts", "mail"])
 async def test_the_last_syncs_of_an_earlier_process_are_explained(
     natsctl: Natsctl, daemon: Running, name: str

@@ -9,6 +9,7 @@ import typer
 from natsctl.cli.framework.command import App, interruptible
 from natsctl.cli.framework.controller_options import ControllerOption
 from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.cli.framework.exit_codes import USAGE, report
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.recording.document import read_recording
 from natsctl.testing.replaying.outcome import Verdict
@@ -41,15 +42,20 @@ def replay(
     """Replay a recorded sync in memory.
 
     The handler reads what the recorded sync has read, and nothing else. Its clock shows the time of
-    the recorded sync. Its writes stay in memory. Connections and subprocesses are refused.
+    the recorded sync. Its writes stay in memory. Changes of files, connections, processes and
+    signals are refused.
 
-    Exit codes: 0 if the sync succeeds now, 1 if it fails as recorded, 3 if a read was not recorded,
-    4 if the sync fails in another way.
+    Exit codes: 0 if the sync succeeds now, 1 if it fails as recorded, 2 if it can't be replayed, 3
+    if a read was not recorded, 4 if the sync fails in another way.
     """
-    recorded = read_recording(file)
-    kind = type(load_runnable_controller(controller))
-    with interruptible():
-        replayed = replay_recording(recorded, kind)
+    try:
+        recorded = read_recording(file)
+        kind = type(load_runnable_controller(controller))
+        with interruptible():
+            replayed = replay_recording(recorded, kind)
+    except Exception as error:
+        report(error)
+        raise typer.Exit(USAGE) from error
     for line in str(replayed).splitlines():
         write_line(line)
     if replayed.error is not None:

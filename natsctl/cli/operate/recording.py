@@ -35,7 +35,10 @@ async def recording(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="File to write [default: standard output]"
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write; - is standard output, the default",
         ),
     ] = None,
     masked: Annotated[
@@ -56,7 +59,7 @@ async def recording(
         chosen = await controller_with(daemons, name, controller)
         text = await daemons.recording(chosen, name.key, masked=masked)
     formatted = msgspec.json.format(text, indent=1) + b"\n"
-    if output is None:
+    if output is None or str(output) == "-":
         write_text(formatted.decode())
         return
     output.touch(mode=PRIVATE)

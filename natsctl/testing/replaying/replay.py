@@ -4,7 +4,7 @@ import asyncio
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from natsctl.core.recording.document import RecordedOutcome, Recording, read_rec
 from natsctl.core.recording.recordings import KeptSync, frames_of, recording
 from natsctl.core.recording.writing import traceback_text
 from natsctl.core.sync.calls import current_key
-from natsctl.errors import UsageError
+from natsctl.errors import NotRecordedError, UsageError
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 from natsctl.testing.replaying.handlers import Handle, opened
 from natsctl.testing.replaying.outcome import (
@@ -27,7 +27,7 @@ from natsctl.testing.replaying.outcome import (
     verdict_of,
     writes_of,
 )
-from natsctl.testing.replaying.outside import finding
+from natsctl.testing.replaying.outside import noting, refusing
 from natsctl.testing.replaying.tape import ReplayTape
 from natsctl.testing.replaying.world import World
 from natsctl.testing.reproducible import reproducible, silent
@@ -69,11 +69,12 @@ def replay_recording(recorded: Recording, controller: type[object]) -> ReplayedS
             "set controllers.recordings_max_bytes to a larger number"
         )
     module = sys.modules[controller.__module__]
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    replayed = _Replay(recorded, controller)
+    with replayed.refusing(), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         begin = recorded.started.timestamp() - runner.get_loop().time()
         with reproducible(runner.get_loop(), (module,), begin=begin), silent():
             random.seed(recorded.seed)
-            return runner.run(_Replay(recorded, controller).run())
+            return runner.run(replayed.run())
 
 
 class _Replay:
@@ -98,11 +99,18 @@ class _Replay:
     def keep(self, recorded: KeptSync) -> None:
         """See `SyncRecorder.keep`; the replay keeps nothing."""
 
+    def refusing(self) -> AbstractContextManager[None]:
+        """Refuse effects outside of this process."""
+        return refusing(self._world.found)
+
     async def run(self) -> ReplayedSync:
         """Call the handler once, and compare the result with the recording."""
-        with recording(self):
-            async with opened(self._controller, self._recorded, self._world) as handle:
-                return await self._sync(handle)
+        try:
+            with recording(self):
+                async with opened(self._controller, self._recorded, self._world) as handle:
+                    return await self._sync(handle)
+        except NotRecordedError as error:  # in `start` or `clean`
+            return self._result(_outcome(None, error), error)
 
     async def _sync(self, handle: Handle) -> ReplayedSync:
         after_s, error = None, None
@@ -111,7 +119,7 @@ class _Replay:
             def begin(informers: Mapping[str, Informer[Any]]) -> None:
                 self._tape.begin(informers)
                 random.seed(self._recorded.seed)
-                handling.enter_context(finding(self._world.found, self._world.variable))
+                handling.enter_context(noting(self._world.variable))
 
             try:
                 after_s = await handle(begin)

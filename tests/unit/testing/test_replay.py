@@ -1,12 +1,23 @@
 """Recorded syncs are replayed in memory."""
 
+import asyncio
 import importlib
+import importlib.util
+import multiprocessing
 import os
 import random
+import shutil
+import signal
 import socket
+import sqlite3
+import subprocess
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from os import mkfifo
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -247,6 +258,155 @@ def test_a_file_that_the_handler_writes_is_refused(failed: Recording, tmp_path: 
     result = replayed(failed, fixed(looking(lambda *_: file.write_text("Chips"))))
     assert result.missing == (f"a change of the file {file}",)
     assert not file.exists()
+
+
+def kills() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def starts_a_thread(file: Path) -> threading.Thread:
+    goes_on = threading.Event()
+
+    def write() -> None:
+        goes_on.wait()
+        file.write_text("Chips")
+
+    thread = threading.Thread(target=write, name="late")
+    thread.goes_on = goes_on  # type: ignore[attr-defined]
+    thread.start()
+    return thread
+
+
+def listens(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(file))
+
+
+EFFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "signal": (lambda _: kills(), "a signal to the process"),
+    "raised signal": (lambda _: signal.raise_signal(signal.SIGTERM), "signal.raise_signal()"),
+    "handler": (lambda _: signal.signal(signal.SIGTERM, signal.SIG_IGN), "signal.signal()"),
+    "exit": (lambda _: os._exit(9), "os._exit()"),
+    "fork": (lambda _: os.fork() or os._exit(9), "another process"),
+    "subprocess": (lambda _: subprocess.run(["true"], check=True), "the subprocess true"),
+    "processes": (
+        lambda _: multiprocessing.get_context("spawn").Process(target=print).start(),
+        "_posixsubprocess.fork_exec()",
+    ),
+    "permissions": (lambda file: file.parent.chmod(0o700), "a change of the permissions"),
+    "times": (lambda file: os.utime(file.parent), "a change of the times"),
+    "pipe": (lambda file: mkfifo(file), "os.mkfifo()"),  # noqa: PLW0108 - looked up in the call
+    "temporary file": (
+        lambda file: tempfile.mkstemp(dir=file.parent),
+        "the creation of the file",
+    ),
+    "copy": (lambda file: shutil.copy(__file__, file), "shutil.copyfile()"),
+    "database": (sqlite3.connect, "the database"),
+    "server": (listens, "a server at"),
+    "variable": (lambda _: os.environ.update(SLOGANS="Chips"), "os.putenv()"),
+    "appended file": (lambda file: file.open("a"), "a change of the file"),
+}
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_an_effect_is_refused_and_listed(failed: Recording, tmp_path: Path, effect: str) -> None:
+    call, listed = EFFECTS[effect]
+    result = replayed(failed, fixed(looking(lambda *_: call(tmp_path / "made"))))
+    assert result.verdict is Verdict.NOT_RECORDED
+    assert any(text.startswith(listed) for text in result.missing)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_process_works_as_before_after_a_replay(failed: Recording, tmp_path: Path) -> None:
+    replayed(failed, fixed(looking(lambda *_: None)))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("Chips")
+    subprocess.run(["true"], check=True)
+
+
+def test_a_thread_that_outlives_the_call_changes_nothing(
+    failed: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    file, threads = tmp_path / "made", list[Any]()
+    result = replayed(failed, fixed(looking(lambda *_: threads.append(starts_a_thread(file)))))
+    assert result.missing == ("the thread late, which outlives the call",)
+    threads[0].goes_on.set()
+    threads[0].join()
+    assert not file.exists()
+
+
+def test_a_thread_that_ends_in_time_is_allowed(failed: Recording) -> None:
+    async def look(*_: object) -> object:
+        with ThreadPoolExecutor() as pool:
+            return await asyncio.to_thread(sum, [1, 2]), pool.submit(sum, [1, 2]).result()
+
+    assert replayed(failed, fixed(looking(look))).verdict is Verdict.SUCCEEDED
+
+
+MODULE = """
+from pathlib import Path
+
+def write(file):
+    Path(file).write_text("Chips")
+"""
+
+
+@pytest.mark.parametrize(
+    "path", ["shop_inspect.py", "opentelemetry-shop/shop.py", "importlib/x.py"]
+)
+def test_a_module_of_the_user_is_judged_whatever_its_name(
+    failed: Recording, tmp_path: Path, path: str
+) -> None:
+    module = tmp_path / path
+    module.parent.mkdir(exist_ok=True)
+    module.write_text(MODULE)
+    spec = importlib.util.spec_from_file_location("shop_of_user", module)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    file = tmp_path / "made"
+    result = replayed(failed, fixed(looking(lambda *_: loaded.write(file))))
+    assert result.missing == (f"a change of the file {file}",)
+    assert not file.exists()
+
+
+def test_a_module_that_is_imported_late_is_judged(
+    failed: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "made"
+    (tmp_path / "late_shop.py").write_text(f"{MODULE}\nwrite({str(file)!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = replayed(failed, fixed(looking(lambda *_: importlib.import_module("late_shop"))))
+    assert result.missing == (f"a change of the file {file}",)
+    assert [path.name for path in tmp_path.iterdir()] == ["late_shop.py"]
+
+
+def test_a_module_that_is_imported_late_is_read(
+    failed: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "quiet_shop.py").write_text("SLOGAN = 'Chips'")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = replayed(
+        failed, fixed(looking(lambda *_: importlib.import_module("quiet_shop").SLOGAN))
+    )
+    assert (result.verdict, result.missing) == (Verdict.SUCCEEDED, ())
+    assert [path.name for path in tmp_path.iterdir()] == ["quiet_shop.py"]
+
+
+@pytest.mark.parametrize("hook", ["start", "clean"])
+def test_the_hooks_of_a_controller_are_judged_too(
+    failed: Recording, tmp_path: Path, hook: str
+) -> None:
+    async def write(_: Shops) -> None:
+        (tmp_path / "made").write_text("Chips")
+
+    controller = fixed(looking(lambda *_: None))
+    setattr(controller, hook, write)
+    result = replayed(failed, controller)
+    assert result.missing == (f"a change of the file {tmp_path / 'made'}",)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_environment_variable_is_named_and_does_not_count_as_missing(
