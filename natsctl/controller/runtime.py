@@ -24,6 +24,7 @@ from natsctl.controller.sync.resync import keeps_up, resync
 from natsctl.core.coordination.installation import Installation
 from natsctl.core.coordination.term import led
 from natsctl.core.insight.explain import Explanation, Status, source_of
+from natsctl.core.insight.health import health_of
 from natsctl.core.insight.keyed import KeyedController
 from natsctl.core.insight.measures import Measures, UpkeepMeasures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
@@ -254,7 +255,9 @@ class ControllerRuntime(KeyedController):
     def measures(self) -> Measures:
         """Return the current measures, for metrics and health checks."""
         workers = self.controller.workers
-        return measures_of(self._host, workers=workers, syncs=self._counts(), upkeep=self._upkeep())
+        counts = self._counts()
+        health = health_of(self._host, self.holds, counts)
+        return measures_of(self._host, health, workers=workers, syncs=counts, upkeep=self._upkeep())
 
     def _upkeep(self) -> UpkeepMeasures:
         opened, barrier = self._opened, self._barrier

@@ -695,8 +695,17 @@ class WorkQueue(Generic[K]):
 
     def unanswered(self) -> list[float]:
         """Return the times of the changes that wait for a sync which hasn't begun."""
-        waiting = (work.again if work.place is _CLAIMED else work for work in self._works.values())
-        return [work.changed for work in waiting if work is not None and work.changed is not None]
+        return [changed for _, changed in self._unanswered()]
+
+    def unanswered_since(self, time: float) -> list[K]:
+        """Return the keys whose change has waited since before *time*."""
+        return [key for key, changed in self._unanswered() if changed < time]
+
+    def _unanswered(self) -> Iterator[tuple[K, float]]:
+        for key, work in self._works.items():
+            asked = work.again if work.place is _CLAIMED else work
+            if asked is not None and asked.changed is not None:
+                yield key, asked.changed
 
     def stats(self) -> QueueStats:
         """Return the measures; takes time in proportion to the claimed keys only."""

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.insight.health import health_of
 from natsctl.core.insight.keyed import KeyedController
 from natsctl.core.insight.measures import Measures, measures_of
 from natsctl.core.objects.backends import Backends
@@ -162,7 +163,8 @@ class ManagedController(KeyedController, Generic[T]):
     def measures(self) -> Measures:
         """Return the current measures, for metrics and health checks."""
         syncs = None if self._opened is None else self._counts()
-        return measures_of(self._host, workers=self.workers, syncs=syncs)
+        health = health_of(self._host, self.holds, syncs)
+        return measures_of(self._host, health, workers=self.workers, syncs=syncs)
 
     @property
     def _parts(self) -> _Opened[T]:

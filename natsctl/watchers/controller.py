@@ -18,6 +18,7 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import Invalid
 from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
+from natsctl.core.insight.health import health_of
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.measures import Measures, measures_of
 from natsctl.core.insight.tree import Beyond, Branch, tree
@@ -253,20 +254,28 @@ class InformerController(Hosted):
         routes = self._resource_kinds.routes()
         ages_s = [deliveries.oldest_unanswered_s for deliveries, _ in routes]
         return msgspec.structs.replace(
-            status_of(self._host, self.holds, len),
+            status_of(
+                self._host,
+                self.holds,
+                len,
+                errors=self._errors(),
+                oldest_s=max((age_s for age_s in ages_s if age_s is not None), default=None),
+            ),
             keys=sum(
                 deliveries.count(source.informer.cache.keys())
                 for deliveries, sources in routes
                 for source in sources
             ),
-            failing={
-                key: error
-                for deliveries, _ in routes
-                for key, error in deliveries.failures().items()
-            },
             unanswered=sum(deliveries.unanswered for deliveries, _ in routes),
-            oldest_unanswered_s=max((age_s for age_s in ages_s if age_s is not None), default=None),
         )
+
+    def _errors(self) -> dict[str, str]:
+        """Return the error of each key with a call that is to be retried."""
+        return {
+            key: error
+            for deliveries, _ in self._resource_kinds.routes()
+            for key, error in deliveries.failures().items()
+        }
 
     def _informer_of(self, key: str) -> Informer[Any]:
         """Return the first informer that has the object, or the first informer."""
@@ -305,7 +314,8 @@ class InformerController(Hosted):
 
         There is a queue for each resource kind. Calls to watchers are not counted as syncs.
         """
-        return measures_of(self._host, workers=self.workers)
+        health = health_of(self._host, self.holds, errors=self._errors())
+        return measures_of(self._host, health, workers=self.workers)
 
     def _queues(self) -> dict[str, WorkQueue[str]]:
         deliveries = self._resource_kinds.deliveries

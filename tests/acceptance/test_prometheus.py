@@ -11,6 +11,11 @@ from tests.support.servers.docker import ROOT, tried
 pytestmark = pytest.mark.promtool
 
 FOLDER = ROOT / "docs" / "prometheus"
+RULES = [
+    rule
+    for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
 DAEMON = 'job="natsctl", instance="a"'
 
 
@@ -34,7 +39,7 @@ def rule_test(alert: str, *, after: str, series: dict[str, str], fires: bool) ->
 async def test_promtool_accepts_the_configuration_and_the_rules() -> None:
     output = await promtool("check", "config", str(FOLDER / "prometheus.yml"))
     assert "is valid prometheus config file syntax" in output
-    assert "16 rules found" in output
+    assert f"{len(RULES)} rules found" in output
 
 
 @pytest.mark.parametrize(

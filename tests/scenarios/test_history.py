@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from natsctl import Controller, Retry, SimpleWatcher, Snapshot, primary
+from natsctl import Controller, Retry, SimpleWatcher, Snapshot, kv, primary
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary
@@ -126,7 +126,9 @@ async def stores() -> MemoryStores:
 
 
 @asynccontextmanager
-async def running(controller: Things | Watching | Syncing) -> AsyncIterator[Hosted]:
+async def running(
+    controller: Things | Watching | ControllerRuntime,
+) -> AsyncIterator[Hosted]:
     task = asyncio.create_task(controller.run())
     try:
         await controller.synced.wait()
@@ -234,3 +236,89 @@ async def test_each_watcher_of_a_key_has_its_own_count(stores: MemoryStores) -> 
     assert {note.handler for note in notes(stores)} == {"SimpleWatcher"}
     async with running(Both(stores)) as second:
         await eventually(lambda: second.explain("a").failures == 6)
+
+
+def recorded(stores: MemoryStores) -> list[str]:
+    """Return the names of the records of failing keys."""
+    records = stores.store(kv(bytes, bucket="natsctl")).keys()
+    return [name for name in records if ".failing." in name]
+
+
+async def test_a_failure_does_not_begin_anew_with_a_restart(
+    make: Make, stores: MemoryStores
+) -> None:
+    async with running(make(stores, [])) as first:
+        await eventually(lambda: recorded(stores) == ["controllers.things.failing.a"])
+        before = first.status()
+    async with running(make(stores, [])) as second:
+        await eventually(lambda: second.status().failing)
+        after = second.status()
+    assert after.failing_since == before.failing_since
+    assert "a" in after.failing_since
+    assert (after.unhealthy, after.failing) == (1, before.failing)
+    assert after.oldest_failure_s is not None
+    assert (after.oldest_unanswered_s or 0.0) >= after.oldest_failure_s
+
+
+async def test_a_short_failure_leaves_no_record(make: Make, stores: MemoryStores) -> None:
+    calls: list[str] = []
+    controller = make(stores, calls)
+    async with running(controller) as hosted:
+        await eventually(lambda: len(calls) == 3)
+        repair(controller)
+        await eventually(lambda: not hosted.status().failing)
+        await asyncio.sleep(60)
+        assert recorded(stores) == []
+
+
+async def test_the_record_of_a_failure_is_deleted_when_a_sync_succeeds(
+    make: Make, stores: MemoryStores
+) -> None:
+    async with running(make(stores, [])):
+        await eventually(lambda: recorded(stores))
+    controller = make(stores, [])
+    repair(controller)
+    async with running(controller) as hosted:
+        await eventually(lambda: not recorded(stores))
+        assert (hosted.status().failing, hosted.status().unhealthy) == ({}, 0)
+
+
+async def test_a_key_that_is_gone_does_not_fail_any_more(make: Make, stores: MemoryStores) -> None:
+    async with running(make(stores, [])):
+        await eventually(lambda: recorded(stores))
+    await stores.store(THINGS).delete("a")
+    controller = make(stores, [])
+    repair(controller)
+    async with running(controller) as hosted:
+        await eventually(lambda: not recorded(stores))
+        assert hosted.status().failing == {}
+
+
+def repair(controller: Things | Watching | Syncing) -> None:
+    """Let the syncs succeed from now on."""
+    if isinstance(controller, Things):
+        controller.client.fails = False
+    else:
+        controller.fails = False
+
+
+async def test_a_change_that_waits_for_long_is_overdue(stores: MemoryStores) -> None:
+    class Slow(Controller):
+        name = "things"
+        workers = 1
+        sync_timeout_s = 10_000.0
+        things = primary(THINGS)
+
+        async def sync_handler(self, key: str) -> None:
+            await asyncio.sleep(1000 if key == "a" else 0)
+
+    async with running(ControllerRuntime(Slow(), nats=stores)) as hosted:
+        await stores.store(THINGS).create("b", value())
+        await asyncio.sleep(250)
+        assert (hosted.status().overdue, hosted.measures().health.unhealthy) == (0, 0)
+        await asyncio.sleep(100)
+        status = hosted.status()
+        assert (status.overdue, status.failing, status.unhealthy) == (1, {}, 1)
+        assert hosted.measures().health.overdue == {"b"}
+        await asyncio.sleep(1000)
+        assert (hosted.status().overdue, hosted.status().unhealthy) == (0, 0)

@@ -324,7 +324,7 @@ async def test_a_quarantined_key_stays_quarantined_for_the_next_holder(
     await group.join()
     assert quarantined_keys(group) == ["app0"]
     assert group.syncs("app0") == 0
-    assert sum(process.runtime.measures().quarantined_keys for process in group.running) == 1
+    assert sum(len(process.runtime.measures().health.quarantined) for process in group.running) == 1
 
 
 async def test_a_quarantined_key_that_changes_after_a_move_is_synced_once(

@@ -63,7 +63,7 @@ async def test_a_key_is_quarantined_after_three_deaths_and_others_are_synced(
         assert list(harness.runtime.status().quarantined) == ["shop"]
         assert harness.runtime.explain("shop").quarantined.startswith("3 processes died")
         assert app_client(harness).reasons("shop")[-1] == "Quarantined"
-        assert harness.runtime.measures().quarantined_keys == 1
+        assert len(harness.runtime.measures().health.quarantined) == 1
 
 
 async def test_a_quarantine_survives_a_restart(directory: Path) -> None:

@@ -41,7 +41,8 @@ async def status(
     number. KEYS counts the primaries that the daemon syncs. QUEUED counts the keys that are ready
     or held by a worker. WAITING counts the keys that are queued for a later time, such as failing
     keys until their next retry. OLDEST is the time since the first change that no sync has answered
-    yet; the changes of keys that a worker holds do not count. PAUSED counts the paused keys; it is
+    yet, or since the first failure of a key that still fails, also before a restart; the changes of
+    keys that a worker holds do not count. PAUSED counts the paused keys; it is
     all if the whole controller is paused. CONTESTED counts the keys with Kubernetes objects whose
     fields another writer changes back again and again.
 

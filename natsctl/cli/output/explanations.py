@@ -31,6 +31,8 @@ def explanation_lines(key: KeyExplanation, now: datetime) -> Iterator[str]:
         yield _field("paused", _paused(key.paused))
     if key.quarantined:
         yield _field("quarantined", f"{key.quarantined}: natsctl resync {_name(key)}")
+    if key.failing_since is not None:
+        yield _field("fails since", f"{age(key.failing_since.isoformat(), now)} ago")
     yield from _fields("external", key.external)
     yield from _fields("conditions", key.conditions)
     yield _field("queue", _queue(key.queued, key.failures))

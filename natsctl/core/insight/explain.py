@@ -1,7 +1,8 @@
 """Explains the state of a key, and reports the status of a controller, from memory."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import reduce
 from operator import add
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.cache import Cache
+from natsctl.core.insight.health import health_of
 from natsctl.core.insight.lanes import Lanes, lanes_of
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.sync.counters import Counts
@@ -65,6 +67,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         quarantined: why the key is quarantined; empty if it is not.
         queued: the place in the work queue; None if the key is not in the queue.
         failures: failed syncs since the last successful one.
+        failing_since: the time of the first of them, also in an earlier process; None if it does
+            not fail.
         external: the names of its external resources; an adopted one is named as such.
         conditions: the conditions of its status, such as `Ready=False NotOwned: …`.
         syncs: the last syncs, oldest first.
@@ -84,6 +88,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: str = ""
     queued: Queued | None = None
     failures: int = 0
+    failing_since: datetime | None = None
     external: list[str] = []
     conditions: list[str] = []
     syncs: list[SyncRecord] = []
@@ -133,6 +138,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         keys: the number of primaries that this process syncs; None until the caches exist.
         invalid: the reason, by key, for each primary whose newest revision is invalid.
         failing: the error, by key, of each key whose last sync failed.
+        failing_since: the time of the first of its failures in a row, by failing key; also if that
+            was in an earlier process.
         paused: the pause, by key, of each paused key; without the pause of the controller.
         quarantined: the reason, by key, for each quarantined key.
         paused_controller: the pause of the whole controller; None if it is not paused.
@@ -145,7 +152,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         lanes: keys in the work queue; None until the caches exist.
         unanswered: changes that wait for a successful sync, without those of keys that are held;
             None if it is not known.
-        oldest_unanswered_s: seconds since the first of them; None if there are none.
+        oldest_unanswered_s: seconds since the first of them, or since the first failure of a key
+            that still fails; None if there are none.
+        oldest_failure_s: seconds since the first failure of a key that still fails; None if none.
+        overdue: the number of keys whose change has waited for more than five minutes, and that
+            neither fail nor are paused.
+        unhealthy: the number of keys that fail, are invalid, quarantined or overdue.
         missing_kinds: the optional kinds that the cluster does not have.
         installation: the id of the NATS system, which labels objects in a cluster; empty until it
             is known.
@@ -160,6 +172,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     keys: int | None = None
     invalid: dict[str, str] = {}
     failing: dict[str, str] = {}
+    failing_since: dict[str, datetime] = {}
     paused: dict[str, str] = {}
     paused_controller: Pause | None = None
     quarantined: dict[str, str] = {}
@@ -171,6 +184,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     lanes: Lanes | None = None
     unanswered: int | None = None
     oldest_unanswered_s: float | None = None
+    oldest_failure_s: float | None = None
+    overdue: int = 0
+    unhealthy: int = 0
     missing_kinds: list[str] = []
     installation: str = ""
     garbage_held: str = ""
@@ -196,6 +212,7 @@ def explanation_of(host: Host, key: str, cache: Cache[Any], queue: WorkQueue[str
         quarantined=str(host.pausing.quarantined().get(key, "")),
         queued=queued(queue.work(key)),
         failures=queue.failures(key),
+        failing_since=host.journal.failing_since(key),
         external=_external(document),
         conditions=[hidden(text) for text in conditions(document)],
         syncs=host.journal.last_syncs(key),
@@ -250,15 +267,22 @@ def status_of(
     count: Callable[[Cache[Any]], int],
     *,
     syncs: Counts | None = None,
+    errors: Mapping[str, str] | None = None,
+    oldest_s: float | None = None,
 ) -> Status:
     """Return the status of the controller in this host.
 
     *has* returns whether this process syncs a key, and *count* how many of the cached keys. *syncs*
-    counts the unanswered changes.
+    counts the unanswered changes, and *oldest_s* is the age of the oldest. *errors* are as for
+    `health_of`.
     """
     caches = [informer.cache for informer in host.primaries]
     informers, journal = host.informers.values(), host.journal
-    failing, queues = journal.failing(), host.queues().values()
+    health, queues = health_of(host, has, syncs, errors), host.queues().values()
+    if syncs is not None and syncs.unanswered:
+        oldest_s = syncs.oldest_s
+    oldest_failure_s = health.oldest_failure_s
+    ages_s = [age_s for age_s in (oldest_s, oldest_failure_s) if age_s is not None]
     return Status(
         controller=host.name,
         sources=[_source(cache.kind) for cache in caches],
@@ -266,23 +290,28 @@ def status_of(
         failure="" if host.failure is None else hidden(str(host.failure)),
         primaries=sum(map(len, caches)),
         keys=sum(map(count, caches)),
-        invalid=invalid_of(host),
-        failing={key: error for key, error in failing.items() if has(key)},
+        invalid=dict(health.invalid),
+        failing={key: failure.error for key, failure in health.failing.items()},
+        failing_since={
+            key: datetime.fromtimestamp(failure.since_s, UTC)
+            for key, failure in health.failing.items()
+        },
         syncs=journal.syncs,
         failures=journal.failures,
         watch_restarts=sum(informer.restarts for informer in informers),
         queue=_combined([queue.stats() for queue in queues]),
-        lanes=lanes_of(queues, failing.__contains__),
+        lanes=lanes_of(queues, health.failing.__contains__),
         unanswered=None if syncs is None else syncs.unanswered,
-        oldest_unanswered_s=None if syncs is None or not syncs.unanswered else syncs.oldest_s,
+        oldest_unanswered_s=max(ages_s, default=None),
+        oldest_failure_s=oldest_failure_s,
+        overdue=len(health.overdue),
+        unhealthy=health.unhealthy,
         missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
         paused={
             key: hidden(str(pause)) for key, pause in host.pausing.pauses().items() if has(key)
         },
         paused_controller=host.pausing.whole,
-        quarantined={
-            key: str(deaths) for key, deaths in host.pausing.quarantined().items() if has(key)
-        },
+        quarantined=dict(health.quarantined),
     )
 
 
@@ -295,15 +324,6 @@ def _source(kind: Kind[Any]) -> PrimarySource:
     if isinstance(kind, KvKind):
         return PrimarySource(kind.bucket, kind.keys, kind.name)
     return PrimarySource("", kind=kind.name)
-
-
-def invalid_of(host: Host) -> dict[str, str]:
-    """Return why the newest state of each invalid primary is invalid, by key."""
-    return {
-        key: hidden(str(invalid.error))
-        for informer in host.primaries
-        for key, invalid in informer.cache.invalid.items()
-    }
 
 
 def _combined(queues: Sequence[QueueStats]) -> QueueStats:

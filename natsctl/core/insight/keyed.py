@@ -5,13 +5,15 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+import msgspec
+
 from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.insight.tree import Beyond, Branch, tree
 from natsctl.core.objects.primary import Primary
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.retry import RateLimit, RetryPolicy
-from natsctl.core.sync.counters import Counts
+from natsctl.core.sync.counters import OVERDUE_S, Counts
 from natsctl.core.sync.host import Hook, Host
 from natsctl.core.sync.keys import KeyQueue
 from natsctl.core.sync.loop import SyncLoop
@@ -87,5 +89,8 @@ class KeyedController(Hosted):
         return status_of(self._host, self.holds, self._keys.count, syncs=self._counts())
 
     def _counts(self) -> Counts:
-        now = asyncio.get_running_loop().time()
-        return self._loop.counters.read(now, self._loop.queue.unanswered())
+        now, queue = asyncio.get_running_loop().time(), self._loop.queue
+        counts = self._loop.counters.read(now, queue.unanswered())
+        if counts.oldest_s <= OVERDUE_S:
+            return counts
+        return msgspec.structs.replace(counts, late=queue.unanswered_since(now - OVERDUE_S))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.informer import Informer
+from natsctl.core.insight.health import Health
 from natsctl.core.recording.recordings import Recordings
 from natsctl.core.sync.counters import Counts
 from natsctl.core.sync.host import Host
@@ -57,6 +58,7 @@ class Measures(msgspec.Struct, frozen=True):
     is None without secondaries. Before the stores are open there are no `caches`. `planned` counts
     the changes that a controller would have made that only plans, by action and kind. `paused` is
     whether the whole controller is paused. `recordings_bytes` is the memory of its recordings.
+    `health` is that of the keys that this process syncs.
     `events` are the counts of its events by system and outcome, see `CountsEvents`.
     """
 
@@ -68,14 +70,19 @@ class Measures(msgspec.Struct, frozen=True):
     upkeep: UpkeepMeasures | None = None
     planned: Mapping[tuple[str, str], int] = {}
     paused_keys: int = 0
-    quarantined_keys: int = 0
+    health: Health = Health({}, {}, {}, frozenset())
     paused: bool = False
     recordings_bytes: int = 0
     events: Mapping[tuple[str, str], int] = {}
 
 
 def measures_of(
-    host: Host, *, workers: int, syncs: Counts | None = None, upkeep: UpkeepMeasures | None = None
+    host: Host,
+    health: Health,
+    *,
+    workers: int,
+    syncs: Counts | None = None,
+    upkeep: UpkeepMeasures | None = None,
 ) -> Measures:
     """Return the measures of the controller in this host, whose queues have *workers* each."""
     return Measures(
@@ -89,7 +96,7 @@ def measures_of(
         upkeep=upkeep,
         planned={} if host.plan is None else dict(host.plan.counts),
         paused_keys=host.pausing.count,
-        quarantined_keys=host.pausing.quarantined_count,
+        health=health,
         paused=host.pausing.whole is not None,
         recordings_bytes=_recordings_bytes(host),
         events=_events(host),

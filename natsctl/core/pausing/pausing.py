@@ -7,6 +7,7 @@ The bucket `natsctl` has the records, as the text of a pause (`natsctl.model.pau
   text `false` resumes it.
 - `controllers.NAME.deaths.BUCKET.KEY` has the deaths of processes that held the key, as JSON.
 - `controllers.NAME.held.PROCESS` has the keys that a process has held for long, as JSON.
+- `controllers.NAME.failing.KEY` has since when and why a key fails, as JSON.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import msgspec
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import read, rewrite
 from natsctl.core.pausing.clock import Clock
+from natsctl.core.pausing.failing_records import FailingRecords
 from natsctl.core.pausing.held_file import keys_of_dead, process_name
 from natsctl.core.pausing.held_records import HeldRecords
 from natsctl.core.pausing.long_syncs import LongSyncs, long_syncs
@@ -67,6 +69,7 @@ class Pausing:
         self.controller = controller
         self.process = process_name()
         self._held = HeldRecords(controller, self.process, self._write_soon)
+        self.failing = FailingRecords(controller)
         self.whole: Pause | None = None
         self.listed = asyncio.Event()  # the records are known, or not followed
         self.listed.set()
@@ -142,6 +145,7 @@ class Pausing:
             return
         self._store = store
         self.listed.clear()
+        self.failing.follows = not getattr(stores, "forgets", False)  # plans, replays, simulations
         informer = Informer(store, PAUSES.part(f"controllers.{self.controller}.>"))
         with self._closing():
             await informer.add(self._observe)
@@ -150,6 +154,7 @@ class Pausing:
                     group.create_task(self._follow(informer), name="watch of pauses"),
                     group.create_task(self._list(informer), name="list of pauses"),
                     group.create_task(self._write_records(store), name="records of pauses"),
+                    group.create_task(self.failing.write(store), name="records of failures"),
                 ]
                 try:
                     yield
@@ -157,6 +162,7 @@ class Pausing:
                     for task in tasks:
                         task.cancel()
                     await self._held.close(store)
+                    await self.failing.close(store)
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
@@ -207,6 +213,9 @@ class Pausing:
     def _observe(self, change: Change[Any]) -> None:
         if change.key.startswith(f"controllers.{self.controller}.deaths."):
             self._observe_deaths(change)
+            return
+        if change.key.startswith(self.failing.prefix):
+            self.failing.observe(change.key, change.after)
             return
         if change.key.startswith(self._held.prefix):
             self._held.observe(change.key, None if change.after is None else change.after.value)
@@ -287,13 +296,6 @@ class Pausing:
             for paused in self._keys
             for key, deaths in paused.quarantine.quarantined.items()
         }
-
-    @property
-    def quarantined_count(self) -> int:
-        """The number of quarantined keys that this process would sync."""
-        return sum(
-            paused.holds(key) for paused in self._keys for key in paused.quarantine.quarantined
-        )
 
     def _refresh(self, *, notify: bool = True) -> None:
         """Pause or resume the whole controller, as its record demands."""

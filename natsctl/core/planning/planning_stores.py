@@ -45,6 +45,8 @@ class NoRecorder:
 class _Planning(Guarded, Generic[S]):
     """The overlays of the kinds of a system, the record of their planned writes, and the guard."""
 
+    forgets = True  # no record of failing keys
+
     def __init__(self, stores: S, record: PlanRecord, revisions: Iterator[int]) -> None:
         self._stores = stores.guarded(DRY_RUN)
         self._record = record

@@ -22,6 +22,10 @@ CONVERGENCE_BOUNDS_S = (
 """From a millisecond to an hour, in steps that matter to a person."""
 
 
+OVERDUE_S = 300.0
+"""A change that has waited for a successful sync for longer is overdue."""
+
+
 class Counts(msgspec.Struct, frozen=True):
     """The counts of a controller's syncs.
 
@@ -38,6 +42,7 @@ class Counts(msgspec.Struct, frozen=True):
         convergence_s: the times from a change of a desired state, as this process sees it, to the
             end of the first successful sync after it. Several changes before that sync count once,
             from the first one. States from before the start of the process do not count.
+        late: the keys of overdue changes.
     """
 
     unanswered: int
@@ -49,6 +54,7 @@ class Counts(msgspec.Struct, frozen=True):
     timeouts: int
     duration_s: Distribution
     convergence_s: Distribution
+    late: Sequence[str] = ()
 
 
 class SyncCounters:

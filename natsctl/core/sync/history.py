@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from natsctl.core.objects.read_your_writes import Sync
 from natsctl.core.objects.tape import CacheRead, Note, RecordedError, StoreCall
+from natsctl.core.pausing.failing_records import FailingRecords
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.recordings import (
     Delivery,
@@ -130,11 +131,18 @@ class SyncHistory:
     Args:
         controller: the name of the controller.
         failed: the log line of a failed sync.
+        records: keeps which keys fail beyond the process; None keeps it only here.
     """
 
-    def __init__(self, controller: str, *, failed: str = "sync failed") -> None:
+    def __init__(
+        self,
+        controller: str,
+        *,
+        failed: str = "sync failed",
+        records: FailingRecords | None = None,
+    ) -> None:
         self.controller = controller
-        self.journal = Journal()
+        self.journal = Journal(records)
         self.recorders: Sequence[Recorder] = ()
         self.recorder: SyncRecorder | None = None
         self.regarding: Callable[[str], Sequence[Reference]] = lambda _: ()
@@ -194,7 +202,7 @@ class SyncHistory:
             self._sync_event(
                 key, EventType.NORMAL, REASON_SYNCED, text, note, regarding=run.touched
             )
-        self.journal.add(key, run.facts(now))
+        self.journal.add(key, run.facts(now), handler=run.handler)
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
             self._keep_recording(run, recorder, now, after_s=after_s)
@@ -221,7 +229,8 @@ class SyncHistory:
             self.journal.add(key, run.facts(now), delayed=True)
             return
         text = run.named(error_text(error))
-        self.journal.add(key, run.facts(now, text))
+        cancelled = not isinstance(error, Exception)  # which says nothing about the key
+        self.journal.add(key, run.facts(now, text), delayed=cancelled, handler=run.handler)
         if not isinstance(error, Exception):
             return
         if log_failure:

@@ -78,9 +78,9 @@ class Host:
     ) -> None:
         self.name = name
         self.queues = queues
-        self.history = SyncHistory(name, failed=failed)
-        self.journal = self.history.journal
         self.pausing = Pausing(name)
+        self.history = SyncHistory(name, failed=failed, records=self.pausing.failing)
+        self.journal = self.history.journal
         self.synced = asyncio.Event()  # every cache is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
@@ -134,6 +134,9 @@ class Host:
             except Exception:
                 self.stop()  # so that no other loop calls it again
                 raise
+            caches = [informer.cache for informer in self.primaries]
+            await self.pausing.listed.wait()
+            self.journal.forget_missing(lambda key: any(key in cache for cache in caches))
             self.synced.set()
             if self.primaries:
                 count = sum(len(informer.cache) for informer in self.primaries)

@@ -80,12 +80,15 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
 
     def limited(self, count: int = SHOWN_MAX) -> "ControllerStatus":
         """Return the status with at most *count* keys in each list, and with short texts."""
+        failing = first_keys(self.failing, count)
+        since = self.failing_since
         return replace(
             self,
             failure=cut(self.failure),
             garbage_held=cut(self.garbage_held),
             invalid=first_keys(self.invalid, count),
-            failing=first_keys(self.failing, count),
+            failing=failing,
+            failing_since={key: since[key] for key in failing if key in since},
             paused=first_keys(self.paused, count),
             quarantined=first_keys(self.quarantined, count),
             contested=first_keys(self.contested, count),

@@ -155,9 +155,29 @@ CONTROLLERS = MetricTable[Measures](
             "Memory of the recordings of syncs; the oldest are dropped at the limit.",
             lambda controller: controller.recordings_bytes,
         ),
+        "natsctl_failing_keys": (
+            "Keys of this process whose last sync failed, also in an earlier process.",
+            lambda controller: len(controller.health.failing),
+        ),
+        "natsctl_oldest_failure_seconds": (
+            "Time since the first failure of the key that fails the longest; 0 if no key fails.",
+            lambda controller: controller.health.oldest_failure_s or 0.0,
+        ),
+        "natsctl_invalid_keys": (
+            "Primaries of this process whose newest state is invalid and therefore skipped.",
+            lambda controller: len(controller.health.invalid),
+        ),
         "natsctl_quarantined_keys": (
             "Keys that are not synced because processes died during their syncs.",
-            lambda controller: controller.quarantined_keys,
+            lambda controller: len(controller.health.quarantined),
+        ),
+        "natsctl_overdue_keys": (
+            "Keys whose change has waited for more than five minutes, and that do not fail.",
+            lambda controller: len(controller.health.overdue),
+        ),
+        "natsctl_unhealthy_keys": (
+            "Keys that fail, are invalid, quarantined or overdue; each counts once.",
+            lambda controller: controller.health.unhealthy,
         ),
         "controller_runtime_max_concurrent_reconciles": (
             "Maximum number of keys that the controller syncs concurrently.",

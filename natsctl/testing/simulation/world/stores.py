@@ -125,6 +125,8 @@ class SimulatedManifests(
 class _Simulated(Guarded, Generic[Base]):
     """A system behind a connection, whose guard is asked before a write is sent."""
 
+    forgets = True  # no record of failing keys
+
     def __init__(self, base: Base, connection: SimulatedConnection) -> None:
         self._base = base
         self._at = connection

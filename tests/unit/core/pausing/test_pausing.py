@@ -330,14 +330,6 @@ class TestTheRecordOfDeaths:
             await bench.set(deaths_record("apps", "others", "shop"), dead(""))
             assert bench.pausing.quarantined() == {}
 
-    async def test_a_record_of_deaths_counts_if_this_process_syncs_the_key(
-        self, bench: Bench
-    ) -> None:
-        async with watching(bench):
-            for key in ("shop", "foreign"):
-                await bench.set(deaths_record("apps", "apps", key), dead(""))
-            assert (bench.pausing.quarantined_count, len(bench.pausing.quarantined())) == (1, 2)
-
     async def test_a_record_of_deaths_is_deleted_if_the_object_has_changed_since(
         self, bench: Bench
     ) -> None:
