@@ -30,13 +30,21 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
 async def for_each(
     items: Collection[T], work: Callable[[T], Awaitable[None]], *, workers: int
 ) -> None:
-    """Do the *work* for each item, for as many items at once as there are *workers*."""
+    """Do the *work* for each item, for as many items at once as there are *workers*.
+
+    The first failure ends the work, and is raised as itself: what makes one request fail makes
+    those beside it fail too.
+    """
     remaining = iter(items)
 
     async def take_items() -> None:
         for item in remaining:
             await work(item)
 
-    async with together() as group:
-        for _ in range(min(workers, len(items))):
-            group.create_task(take_items())
+    try:
+        async with together() as group:
+            for _ in range(min(workers, len(items))):
+                group.create_task(take_items())
+    except ExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__

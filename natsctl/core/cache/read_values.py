@@ -1,13 +1,13 @@
 """Reads the values of objects whose keys come to this process."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.retry import backoff
-from natsctl.core.task_group import together
+from natsctl.core.task_group import for_each
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.model.store import Applied, Listed, Store, Stored
 from natsctl.slices import Slices
@@ -60,17 +60,13 @@ async def _missing(informer: Informer[Any], wanted: Wanted) -> Sequence[str]:
 
 async def _get(informer: Informer[Any], keys: Sequence[str]) -> None:
     """Read the objects one by one, several at once."""
-    remaining: Iterator[str] = iter(keys)
 
-    async def read() -> None:
-        for key in remaining:
-            stored = await _read(informer.store, key)
-            if stored is not None:
-                await informer.fill((stored,))
+    async def read(key: str) -> None:
+        stored = await _read(informer.store, key)
+        if stored is not None:
+            await informer.fill((stored,))
 
-    async with together() as group:
-        for _ in range(min(READS_MAX, len(keys))):
-            group.create_task(read(), name="read of values")
+    await for_each(keys, read, workers=READS_MAX)
 
 
 async def _read(store: Store, key: str) -> Stored | None:

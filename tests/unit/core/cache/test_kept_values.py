@@ -10,6 +10,7 @@ from natsctl.core.cache.informer import FILLED_MAX, Informer
 from natsctl.core.cache.keeping import Keeping
 from natsctl.core.cache.read_values import SINGLE_MAX, read_values
 from natsctl.core.cache.state import Invalid, Unread, is_read
+from natsctl.errors import StoreError
 from natsctl.model.store import (
     Applied,
     Change,
@@ -20,7 +21,7 @@ from natsctl.model.store import (
     Stored,
     WatchEvent,
 )
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import informed
 
@@ -306,6 +307,35 @@ async def test_all_wanted_values_are_read_from_the_store(count: int) -> None:
     await read_values(informer, kept)
     unread = [key for key in informer.cache.unread(lambda _: True) if key]
     assert unread == ["k1"]
+    task.cancel()
+
+
+async def test_values_whose_reads_fail_all_at_once_are_read_again() -> None:
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Lost(MemoryStore):
+        """A store whose connection is lost while the values are read."""
+
+        async def get(self, key: str) -> Stored:
+            await asyncio.shield(lost)
+            return await super().get(key)
+
+    kept = Kept()
+    store = Lost(KIND)
+    for number in range(10):
+        await store.create(f"k{number}", VALUE)
+    informer = Informer(store, KIND, keeping=Keeping(kept))
+    task = asyncio.create_task(informer.run())
+    await informer.cache.synced.wait()
+    kept.keys = {f"k{number}" for number in range(10)}
+    reading = asyncio.create_task(read_values(informer, kept))
+    await asyncio.sleep(1)
+    lost.set_exception(StoreError("the connection was lost"))
+    await asyncio.sleep(1)
+    lost = asyncio.get_running_loop().create_future()
+    lost.set_result(None)
+    await reading
+    assert not [key for key in informer.cache.unread(lambda _: True) if key]
     task.cancel()
 
 
