@@ -38,14 +38,18 @@ FROM python:${PYTHON}
 LABEL org.opencontainers.image.title="natsctl" \
       org.opencontainers.image.description="A controller runtime whose primary resources live in NATS JetStream KV" \
       org.opencontainers.image.licenses="Apache-2.0"
-RUN useradd --system --uid 65532 --user-group --create-home natsctl
+# The state directory notes which keys are being synced. Mount a volume here, so that it survives a
+# restart of the container. A new named volume takes the owner of the directory.
+RUN useradd --system --uid 65532 --user-group --create-home natsctl \
+    && install --directory --owner=65532 --group=65532 --mode=0700 /var/lib/natsctl
 COPY --from=build /opt/natsctl /opt/natsctl
 COPY controllers /app/controllers
 ENV PATH=/opt/natsctl/bin:$PATH \
     PYTHONPATH=/app \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
-    NATSCTL_LISTEN=:8080
+    NATSCTL_LISTEN=:8080 \
+    NATSCTL_STATE_DIR=/var/lib/natsctl
 EXPOSE 8080
 WORKDIR /app
 USER 65532:65532

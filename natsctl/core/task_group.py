@@ -7,7 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-WORKERS_MAX = 10_000  # of a controller; each takes memory, and a place in the file of held keys
+WORKERS_MAX = 10_000  # of a controller; each takes memory, and a place in the file of claims
 
 
 @asynccontextmanager

@@ -693,6 +693,11 @@ class WorkQueue(Generic[K]):
         """Return the loop time since which the oldest ready key is ready, None if no key is."""
         return min((work.at for work in self._firsts()), default=None)
 
+    def waits_since(self, time: float) -> bool:
+        """Return whether a key is ready since that loop time or longer, or has yet to be fed."""
+        oldest = self.oldest_ready()
+        return bool(self._fed) or (oldest is not None and oldest <= time)
+
     def unanswered(self) -> list[float]:
         """Return the times of the changes that wait for a sync which hasn't begun."""
         return [changed for _, changed in self._unanswered()]

@@ -12,6 +12,7 @@ import yaml
 from aiohttp import ClientError, ClientSession
 
 from natsctl.daemon.settings.settings import ControllerSettings
+from natsctl.daemon.stop_limit import MORE_S
 from tests.support.cli.natsctl_command import ROOT, Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
@@ -61,7 +62,7 @@ def test_the_grace_period_is_longer_than_the_stop_timeout() -> None:
     graces = [service.get("stop_grace_period") for service in compose["services"].values()]
     waits = [pod()["terminationGracePeriodSeconds"], *(int(s[:-1]) for s in graces if s)]
     assert len(waits) > 2
-    assert min(waits) > ControllerSettings().stop_timeout_s
+    assert min(waits) > ControllerSettings().stop_timeout_s + MORE_S
 
 
 def test_pods_and_containers_run_as_the_user_of_the_image() -> None:

@@ -1,8 +1,6 @@
 """The history of syncs survives a restart of controllers and of watchers."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,24 +12,15 @@ from natsctl import Controller, Retry, SimpleWatcher, Snapshot, kv, primary
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary
-from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.retry import give_up_after
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
 from natsctl.model.recorder import SyncNote
 from natsctl.testing.memory import MemoryStores
 from natsctl.watchers import InformerController
+from tests.support.controllers.quarantined_apps import die
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, value
-
-DYING = """
-import os, sys
-from pathlib import Path
-from natsctl.core.pausing.held_file import held_file, state_directory
-state_directory.set(Path(sys.argv[1]))
-with held_file("things.0", 1) as held:
-    held.slot(0).hold("a")
-    os._exit(9)
-"""
 
 
 class Client:
@@ -188,18 +177,13 @@ async def test_a_success_that_follows_another_one_is_not_recorded(
         assert len(notes(stores)) == recorded
 
 
-def die(directory: Path) -> None:
-    """Run a process that dies while it holds the key a."""
-    subprocess.run([sys.executable, "-c", DYING, str(directory)], check=False)
-
-
 async def test_a_key_that_kills_processes_is_quarantined(
     make: Make, stores: MemoryStores, tmp_path: Path
 ) -> None:
-    token = state_directory.set(tmp_path)
+    token = current_claims.set(ClaimedKeys(tmp_path))
     try:
         for _ in range(3):
-            die(tmp_path)
+            die(tmp_path, "a", loop="things.0")
         calls: list[str] = []
         async with running(make(stores, calls)) as controller:
             await asyncio.sleep(5)
@@ -207,7 +191,7 @@ async def test_a_key_that_kills_processes_is_quarantined(
             controller.resync("a")
             await eventually(lambda: calls)
     finally:
-        state_directory.reset(token)
+        current_claims.reset(token)
 
 
 async def test_a_watcher_that_had_given_up_is_retried_after_a_restart(

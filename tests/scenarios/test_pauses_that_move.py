@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.sharding import shards
-from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pausing import PAUSES, deaths_record, key_record
 from natsctl.daemon.operator import Operator
 from natsctl.jetstream.bucket.leases import LEASES
@@ -20,6 +18,7 @@ from natsctl.model.kinds import kv
 from natsctl.model.pause import Pause
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit, put
+from tests.support.controllers.quarantined_apps import die
 from tests.support.controllers.sharding_group import TTL_S, Way, WayStore
 from tests.support.eventually import eventually
 
@@ -27,17 +26,6 @@ PAUSED = ("metadata", "annotations", "natsctl.io/paused")
 HELD = Pause(reason="waits for a disk", by="ann@desk")
 KEYS = [f"app{number}" for number in range(12)]
 GARBAGE_CYCLES_S = 600.0  # twenty cycles, and ten times the age of an orphan that is deleted
-
-DYING = """
-import os, sys
-from pathlib import Path
-from natsctl.core.pausing.held_file import held_file, state_directory
-state_directory.set(Path(sys.argv[1]))
-with held_file("apps.0", 100) as held:
-    for worker, key in enumerate(sys.argv[2:]):
-        held.slot(worker).hold(key)
-    os._exit(9)
-"""
 
 
 class Calm(Apps):
@@ -52,6 +40,8 @@ class Process:
 
     def __init__(self, stores: MemoryStores, *, sharded: bool) -> None:
         clock, self.way = asyncio.get_running_loop().time, Way()
+        if (claims := current_claims.get()) is not None:
+            current_claims.set(ClaimedKeys(claims.directory))  # those of a process of its own
         self.controller = Calm()
         election = shard = None
         if sharded:
@@ -149,9 +139,9 @@ class Group:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    token = state_directory.set(tmp_path)
+    token = current_claims.set(ClaimedKeys(tmp_path))
     yield tmp_path
-    state_directory.reset(token)
+    current_claims.reset(token)
 
 
 @pytest.fixture(params=["members", "leaders"])
@@ -282,15 +272,10 @@ async def test_each_paused_key_is_counted_by_one_process(group: Group) -> None:
     assert sum(process.runtime.measures().paused_keys for process in group.running) == len(KEYS)
 
 
-def die(directory: Path, *keys: str) -> None:
-    """Run a process that dies while it holds the keys."""
-    subprocess.run([sys.executable, "-c", DYING, str(directory), *keys], check=False)
-
-
 async def quarantined(group: Group, directory: Path, *keys: str) -> None:
-    """Let three processes die while they hold the keys, and another process find their files."""
-    for _ in range(3):
-        die(directory, *keys)
+    """Let three processes die with each of the keys, and another process find their files."""
+    for key in 3 * keys:
+        die(directory, key)
     await group.join()  # a member that gains keys reads the files
     if not all(key in quarantined_keys(group) for key in keys):
         await group.moved(keys[0])  # a leader reads the files when it begins to lead

@@ -1,45 +1,29 @@
 """A key whose sync kills processes is quarantined, and the history of syncs survives a restart."""
 
-import subprocess
-import sys
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
-from tests.support.controllers.quarantined_apps import Stuck, deaths, prepared, syncs_of
-
-DYING = """
-import os, sys
-from pathlib import Path
-from natsctl.core.pausing.held_file import held_file, state_directory
-state_directory.set(Path(sys.argv[1]))
-with held_file("apps.0", 1) as held:
-    held.slot(0).hold("shop")
-    os._exit(9)
-"""
+from tests.support.controllers.quarantined_apps import Stuck, deaths, die, prepared, syncs_of
 
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path) -> Iterator[Path]:
-    token = state_directory.set(tmp_path)
+    token = current_claims.set(ClaimedKeys(tmp_path))
     yield tmp_path
-    state_directory.reset(token)
-
-
-def die(directory: Path) -> None:
-    """Run a process that dies while it holds the key shop."""
-    subprocess.run([sys.executable, "-c", DYING, str(directory)], check=False)
+    current_claims.reset(token)
 
 
 async def died(directory: Path, stores: MemoryStores, times: int) -> None:
     for _ in range(times):
-        die(directory)
+        die(directory, "shop")
         async with running(Stuck(), stores=stores) as harness:
             await harness.run_for(1)
 
@@ -49,7 +33,7 @@ async def after_deaths(directory: Path, times: int) -> AsyncIterator[Harness]:
     """Run the controller until it is idle, after processes died while they held the key shop."""
     stores = await prepared()
     await died(directory, stores, times - 1)
-    die(directory)
+    die(directory, "shop")
     async with running(Apps(), stores=stores) as harness:
         await harness.run_until_idle()
         yield harness
@@ -69,7 +53,7 @@ async def test_a_key_is_quarantined_after_three_deaths_and_others_are_synced(
 async def test_a_quarantine_survives_a_restart(directory: Path) -> None:
     stores = await prepared()
     await died(directory, stores, 2)
-    die(directory)
+    die(directory, "shop")
     for _ in range(2):
         async with running(Apps(), stores=stores) as harness:
             await harness.run_until_idle()
@@ -148,3 +132,107 @@ async def test_a_key_that_recovered_starts_to_count_again() -> None:
         )
     async with running(Recovering(), stores=stores) as harness:
         await harness.run_until(lambda: harness.runtime.explain("shop").failures == 1)
+
+
+class Watched(Apps):
+    """A controller that notes which keys are synced at the same time."""
+
+    name = "apps"
+    workers = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: set[str] = set()
+        self.together: dict[str, set[str]] = {}
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.running.add(key)
+        for other in self.running:
+            self.together.setdefault(other, set()).update(self.running)
+        await asyncio.sleep(1)
+        self.running.discard(key)
+        return await super().sync_handler(key)
+
+
+KEYS = [f"app{number}" for number in range(8)]
+SUSPECTS = KEYS[:3]
+
+
+async def test_suspects_are_synced_one_by_one_after_all_others(directory: Path) -> None:
+    stores = await prepared(*KEYS)
+    die(directory, *SUSPECTS)
+    controller = Watched()
+    async with running(controller, stores=stores) as harness:
+        await harness.run_until(lambda: len(controller.syncs) == len(KEYS))
+        assert set(controller.syncs[:5]) == set(KEYS) - set(SUSPECTS)
+        assert [controller.together[key] for key in SUSPECTS] == [{key} for key in SUSPECTS]
+        assert len(controller.together["app3"]) > 1
+        controller.together.clear()
+        for key in KEYS:
+            await edit(stores.store(APPS), key, "spec", "text", to="new")
+        await harness.run_until_idle()
+        assert any(len(controller.together[key]) > 1 for key in SUSPECTS)
+
+
+async def test_keys_that_were_synced_at_the_same_time_are_never_quarantined(
+    directory: Path,
+) -> None:
+    stores = await prepared(*KEYS)
+    for _ in range(4):
+        die(directory, *SUSPECTS)
+        async with running(Stuck(), stores=stores) as harness:
+            await harness.run_for(1)
+    async with running(Apps(), stores=stores) as harness:
+        await harness.run_until(lambda: set(syncs_of(harness)) == set(KEYS))
+        assert harness.runtime.status().quarantined == {}
+        assert await deaths(stores) == []
+
+
+async def test_a_key_of_another_controller_at_the_same_time_is_no_proof(directory: Path) -> None:
+    stores = await prepared()
+    for _ in range(3):
+        die(directory, "apps.0:shop", "sites.0:berlin")
+    async with running(Apps(), stores=stores) as harness:
+        await harness.run_until(lambda: "shop" in syncs_of(harness))
+        assert harness.runtime.status().quarantined == {}
+
+
+async def test_a_suspect_is_synced_although_other_keys_keep_the_workers_busy(
+    directory: Path,
+) -> None:
+    class Busy(Watched):
+        name = "apps"
+
+        async def sync_handler(self, key: str) -> float | None:
+            await super().sync_handler(key)
+            return None if key in SUSPECTS else 0.01
+
+    stores = await prepared(*KEYS)
+    die(directory, *SUSPECTS)
+    controller = Busy()
+    async with running(controller, stores=stores) as harness:
+        await harness.run_until(lambda: set(SUSPECTS) <= set(controller.syncs))
+        assert [controller.together[key] for key in SUSPECTS] == [{key} for key in SUSPECTS]
+
+
+async def test_a_sync_that_takes_long_delays_suspects_and_not_the_others(
+    directory: Path,
+) -> None:
+    class Long(Watched):
+        name = "apps"
+        sync_timeout_s = 3600.0
+
+        async def sync_handler(self, key: str) -> float | None:
+            if key == "app7":
+                await asyncio.sleep(300)
+            await super().sync_handler(key)
+            return 1.0 if key == "app6" else None
+
+    stores = await prepared(*KEYS)
+    die(directory, *SUSPECTS)
+    controller = Long()
+    async with running(controller, stores=stores) as harness:
+        await harness.run_for(250)
+        assert not set(SUSPECTS) & set(controller.syncs)
+        assert controller.syncs.count("app6") > 50
+        await harness.run_until(lambda: set(SUSPECTS) <= set(controller.syncs))

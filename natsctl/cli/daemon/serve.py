@@ -13,7 +13,7 @@ from natsctl.core.coordination.installation import installation
 from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.sharding import Shard, shards
 from natsctl.core.coordination.vacancy import Vacancy
-from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.service import answering, this_process
@@ -157,7 +157,7 @@ class _Daemon:
         """Return the operator of the controllers, with leases and files of this installation."""
         installation_id = await _installation_id(nats)
         if installation_id:
-            state_directory.set(self.settings.state_directory / installation_id)
+            current_claims.set(ClaimedKeys(self.settings.state_directory / installation_id))
         return Operator(
             self.controllers,
             nats=nats,

@@ -39,6 +39,7 @@ class PausedKeys:
     Args:
         on_unrecorded: called with each key whose record may have to be written or deleted.
         holds: returns whether this process syncs a key; only then it writes the key's records.
+        wary: see `ClaimedKeys`.
     """
 
     def __init__(
@@ -46,13 +47,14 @@ class PausedKeys:
         on_unrecorded: Callable[[str], None] = lambda _: None,
         *,
         holds: Callable[[str], bool] = lambda _: True,
+        wary: set[object] | None = None,
     ) -> None:
         self.holds = holds
         self.pauses: dict[str, Pause] = {}  # by paused key
         self.name = ""  # of the sync loop, unique on this machine
         self.bucket = ""  # the bucket of the objects; empty if no record can be kept of them
         self.place = ""  # the bucket or the kind of the objects, in the names of records
-        self.quarantine = Quarantine(on_unrecorded, self.state)
+        self.quarantine = Quarantine(on_unrecorded, self.state, set() if wary is None else wary)
         self._on_unrecorded = on_unrecorded
         self._informers: Sequence[Informer[Any]] = ()
         self._annotated: dict[str, Pause] = {}  # the last annotation, also of deleted objects

@@ -5,25 +5,24 @@ The bucket `natsctl` has the records, as the text of a pause (`natsctl.model.pau
 - `controllers.NAME.paused` pauses the whole controller.
 - `controllers.NAME.paused.BUCKET.KEY` pauses an object that was deleted while it was paused. The
   text `false` resumes it.
-- `controllers.NAME.deaths.BUCKET.KEY` has the deaths of processes that held the key, as JSON.
-- `controllers.NAME.held.PROCESS` has the keys that a process has held for long, as JSON.
+- `controllers.NAME.deaths.BUCKET.KEY` has the deaths of processes that synced only this, as JSON.
+- `controllers.NAME.held.PROCESS` has the keys that a process without a disk syncs, as JSON.
 - `controllers.NAME.failing.KEY` has since when and why a key fails, as JSON.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.pausing.claim_records import ClaimRecords
+from natsctl.core.pausing.claims import ClaimedKey, ClaimedKeys, Left, current_claims
 from natsctl.core.pausing.clock import Clock
 from natsctl.core.pausing.failing_records import FailingRecords
-from natsctl.core.pausing.held_file import keys_of_dead, process_name
-from natsctl.core.pausing.held_records import HeldRecords
-from natsctl.core.pausing.long_syncs import LongSyncs, long_syncs
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
 from natsctl.core.pausing.quarantine import Deaths, deaths_in, one_more
@@ -37,8 +36,10 @@ from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
 
+SHOWN_MAX = 5  # suspects in a log line
 LISTED_S = 5.0  # how long a start waits until the records are listed
 RETRY_S = 5.0  # until a record that could not be written is written again
+SUSPECT_S = 0.5  # until a suspect that has to wait for other keys is looked at again
 
 PAUSES: KvKind[bytes] = kv(bytes, bucket="natsctl", history=1, replicas=None)
 """The records of pauses."""
@@ -67,8 +68,8 @@ class Pausing:
 
     def __init__(self, controller: str) -> None:
         self.controller = controller
-        self.process = process_name()
-        self._held = HeldRecords(controller, self.process, self._write_soon)
+        self.claims = current_claims.get() or ClaimedKeys()
+        self._held = ClaimRecords(controller, self.claims, self._write_soon)
         self.failing = FailingRecords(controller)
         self.whole: Pause | None = None
         self.listed = asyncio.Event()  # the records are known, or not followed
@@ -87,7 +88,9 @@ class Pausing:
     def keys(self, holds: Callable[[str], bool]) -> PausedKeys:
         """Return the paused keys of one more sync loop, which syncs the keys that it *holds*."""
         number = len(self._keys)
-        paused = PausedKeys(lambda key: self._check_record(number, key), holds=holds)
+        paused = PausedKeys(
+            lambda key: self._check_record(number, key), holds=holds, wary=self.claims.wary
+        )
         paused.name = f"{self.controller}.{number}" if self.controller else ""
         self._keys.append(paused)
         for reports in self._reports:
@@ -161,7 +164,7 @@ class Pausing:
                 finally:
                     for task in tasks:
                         task.cancel()
-                    await self._held.close(store)
+                    await self._held.close(store, syncing=self.claims.busy)
                     await self.failing.close(store)
 
     @contextmanager
@@ -242,28 +245,78 @@ class Pausing:
                 deaths = None if change.after is None else deaths_in(change.after.value)
                 paused.quarantine.found(key, deaths)
 
-    def long_syncs(
-        self, paused: PausedKeys, queue: WorkQueue[Any], workers: int
-    ) -> AbstractContextManager[LongSyncs | None]:
-        """Record the keys that a sync loop has held for long, while the context lasts."""
-        return long_syncs(paused, queue, self._held, workers)
+    async def note_deaths(self, paused: PausedKeys, *, shared: bool) -> None:
+        """Find the keys that dead processes were syncing: each of them is synced alone.
 
-    async def note_deaths(self, paused: PausedKeys) -> None:
-        """Count the deaths of processes that held keys, which may quarantine these keys.
-
-        A file has the keys that processes on this machine held. A record has the keys that
-        processes on other machines held for long.
+        A file has the keys of processes on this machine, and a record those of processes without a
+        disk. If only one key was synced, the death counts against it, which may quarantine it.
+        *shared* says whether other members of a group sync keys at the same time.
         """
-        paused.quarantine.check()
-        elsewhere = self._held.left_by_others(paused.place, paused.holds)
-        for key, process in dict.fromkeys((*keys_of_dead(paused.name), *elsewhere)):
+        quarantine = paused.quarantine
+        quarantine.check()
+        if self.claims.directory is None or not paused.name:
+            return
+        left = self.claims.left_behind(paused.name)
+        records = self._held.left_behind(paused.place, paused.holds, shared=shared)
+        self._suspect(paused, [*left, *records.values()])
+        if not self.claims.on_disk and (records or quarantine.suspects):
+            quarantine.record_claims(asyncio.get_running_loop().time())
+        counted = {
+            (key, keys.process)
+            for keys in (*left, *records.values())
+            for key in keys.keys
+            if keys.alone
+        }
+        for key, process in sorted(counted):
             deaths = await self._note_death(paused, key, process)
-            paused.quarantine.found(key, deaths)
+            quarantine.found(key, deaths)
             for reports in self._reports:
-                reports.died(key, deaths, quarantined=key in paused.quarantine.quarantined)
-        if elsewhere and self._store is not None:
-            with suppress(StoreError):  # a process that died once more does not count twice
-                await self._held.remove(self._store, paused.place, paused.holds)
+                reports.died(key, deaths, quarantined=key in quarantine.quarantined)
+        if self._store is None:
+            return
+        if not self.claims.on_disk:
+            await self._held.begin(self._store)
+        with suppress(StoreError):  # a process that died once more does not count twice
+            await self._held.remove(self._store, records, paused.place)
+
+    def _suspect(self, paused: PausedKeys, left: Sequence[Left]) -> None:
+        for keys in left:
+            for key in keys.keys:
+                paused.quarantine.suspect(key)
+        suspects = {key for keys in left if not keys.alone for key in keys.keys}
+        if suspects:
+            log.warning(
+                "a process died: the keys that it was syncing are synced alone, after all others",
+                controller=self.controller,
+                keys=", ".join(sorted(suspects)[:SHOWN_MAX]),
+                count=len(suspects),
+            )
+
+    async def admit(
+        self, paused: PausedKeys, key: str, claim: ClaimedKey, queue: WorkQueue[Any]
+    ) -> float | None:
+        """Wait until the key may be synced; return None, or after how long to ask again.
+
+        If a process died, a suspect is synced alone and after the other keys. Without a disk, each
+        key is recorded in NATS before its sync.
+        """
+        quarantine, alone = paused.quarantine, key in paused.quarantine.suspects
+        if alone:
+            now = asyncio.get_running_loop().time()
+            if quarantine.must_wait(key, now, queue.waits_since):
+                return SUSPECT_S
+            if not await self.claims.alone(claim):
+                return SUSPECT_S
+        if quarantine.recording_since is not None and self._store is not None:
+            await self._held.claim(self._store, (paused.place, key), alone=alone)
+        if not alone:
+            await self.claims.admit()
+        return None
+
+    def survived(self, paused: PausedKeys, key: str, queue: WorkQueue[Any]) -> None:
+        """Note that a sync of the key has ended, and the process lives."""
+        paused.quarantine.survived(key, queue.waits_since)
+        self._held.release((paused.place, key))
 
     async def _note_death(self, paused: PausedKeys, key: str, process: str) -> Deaths:
         before = paused.quarantine.deaths.get(key)

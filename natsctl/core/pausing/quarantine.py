@@ -1,4 +1,9 @@
-"""Decides which keys are quarantined, because processes died while they synced them."""
+"""Decides which keys are synced alone or not at all, because processes died during their syncs.
+
+After a process died, the keys that it was syncing are *suspects*. Each is synced alone, after all
+keys that were waiting before it. Only the death of a process that synced a single key counts
+against that key, so the key that kills is found, and no other key is quarantined with it.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -52,27 +57,55 @@ StateOf = Callable[[str], str | None]
 
 
 class Quarantine(msgspec.Struct, eq=False):
-    """The deaths of the keys of one sync loop.
+    """The suspects and the quarantined keys of one sync loop.
 
     `quarantined` has the keys that are not synced, until they change or a person requests it.
     """
 
     on_over: Callable[[str], None]  # called with each key whose record has to be deleted
     state_of: StateOf
+    wary: set[object] = set()  # has this while there is anything to ask before a sync
     deaths: dict[str, Deaths] = {}
     quarantined: dict[str, Deaths] = {}
+    suspects: dict[str, float | None] = {}  # and the loop time at which each first came up
+    recording_since: float | None = None  # each claim is recorded in NATS before its sync
     over: set[str] = set()  # keys whose record has to be deleted
+
+    def suspect(self, key: str) -> None:
+        """Sync the key alone from now on, until a sync of it has ended."""
+        self.suspects.setdefault(key, None)
+        self.wary.add(self)
+
+    def record_claims(self, now: float) -> None:
+        """Record each claim from now on, until all keys that wait now were synced."""
+        if self.recording_since is None:
+            self.recording_since = now
+            self.wary.add(self)
+
+    def must_wait(self, key: str, now: float, waits_since: Callable[[float], bool]) -> bool:
+        """Return whether a suspect has to wait, because other keys were waiting before it.
+
+        *waits_since* returns whether the queue has a key that waits since that time, or longer.
+        """
+        since = self.suspects[key]
+        if since is None:
+            since = self.suspects[key] = now
+        return waits_since(since)
 
     def found(self, key: str, deaths: Deaths | None) -> None:
         """Note the deaths in the key's record."""
         self.over.discard(key)
         if deaths is None:
-            self.deaths.pop(key, None)
             self.quarantined.pop(key, None)
+            if self.deaths.pop(key, None) is not None:  # another process has survived its sync
+                self._clear(key)
             return
         self.deaths[key] = deaths
         if deaths.count >= DEATHS_MAX and deaths.state == self.state_of(key):
             self.quarantined[key] = deaths
+            self._clear(key)
+        else:
+            self.suspect(key)
 
     def check(self) -> None:
         """Compare the deaths with the objects, which are all cached now."""
@@ -89,8 +122,29 @@ class Quarantine(msgspec.Struct, eq=False):
                 self.found(key, deaths)
 
     def release(self, key: str) -> None:
-        """Forget the deaths: the key changed, a person requested a sync, or a sync has ended."""
+        """Forget the deaths: the key changed, or a person requested a sync. It stays a suspect."""
         self.quarantined.pop(key, None)
         if self.deaths.pop(key, None) is not None:
+            self.suspect(key)
             self.over.add(key)
             self.on_over(key)
+
+    def survived(self, key: str, waits_since: Callable[[float], bool]) -> None:
+        """Note that a sync of the key has ended, and the process lives.
+
+        Claims are recorded until one pass over all keys has ended well.
+        """
+        self.release(key)
+        self._clear(key)
+        since = self.recording_since
+        if since is not None and not self.suspects and not waits_since(since):
+            self.recording_since = None
+            self._relax()
+
+    def _clear(self, key: str) -> None:
+        self.suspects.pop(key, None)
+        self._relax()
+
+    def _relax(self) -> None:
+        if not self.suspects and self.recording_since is None:
+            self.wary.discard(self)

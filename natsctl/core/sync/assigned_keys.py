@@ -152,7 +152,7 @@ class AssignedKeys(Generic[K]):
             settled.set()
             if gained is not None:
                 self.paused.check_records()
-                await self._pausing.note_deaths(self.paused)
+                await self._pausing.note_deaths(self.paused, shared=True)
                 await listener.gained(gained)
             await self._release_values(newest)
             while self.holdings.settled:

@@ -6,7 +6,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from natsctl.core.coordination.term import Leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
-from natsctl.core.pausing.held_file import HeldSlot
+from natsctl.core.pausing.claims import ClaimedKey
 from natsctl.core.sync.calls import Unfinished, failure_of
 from natsctl.core.sync.steps import Rest, first_step
 from natsctl.core.workqueue import SYNCED, Failed, Outcome, Synced, WorkQueue
@@ -20,7 +20,7 @@ SyncCoroutine: TypeAlias = Callable[[K], Awaitable[float | None]]
 class Attempts(Generic[K]):
     """Syncs keys of a queue with one handler, in the terms of *leadership* if there is one.
 
-    The *slot* notes each key before its sync. The caller releases the slot.
+    The *claim* notes each key before its sync. The caller releases it.
 
     *Guarantees.* An exception of the handler is an outcome. If the worker is cancelled, the key is
     given back to the queue untouched, and `CancelledError` is raised.
@@ -31,17 +31,17 @@ class Attempts(Generic[K]):
         handler: SyncCoroutine[K],
         queue: WorkQueue[K],
         leadership: Leadership | None,
-        slot: HeldSlot | None = None,
+        claim: ClaimedKey | None = None,
     ) -> None:
         self._handler = handler
         self._queue = queue
         self._leadership = leadership
-        self._slot = slot
+        self._claim = claim
 
     def start(self, key: K) -> Outcome | Unfinished[Outcome]:
         """Sync the key; return the outcome, or the rest of a sync that waits."""
-        if self._slot is not None:
-            self._slot.hold(str(key))
+        if self._claim is not None:
+            self._claim.hold(str(key))
         leadership = self._leadership
         try:
             if leadership is None:

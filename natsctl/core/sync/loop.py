@@ -8,8 +8,7 @@ from typing import Generic, TypeVar, cast
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.pausing.held_file import HeldSlot, held_file
-from natsctl.core.pausing.long_syncs import LongSyncs
+from natsctl.core.pausing.claims import ClaimedKey
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
@@ -68,7 +67,6 @@ class SyncLoop(Generic[K]):
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
         self._leadership: Leadership | None = None
-        self._long_syncs: LongSyncs | None = None  # records keys that are held for long
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
 
     @property
@@ -119,32 +117,26 @@ class SyncLoop(Generic[K]):
         try:
             await self._pausing.listed.wait()
             self.paused.check_records()
-            await self._pausing.note_deaths(self.paused)
-            await self._call_workers(workers)
+            with self._pausing.claims.of_loop(self.paused.name, workers) as claims:
+                await self._pausing.note_deaths(self.paused, shared=self.assigned.shared)
+                async with together() as group:
+                    with supervising():
+                        for number in range(workers):
+                            claim = claims[number] if claims else None
+                            group.create_task(self._work(claim), name=f"worker {number}")
         finally:
             self.queue.stop_answering()
 
-    async def _call_workers(self, workers: int) -> None:
-        with (
-            held_file(self.paused.name, workers, self._pausing.process) as held,
-            self._pausing.long_syncs(self.paused, self.queue, workers) as self._long_syncs,
-        ):
-            async with together() as group:
-                with supervising():
-                    for number in range(workers):
-                        slot = None if held is None else held.slot(number)
-                        group.create_task(self._work(slot), name=f"worker {number}")
+    async def _work(self, claim: ClaimedKey | None) -> None:
+        """Sync keys one after the other; the *claim* notes the key in case the process dies."""
+        with nullcontext() if claim is None else claim:
+            attempts = Attempts(self._handler, self.queue, self._leadership, claim)
+            await self._sync_keys(attempts, claim)
 
-    async def _work(self, slot: HeldSlot | None) -> None:
-        """Sync keys one after the other; the *slot* notes the key in case the process dies."""
-        with nullcontext() if slot is None else slot:
-            attempts = Attempts(self._handler, self.queue, self._leadership, slot)
-            await self._sync_keys(attempts, slot)
-
-    async def _sync_keys(self, attempts: Attempts[K], slot: HeldSlot | None) -> None:
+    async def _sync_keys(self, attempts: Attempts[K], claim: ClaimedKey | None) -> None:
         queue, counters, retry = self.queue, self.counters, self._retry
         pausing, pauses = self._pausing, self.paused.pauses
-        quarantined = self.paused.quarantine.quarantined
+        quarantined, wary = self.paused.quarantine.quarantined, pausing.claims.wary
         clock = asyncio.get_running_loop().time
         slices = Slices()
         shared = self.assigned.shared
@@ -159,15 +151,17 @@ class SyncLoop(Generic[K]):
                 queue.drop(key)
                 queue.give_back(key)
                 continue
-            if (pausing.whole or pauses or quarantined) and await self._held_back(work):
+            if (pausing.whole or pauses or quarantined or wary) and await self._held_back(
+                work, claim
+            ):
                 continue
             bind_sync(context, key, queue.failures)
             begun = clock()
             outcome = attempts.start(key)
             if waited := isinstance(outcome, Unfinished):
-                outcome = await self._wait_for_end(key, outcome)
-            if slot is not None:
-                self._survived(slot, key)
+                outcome = await outcome
+            if claim is not None:
+                self._survived(claim, key)
             now = clock()
             counters.end(outcome, begun=begun, now=now, changed=work.changed)
             if self._plan is not None:
@@ -178,21 +172,11 @@ class SyncLoop(Generic[K]):
             if waited or (queue.ready and slices.is_over()):
                 await slices.pause()  # events of its writes arrive first
 
-    async def _wait_for_end(self, key: K, rest: Unfinished[Outcome]) -> Outcome:
-        """Wait until the sync has ended, and record the key if that takes long."""
-        if self._long_syncs is None:
-            return await rest
-        self._long_syncs.wait()
-        try:
-            return await rest
-        finally:
-            self._long_syncs.end(str(key))
-
-    def _survived(self, slot: HeldSlot, key: K) -> None:
+    def _survived(self, claim: ClaimedKey, key: K) -> None:
         """Note that the process has survived a sync of the key."""
-        slot.release()
-        if self.paused.quarantine.deaths:
-            self.paused.quarantine.release(str(key))
+        claim.release()
+        if self._pausing.claims.wary:
+            self._pausing.survived(self.paused, str(key), self.queue)
 
     async def _next(self) -> Work[K] | None:
         """Wait for the next key; return None when the queue is shut down."""
@@ -201,14 +185,35 @@ class SyncLoop(Generic[K]):
         except QueueShutDownError:
             return None
 
-    async def _held_back(self, work: Work[K]) -> bool:
-        """Give back the key if it or the whole controller is paused; return whether it is."""
+    async def _held_back(self, work: Work[K], claim: ClaimedKey | None) -> bool:
+        """Give back the key if it may not be synced now; return whether it may not."""
         if self._pausing.whole is not None and self._plan is None:
             await self._wait_running(work.key)
         elif self.paused.holds_back(work.key):
             work.changed = None  # its change is not answered until the key is resumed
             await self._hold_back(work.key)
+        elif claim is not None and self._pausing.claims.wary:
+            return not await self._admitted(work, claim)
         else:
+            return False
+        return True
+
+    async def _admitted(self, work: Work[K], claim: ClaimedKey) -> bool:
+        """Wait until the key may be synced, after a process has died; if not, give it back."""
+        key = work.key
+        try:
+            later_s = await self._pausing.admit(self.paused, str(key), claim, self.queue)
+        except asyncio.CancelledError:
+            self.queue.give_back(key, untouched=True)
+            raise
+        if later_s is not None:
+            self.queue.offer(key, work.reason, priority=work.priority, after=later_s)
+            self.queue.give_back(key)
+            return False
+        lost = self.assigned.shared and not self.holdings.has(key)
+        if lost or self._pausing.whole or self.paused.reason(key):
+            claim.release()
+            self.queue.give_back(key, untouched=True)
             return False
         return True
 

@@ -290,7 +290,7 @@ SETTINGS = (
         "controllers.state_dir",
         DIRECTORY,
         "/var/lib/natsctl",
-        "Directory of the files that note which keys are held, in case the process dies",
+        "Directory of the files that note which keys are being synced, in case the process dies",
         "--state-dir",
         unset="$XDG_STATE_HOME/natsctl, or ~/.local/state/natsctl",
     ),

@@ -1,11 +1,30 @@
 """Apps whose syncs kill processes, and the records of these deaths."""
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
 
 from natsctl.core.pausing.pausing import PAUSES
 from natsctl.testing.harness import Harness, running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import Apps, app_client
+
+DYING = """
+import os, sys
+from contextlib import ExitStack
+from pathlib import Path
+from natsctl.core.pausing.claims import ClaimedKeys
+claims, stack = ClaimedKeys(Path(sys.argv[1])), ExitStack()
+loops = {}
+for word in sys.argv[2:]:
+    loop, _, key = word.partition(":")
+    loops.setdefault(loop, []).append(key)
+for loop, keys in loops.items():
+    for claim, key in zip(stack.enter_context(claims.of_loop(loop, len(keys))), keys):
+        claim.hold(key)
+os._exit(9)
+"""
 
 
 class Stuck(Apps):
@@ -19,13 +38,19 @@ class Stuck(Apps):
         return None
 
 
-async def prepared() -> MemoryStores:
-    """Return stores in which the controller has synced the apps shop and market."""
+def die(directory: Path, *keys: str, loop: str = "apps.0") -> None:
+    """Run a process that dies while it syncs these keys."""
+    words = [key if ":" in key else f"{loop}:{key}" for key in keys]
+    subprocess.run([sys.executable, "-c", DYING, str(directory), *words], check=False)
+
+
+async def prepared(*keys: str) -> MemoryStores:
+    """Return stores in which the controller has synced apps: shop and market by default."""
     stores = MemoryStores()
     async with running(Apps(), stores=stores) as harness:
         client = app_client(harness)
-        await client.app("shop")
-        await client.app("market")
+        for key in keys or ("shop", "market"):
+            await client.app(key)
         await harness.run_until_idle()
     return stores
 

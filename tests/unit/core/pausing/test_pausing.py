@@ -11,9 +11,8 @@ import pytest
 
 from natsctl import kv
 from natsctl.core.cache.informer import Informer
-from natsctl.core.pausing.held_file import held_file, state_directory
-from natsctl.core.pausing.held_records import HeldRecord, held_record
-from natsctl.core.pausing.long_syncs import LONG_S
+from natsctl.core.pausing.claim_records import ClaimRecord, claim_record
+from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pause_reports import WHOLE, PauseReports
 from natsctl.core.pausing.paused_keys import RECHECK_S, PausedKeys
 from natsctl.core.pausing.pausing import (
@@ -26,17 +25,16 @@ from natsctl.core.pausing.pausing import (
     key_record,
 )
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
-from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import PermissionDeniedError, StoreError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.pause import Pause
 from natsctl.model.recorder import EventType
 from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import APPS, App, SlowStores, put
-from tests.support.places import take_nowait
+from tests.support.controllers.quarantined_apps import die
 
 WHOLE_RECORD = controller_record("apps")
-HELD_LONG = msgspec.json.encode(HeldRecord((("apps", "shop"),)))
+ALONE = msgspec.json.encode(ClaimRecord((("apps", "shop"),), alone=True))
 HELD = Pause(reason="waits for a disk")
 
 
@@ -335,7 +333,7 @@ class TestTheRecordOfDeaths:
     ) -> None:
         await put(bench.records, deaths_record("apps", "apps", "shop"), dead("another state"))
         async with watching(bench):
-            await bench.pausing.note_deaths(bench.apps)
+            await bench.pausing.note_deaths(bench.apps, shared=False)
             await asyncio.sleep(1)
             assert list(bench.records.keys()) == []
 
@@ -343,7 +341,7 @@ class TestTheRecordOfDeaths:
         await put(bench.records, deaths_record("apps", "apps", "shop"), dead("another state"))
         async with watching(bench):
             bench.records.fail(StoreError("away"))
-            await bench.pausing.note_deaths(bench.apps)
+            await bench.pausing.note_deaths(bench.apps, shared=False)
             await asyncio.sleep(1)
             bench.records.fail(None)
             await asyncio.sleep(2 * RETRY_S)
@@ -355,55 +353,35 @@ class TestTheRecordOfDeaths:
         name = deaths_record("apps", "apps", "foreign")
         await put(bench.records, name, dead("another state"))
         async with watching(bench):
-            await bench.pausing.note_deaths(bench.apps)
+            await bench.pausing.note_deaths(bench.apps, shared=False)
             await asyncio.sleep(1)
             assert list(bench.records.keys()) == [name]
-
-
-async def test_a_key_that_is_held_for_long_is_recorded_once_the_store_answers(
-    bench: Bench, tmp_path: Path
-) -> None:
-    token = state_directory.set(tmp_path)
-    queue = WorkQueue[str]()
-    queue.offer("shop")
-    take_nowait(queue)
-    async with watching(bench):
-        with bench.pausing.long_syncs(bench.apps, queue, 1) as syncs:
-            assert syncs is not None
-            bench.records.fail(StoreError("away"))
-            syncs.wait()
-            await asyncio.sleep(2 * LONG_S)
-            bench.records.fail(None)
-            await asyncio.sleep(2 * RETRY_S)
-            record = await bench.records.get(held_record("apps", bench.pausing.process))
-            assert record.value == HELD_LONG
-    state_directory.reset(token)
 
 
 class TestADeathOfAProcess:
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Iterator[Path]:
-        token = state_directory.set(tmp_path)
+        token = current_claims.set(ClaimedKeys(tmp_path))
         yield tmp_path
-        state_directory.reset(token)
+        current_claims.reset(token)
+
+    @pytest.fixture
+    def bench(self, directory: Path) -> Bench:
+        return Bench()
 
     async def test_a_death_without_stores_counts_in_this_process(
         self, bench: Bench, directory: Path
     ) -> None:
-        with held_file("apps.0", 1, "mine") as held:
-            assert held is not None
-            held.slot(0).hold("shop")
-            leftover = (directory / "apps.0.mine.held").read_bytes()  # as a dead process leaves it
-        (directory / "apps.0.7-a.held").write_bytes(leftover)
-        await bench.pausing.note_deaths(bench.apps)
+        die(directory, "shop")
+        await bench.pausing.note_deaths(bench.apps, shared=False)
         assert self.counts(bench) == {"shop": 1}
 
-    async def test_a_death_on_another_machine_counts_for_keys_that_were_held_for_long(
+    async def test_a_death_on_another_machine_counts_for_the_key_that_was_alone(
         self, bench: Bench
     ) -> None:
         async with watching(bench):
-            await bench.set(held_record("apps", "7-a"), HELD_LONG)
-            await bench.pausing.note_deaths(bench.apps)
+            await bench.set(claim_record("apps", "7-a"), ALONE)
+            await bench.pausing.note_deaths(bench.apps, shared=False)
             assert self.counts(bench) == {"shop": 1}
             record = await bench.records.get(deaths_record("apps", "apps", "shop"))
             assert msgspec.json.decode(record.value, type=Deaths).processes == ("7-a",)
@@ -412,9 +390,9 @@ class TestADeathOfAProcess:
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with watching(bench):
-            await bench.set(held_record("apps", "7-a"), HELD_LONG)
+            await bench.set(claim_record("apps", "7-a"), ALONE)
             bench.records.fail(StoreError("away"))
-            await bench.pausing.note_deaths(bench.apps)
+            await bench.pausing.note_deaths(bench.apps, shared=False)
             assert self.counts(bench) == {"shop": 1}
         assert caplog.text.count("cannot record that a process died during a sync") == 1
 
@@ -422,25 +400,25 @@ class TestADeathOfAProcess:
         await put(bench.records, deaths_record("apps", "apps", "shop"), dead("", DEATHS_MAX - 1))
         bench.report()
         async with watching(bench):
-            await bench.set(held_record("apps", "7-a"), HELD_LONG)
-            await bench.pausing.note_deaths(bench.apps)
+            await bench.set(claim_record("apps", "7-a"), ALONE)
+            await bench.pausing.note_deaths(bench.apps, shared=False)
             assert list(bench.pausing.quarantined()) == ["shop"]
         assert [(key, reason) for key, reason, _ in bench.events] == [("shop", "Quarantined")]
 
     async def test_a_death_is_reported_with_the_number_of_deaths(self, bench: Bench) -> None:
         bench.report()
         async with watching(bench):
-            await bench.set(held_record("apps", "7-a"), HELD_LONG)
-            await bench.pausing.note_deaths(bench.apps)
+            await bench.set(claim_record("apps", "7-a"), ALONE)
+            await bench.pausing.note_deaths(bench.apps, shared=False)
         [(key, reason, message)] = bench.events
         assert (key, reason) == ("shop", "ProcessDied")
         assert message.startswith("1 process died during its sync")
 
     async def test_no_death_counts_after_a_clean_end(self, bench: Bench) -> None:
         async with watching(bench):
-            await bench.set(held_record("apps", "7-a"), HELD_LONG)
-            await bench.remove(held_record("apps", "7-a"))
-            await bench.pausing.note_deaths(bench.apps)
+            await bench.set(claim_record("apps", "7-a"), ALONE)
+            await bench.remove(claim_record("apps", "7-a"))
+            await bench.pausing.note_deaths(bench.apps, shared=False)
             assert self.counts(bench) == {}
 
     def counts(self, bench: Bench) -> dict[str, int]:

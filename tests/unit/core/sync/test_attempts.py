@@ -1,13 +1,13 @@
 """A sync in a term begins only while the term lasts, and holds its key from begin to end."""
 
 import asyncio
-from mmap import mmap
+from pathlib import Path
 
 import pytest
 
 from natsctl.core.coordination.assignment import NONE
 from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.pausing.held_file import SLOT, HeldFile
+from natsctl.core.pausing.claims import ClaimedKeys
 from natsctl.core.sync.attempts import Attempts
 from natsctl.core.sync.calls import Unfinished
 from natsctl.core.sync.steps import Ended
@@ -109,12 +109,14 @@ async def test_a_handler_may_return_work_that_has_ended(
     assert await Ended(3.0) == 3.0
 
 
-async def test_a_key_is_noted_as_held_before_its_sync_begins(queue: WorkQueue[str]) -> None:
-    with mmap(-1, SLOT) as memory:
+async def test_a_key_is_noted_as_held_before_its_sync_begins(
+    queue: WorkQueue[str], tmp_path: Path
+) -> None:
+    with ClaimedKeys(tmp_path).of_loop("apps.0", 1) as claims:
         begun: list[bool] = []
 
-        async def sync(key: str) -> None:
-            begun.append(key.encode() in memory[:])
+        async def sync(_key: str) -> None:
+            begun.append(claims[0].busy)
 
-        Attempts(sync, queue, None, HeldFile(memory).slot(0)).start("a")
+        Attempts(sync, queue, None, claims[0]).start("a")
         assert begun == [True]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.pausing.held_file import keys_of_dead, state_directory
+from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pausing import PAUSES, Pausing, controller_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.core.planning.record import PlanRecord, current_plan
@@ -476,15 +476,15 @@ class TestHeldKeys:
     @pytest.fixture(autouse=True)
     def directory(self, tmp_path: Path) -> Iterator[None]:
         self.notes = tmp_path
-        token = state_directory.set(tmp_path)
+        token = current_claims.set(ClaimedKeys(tmp_path))
         yield
-        state_directory.reset(token)
+        current_claims.reset(token)
 
     def keys_after_a_death(self) -> set[str]:
         """Return the keys that the next process finds if this one dies now."""
         for notes in self.notes.glob("apps.0.*.held"):
             shutil.copy(notes, self.notes / "apps.0.1-dead.held")  # without the lock
-        return {key for key, _ in keys_of_dead("apps.0")}
+        return {key for left in ClaimedKeys(self.notes).left_behind("apps.0") for key in left.keys}
 
     async def test_each_worker_notes_its_key(self) -> None:
         async def slowly(_key: str) -> None:
@@ -517,7 +517,7 @@ class TestHeldKeys:
         async with running(loop):
             loop.queue.offer("a")
             await asyncio.sleep(1)
-        assert keys_of_dead("apps.0") == []
+        assert self.keys_after_a_death() == set()
 
     @pytest.mark.parametrize("waits_s", [0.0, 3.0])
     async def test_the_delay_that_a_handler_returns_applies(self, waits_s: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import primary, secondary
-from natsctl.core.pausing.held_file import state_directory
+from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.endpoints import ControllerEndpoints
@@ -136,7 +136,7 @@ async def test_a_plan_leaves_the_syncs_of_the_daemon_alone(harness: Harness) -> 
 
 async def test_a_plan_neither_records_its_syncs_nor_notes_held_keys(tmp_path: Path) -> None:
     recordings = Recordings(1_000_000)
-    state_directory.set(tmp_path)
+    current_claims.set(ClaimedKeys(tmp_path))
     with recording(recordings):
         async with running(Shops()) as harness:
             await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "sleep"}')

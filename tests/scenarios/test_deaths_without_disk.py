@@ -1,0 +1,131 @@
+"""Without a writable disk, a record in NATS shows which keys a process was syncing when it died."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from natsctl.core.pausing.claim_records import ClaimRecord, claim_record
+from natsctl.core.pausing.claims import ClaimedKeys, current_claims
+from natsctl.core.pausing.pausing import PAUSES
+from natsctl.core.pausing.quarantine import Deaths
+from natsctl.testing.harness import running
+from natsctl.testing.memory import MemoryStores
+from tests.support.controllers.app_controller import Apps, app_client
+from tests.support.controllers.quarantined_apps import Stuck, deaths, prepared, syncs_of
+
+
+@pytest.fixture(autouse=True)
+def no_disk() -> Iterator[None]:
+    token = current_claims.set(ClaimedKeys(Path("/dev/null/state")))
+    yield
+    current_claims.reset(token)
+
+
+async def records(stores: MemoryStores) -> list[ClaimRecord]:
+    """Return the records of the keys that processes sync."""
+    store = stores.store(PAUSES)
+    names = [key for key in list(store.keys()) if ".held." in key]
+    return [msgspec.json.decode((await store.get(name)).value, type=ClaimRecord) for name in names]
+
+
+async def written(stores: MemoryStores) -> list[int]:
+    """Return the revisions of these records, which change with every write."""
+    store = stores.store(PAUSES)
+    return [(await store.get(key)).revision for key in list(store.keys()) if ".held." in key]
+
+
+async def die(stores: MemoryStores, process: str, *keys: str, alone: bool = False) -> None:
+    """Leave the record of a process that died while it synced these keys."""
+    record = ClaimRecord(tuple(("apps", key) for key in keys), alone=alone)
+    await stores.store(PAUSES).create(claim_record("apps", process), msgspec.json.encode(record))
+
+
+class Slow(Apps):
+    """A controller whose syncs take three seconds."""
+
+    name = "apps"
+    workers = 2
+    running = 0
+
+    async def sync_handler(self, key: str) -> float | None:
+        self.running += 1
+        await asyncio.sleep(3)
+        self.running -= 1
+        return await super().sync_handler(key)
+
+
+async def test_a_process_that_runs_has_a_record_without_keys() -> None:
+    stores = MemoryStores()
+    async with running(Slow(), stores=stores) as harness:
+        await app_client(harness).app("shop")
+        await harness.run_for(2)
+        assert [record.keys for record in await records(stores)] == [()]
+        revisions = await written(stores)
+        await harness.run_until_idle()
+        assert await written(stores) == revisions
+    assert await records(stores) == []
+
+
+async def test_after_a_death_each_key_is_recorded_until_all_were_synced() -> None:
+    stores = await prepared()
+    await die(stores, "7-a")
+    async with running(Slow(), stores=stores) as harness:
+        await harness.run_for(2)
+        (record,) = await records(stores)
+        assert sorted(record.keys) == [("apps", "market"), ("apps", "shop")]
+        assert not record.alone
+        await harness.run_until_idle()
+        assert [record.keys for record in await records(stores)] == [()]
+        revisions = await written(stores)
+        await app_client(harness).app("later")
+        await harness.run_until_idle()
+        assert await written(stores) == revisions
+
+
+async def test_suspects_of_a_record_are_recorded_alone() -> None:
+    stores = await prepared()
+    await die(stores, "7-a", "shop", "market")
+    controller = Slow()
+    async with running(controller, stores=stores) as harness:
+        for ended in range(2):
+            await harness.run_until(lambda: controller.running and len(controller.syncs) == ended)  # noqa: B023 - called at once
+            (record,) = await records(stores)
+            assert (len(record.keys), record.alone) == (1, True)
+        await harness.run_until(lambda: len(syncs_of(harness)) == 2)
+        await harness.run_for(1)
+        assert sorted(syncs_of(harness)) == ["market", "shop"]
+        assert await deaths(stores) == []
+        assert [record.keys for record in await records(stores)] == [()]
+
+
+async def test_only_a_key_that_was_alone_counts_a_death_and_only_once() -> None:
+    stores = await prepared()
+    await die(stores, "7-a", "shop", alone=True)
+    await die(stores, "8-b", "market")
+    for _ in range(2):
+        async with running(Stuck(), stores=stores) as harness:
+            await harness.run_for(0.5)
+    (name,) = await deaths(stores)
+    record = msgspec.json.decode((await stores.store(PAUSES).get(name)).value, type=Deaths)
+    assert (name, record.count, record.processes) == (
+        "controllers.apps.deaths.apps.shop",
+        1,
+        ("7-a",),
+    )
+    assert await records(stores) == []
+
+
+async def test_three_deaths_alone_quarantine_the_key() -> None:
+    stores = await prepared()
+    for number in range(2):
+        await die(stores, f"{number}-a", "shop", alone=True)
+        async with running(Stuck(), stores=stores) as harness:
+            await harness.run_for(0.5)
+    await die(stores, "2-a", "shop", alone=True)
+    async with running(Apps(), stores=stores) as harness:
+        await harness.run_until_idle()
+        assert syncs_of(harness) == ["market"]
+        assert list(harness.runtime.status().quarantined) == ["shop"]
