@@ -54,7 +54,7 @@ class Kube(Guarded):
         return KubeStore(
             KindWire(self.transport, self.discovery, kind, self.guard),
             kind,
-            self.discovery.find,
+            self.discovery.find_optional if kind.optional else self.discovery.find,
             incarnation,
             timeout_s=self._watch_timeout_s,
         )

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from weakref import WeakSet
 
 import aiohttp
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
 
 CLIENT = "kubernetes.aio.config"
+_HEADER_SIGNS = "!#$&'*+^`|"  # of a header's name, besides letters, digits and -._~
 CLOSE_S = 2.0  # timeout for closing all connections
 
 
@@ -202,7 +203,16 @@ async def _from_kubeconfig(target: ClusterTarget, credentials: ResolvedCredentia
 def _impersonation_headers(user: User) -> tuple[tuple[str, str], ...]:
     headers = (("Impersonate-User", user.impersonate), ("Impersonate-Uid", user.impersonate_uid))
     groups = [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
-    return (*((name, value) for name, value in headers if value), *groups)
+    extra = [
+        (f"Impersonate-Extra-{quote(name, safe=_HEADER_SIGNS)}", value)
+        for name, values in (user.impersonate_extra or {}).items()
+        for value in values
+    ]
+    sent = (*((name, value) for name, value in headers if value), *groups, *extra)
+    for name, value in sent:
+        if not value.isprintable():
+            raise UsageError(f"the kubeconfig has a line break or the like for {name}")
+    return sent
 
 
 async def _access(configured: _Configured, options: KubeOptions, previous: Access | None) -> Access:

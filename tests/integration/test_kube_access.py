@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -377,6 +378,21 @@ async def test_impersonation_uses_the_named_user_and_groups(kubeconfigs: Kubecon
     assert not await is_admin(kubeconfigs.write({"token": token, "as": "guest"}))
     groups = ["guests", "system:masters"]
     assert await is_admin(kubeconfigs.write({"token": token, "as": "guest", "as-groups": groups}))
+
+
+async def test_impersonation_sends_the_extra_fields_of_the_user(
+    kubeconfigs: Kubeconfigs,
+) -> None:
+    server, extra = kubeconfigs.server, {"scopes": ["view", "edit"], "Acme.com/Team": ["a b"]}
+    user = {"token": server.admin_token, "as": "guest", "as-user-extra": extra}
+    probe = f"extra-{uuid4()}"
+    async with connecting(kubeconfigs.write(user)) as transport:
+        await transport.call("GET", "/version", query={"probe": probe})
+    server.mark()  # until the request is logged
+    [line] = [line for line in server.audit_log.read_text().splitlines() if probe in line]
+    impersonated = json.loads(line)["impersonatedUser"]
+    assert impersonated["username"] == "guest"
+    assert impersonated["extra"] == {"scopes": ["view", "edit"], "acme.com/team": ["a b"]}
 
 
 async def test_a_server_and_a_token_suffice_without_a_kubeconfig(kube_server: KubeServer) -> None:

@@ -12,6 +12,7 @@ from natsctl.errors import NotFoundError, StoreError, StoreMissingError
 from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.connect import connecting
+from natsctl.kubernetes.http.api_errors import UnavailableError
 from natsctl.kubernetes.resources.discovery import ApiResource, Discovery
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
@@ -169,3 +170,43 @@ async def test_an_informer_finds_an_optional_kind_when_it_is_defined(
             assert not informer.absent
         finally:
             watching.cancel()
+
+
+async def test_an_optional_kind_whose_own_server_is_gone_counts_as_missing(
+    kube_server: KubeServer,
+) -> None:
+    version = "v1.gone.test"
+    registration = {
+        "metadata": {"name": version},
+        "spec": {
+            "group": "gone.test",
+            "version": "v1",
+            "service": {"name": "gone", "namespace": "default"},
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 15,
+            "insecureSkipTLSVerify": True,
+        },
+    }
+    path = "/apis/apiregistration.k8s.io/v1/apiservices"
+    await kube_server.call("POST", path, registration)
+    optional, required = (
+        kube("gone.test/v1", "Node", optional=wanted, metadata_only=True)
+        for wanted in (True, False)
+    )
+    try:
+        async with cluster(kube_server) as kube_cluster:
+
+            async def error_of(kind: KubeKind[Any]) -> StoreError:
+                try:
+                    async with (await kube_cluster.open(kind)).watch():
+                        raise AssertionError("the server answers")
+                except StoreError as error:
+                    return error
+
+            async def is_gone() -> bool:
+                return isinstance(await error_of(required), UnavailableError)
+
+            await eventually(is_gone)
+            assert isinstance(await error_of(optional), StoreMissingError)
+    finally:
+        await kube_server.call("DELETE", f"{path}/{version}")

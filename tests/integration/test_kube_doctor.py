@@ -6,6 +6,7 @@ import pytest
 from aiohttp import web
 
 from controllers.webapps import WebApps
+from natsctl import kube, tertiary
 from natsctl.daemon.doctor.finding import Bounds, CheckFinding, Result
 from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
 from natsctl.daemon.rbac import needs
@@ -41,6 +42,30 @@ async def test_doctor_reports_a_server_that_fails_after_the_first_response() -> 
     good, bad = web.Response(body=VERSION), web.Response(status=500, body=b"{}")
     (finding,) = await examined(good, bad)
     assert (finding.check, finding.result) == (CLUSTER, Result.FAILED)
+
+
+@pytest.mark.parametrize(("optional", "result"), [(True, Result.WARNING), (False, Result.FAILED)])
+async def test_doctor_reports_an_api_group_whose_own_server_is_gone(
+    optional: bool,  # noqa: FBT001 - a parameter of the test
+    result: Result,
+) -> None:
+    class Things(WebApps):
+        nodes = tertiary(kube("metrics.k8s.io/v1beta1", "NodeMetrics", optional=optional))
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path.startswith("/apis/metrics.k8s.io"):
+            return web.Response(status=503, body=b"service unavailable")
+        if request.path.endswith("/kube-system"):
+            return web.Response(body=b'{"metadata": {"uid": "one"}}')
+        return web.Response(body=VERSION)
+
+    async with answering(answer) as server:
+        options = KubeOptions(server=server.url, attempts_max=1)
+        findings = [found async for found in check_kube(options, needs([Things()]), Bounds())]
+    [finding] = [found for found in findings if found.check.startswith("kind NodeMetrics")]
+    assert finding.result is result
+    assert "service unavailable" in finding.found
+    assert "kubectl get apiservices" in finding.advice
 
 
 @pytest.mark.parametrize("date", ["soon", "Thu, 01 Jan 2026 00:00:00 -0000"])

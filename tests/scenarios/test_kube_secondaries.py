@@ -16,6 +16,7 @@ from natsctl import (
     Manifest,
     NotFoundError,
     Object,
+    StoreError,
     UsageError,
     kube,
     kv,
@@ -562,3 +563,18 @@ async def test_decompose_secondary_of_an_object_without_an_owner_raises_not_foun
     async with running(controller := Sites()):
         with pytest.raises(NotFoundError, match=r"no owner of kind Site\.sites"):
             controller.runtime.decompose_secondary({"apiVersion": "v1", "kind": "ConfigMap"})
+
+
+async def test_lists_of_a_cluster_in_trouble_are_repeated_twice_a_minute_at_most() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi"))
+        await harness.run_until_idle()
+        store = configs(harness)
+        store.fail(StoreError("500 Internal Server Error"))
+        await asyncio.sleep(120)
+        before = harness.runtime.status().watch_restarts
+        await asyncio.sleep(600)
+        assert 18 <= harness.runtime.status().watch_restarts - before <= 41  # every 15 to 30 s
+        store.fail(None)
+        await asyncio.sleep(31)
+        assert harness.runtime.status().failure == ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from itertools import islice
@@ -12,10 +13,11 @@ from natsctl.core.cache.index import IndexFunc
 from natsctl.core.cache.invalid_log import InvalidLog
 from natsctl.core.cache.keeping import Keeping
 from natsctl.core.cache.state import Invalid
-from natsctl.core.retry import backoff
+from natsctl.core.retry import backoff, up_to_a_tenth
 from natsctl.core.task_group import together
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
+from natsctl.model.manifests import KubeKind
 from natsctl.model.store import (
     Applied,
     Change,
@@ -41,6 +43,7 @@ FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
 BACKOFF_S = 0.05
 BACKOFF_MAX_S = 5.0
+RELIST_MAX_S = 30.0  # for a cluster, whose lists are costly, as client-go's
 ABSENT = "absent"  # the incarnation of a kind that does not exist in the store
 
 
@@ -72,6 +75,7 @@ class Informer(Generic[T]):
         self.failure: StoreError | None = None  # the error of the watch, until the next event
         self.absent = False  # whether this optional kind does not exist in the store
         self._notifying = asyncio.Lock()  # held while a subscriber has not seen all objects
+        self._lists_are_costly = isinstance(kind, KubeKind)
         self._on_invalid = on_invalid
         self._invalid_log = InvalidLog(kind)
         self._on_listed = on_listed
@@ -145,7 +149,7 @@ class Informer(Generic[T]):
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:
-            started = clock()
+            started, limit_s, jitter = clock(), BACKOFF_MAX_S, up_to_a_tenth
             try:
                 with self._span() as establishing:
                     async with self.store.watch(self.cache.shown) as events:
@@ -158,9 +162,11 @@ class Informer(Generic[T]):
                     if is_final is not None and is_final(error):
                         raise
                     log.warning("watch broke", kind=self.cache.kind.name, error=error)
+                    if self._lists_are_costly and not isinstance(error, StoreMissingError):
+                        limit_s, jitter = RELIST_MAX_S, _down_to_half
             failures = 1 if clock() - started > HEALTHY_S else failures + 1
             self.restarts += not self.absent
-            await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
+            await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=limit_s, jitter=jitter))
 
     def _span(self) -> Span:
         return watch_span(self.cache.kind.name, lambda: {"natsctl.watch.restarts": self.restarts})
@@ -270,6 +276,10 @@ async def _caught_up(informer: Informer[Any]) -> None:
             log.warning("no key is synced until the cache shows the newest writes", kind=kind)
         else:
             return
+
+
+def _down_to_half() -> float:
+    return random.uniform(-0.5, 0.0)  # noqa: S311 - spreads load, keeps no secret
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:

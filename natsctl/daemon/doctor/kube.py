@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,9 +21,11 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.http.api_errors import UnavailableError
 from natsctl.kubernetes.http.request import RequestInfo
 from natsctl.kubernetes.resources.names import ResourceName
 from natsctl.model import documents
+from natsctl.model.manifests import KubeKind
 
 if TYPE_CHECKING:
     from natsctl.kubernetes.cluster import Kube
@@ -136,15 +138,8 @@ async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[CheckFin
         check = f"kind {kind.name}"
         try:
             resource = await kube.resource(kind.api_version, kind.kind)
-        except StoreMissingError as error:
-            if kind.optional:
-                yield ok(check, f"{error}; it is optional, and is used when it appears")
-                continue
-            yield failed(
-                check, str(error), "install its CustomResourceDefinition: kubectl apply -f …"
-            )
         except StoreError as error:
-            yield failed(check, str(error), "allow the user to list the kinds of the cluster")
+            yield _not_served(kind, error)
         else:
             group = kind.api_version.rpartition("/")[0]
             names[kind.api_version, kind.kind] = ResourceName(
@@ -159,6 +154,18 @@ async def _kinds(kube: "Kube", needed: Sequence[Need]) -> AsyncIterator[CheckFin
         return
     async for finding in _permissions(kube.transport, needed_roles):
         yield finding
+
+
+def _not_served(kind: KubeKind[Any], error: StoreError) -> CheckFinding:
+    check, later = f"kind {kind.name}", f"{error}; it is optional, and is used when it appears"
+    if isinstance(error, StoreMissingError):
+        if kind.optional:
+            return ok(check, later)
+        return failed(check, str(error), "install its CustomResourceDefinition: kubectl apply -f …")
+    if isinstance(error, UnavailableError):
+        advice = "see kubectl get apiservices, and start the server of this API group"
+        return warning(check, later, advice) if kind.optional else failed(check, str(error), advice)
+    return failed(check, str(error), "allow the user to list the kinds of the cluster")
 
 
 async def _permissions(

@@ -93,6 +93,9 @@ class User(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
     impersonate: str | None = msgspec.field(default=None, name="as")
     impersonate_uid: str | None = msgspec.field(default=None, name="as-uid")
     impersonate_groups: list[str] | None = msgspec.field(default=None, name="as-groups")
+    impersonate_extra: dict[str, list[str]] | None = msgspec.field(
+        default=None, name="as-user-extra"
+    )
 
     def __repr__(self) -> str:
         return "User(***)"

@@ -62,6 +62,10 @@ class KindMissingError(StoreMissingError):
     """The server does not serve the path of a kind: the kind was removed, or its path changed."""
 
 
+class UnavailableError(StoreError):
+    """The server, or the server of one API group behind it, is not available (status 503)."""
+
+
 class StatusCause(msgspec.Struct, frozen=True):
     """One cause in a `metav1.Status`."""
 
@@ -150,6 +154,10 @@ def _other(status: ApiStatus, request: RequestInfo) -> StoreError:
 
 def _too_large(status: ApiStatus, request: RequestInfo) -> StoreError:
     return TooLargeError(f"cannot {request}: {status.text}")
+
+
+def _unavailable(status: ApiStatus, request: RequestInfo) -> StoreError:
+    return UnavailableError(f"cannot {request}: {status.text}")
 
 
 def _expired(status: ApiStatus, request: RequestInfo) -> StoreError:
@@ -264,5 +272,6 @@ _ERRORS: dict[int, Callable[[ApiStatus, RequestInfo], StoreError]] = {
     HTTPStatus.GONE: _expired,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: _too_large,
     HTTPStatus.UNPROCESSABLE_ENTITY: _invalid,
+    HTTPStatus.SERVICE_UNAVAILABLE: _unavailable,
     HTTPStatus.GATEWAY_TIMEOUT: _timed_out,
 }

@@ -34,7 +34,7 @@ class RequestInfo(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if not self.resource:
-            return f"{self.verb} {self.path}"
+            return f"{self.verb} {self.path}".rstrip()
         group = f".{self.group}" if self.group else ""
         name = f" {self.name!r}" if self.name else ""
         namespace = f" in namespace {self.namespace!r}" if self.namespace else ""

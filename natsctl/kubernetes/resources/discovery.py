@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS, StoreError, StoreMissingError
-from natsctl.kubernetes.http.api_errors import KindMissingError
+from natsctl.kubernetes.http.api_errors import KindMissingError, UnavailableError
 from natsctl.kubernetes.http.transport import Transport
 from natsctl.kubernetes.http.wire import READS, Reply, Wire
 from natsctl.model.manifests import KubeKind
@@ -88,6 +88,17 @@ class Discovery:
         if resource is None:
             raise StoreMissingError(_missing_text(api_version, kind, lookup))
         return resource
+
+    async def find_optional(self, api_version: str, kind: str) -> ApiResource:
+        """Return the resource as `find` does; an API group without a server has no kinds.
+
+        A cluster may register an API group, such as `metrics.k8s.io`, whose own server is gone.
+        """
+        try:
+            return await self.find(api_version, kind)
+        except UnavailableError as error:
+            await self._transport.call("GET", "/version")  # the cluster itself answers
+            raise StoreMissingError(f"the server of {api_version} is gone: {error}") from error
 
     def forget(self, api_version: str) -> None:
         """Look the kinds of *api_version* up again at the next use.

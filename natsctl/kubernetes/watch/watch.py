@@ -31,6 +31,9 @@ from natsctl.kubernetes.watch.listing import PAGE, Incarnation, Lister
 from natsctl.kubernetes.watch.stream import TIMEOUT_S, Streams
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
 
 TRIES = 3  # attempts in a row to resume before the watch breaks
 PAUSE_S = 0.1  # pause before the first attempt, doubled for each further one
@@ -38,13 +41,8 @@ HEALTHY_S = 1.0  # a request that lasts longer resets the number of attempts
 STREAMING_LISTS = (1, 32)  # the first version that can list within a watch
 
 _DIGITS = re.compile(r"\d+")
-_FINAL = (  # errors that a prompt retry cannot fix
-    ExpiredError,
-    InvalidObjectError,
-    NotFoundError,
-    PermissionDeniedError,
-    StoreMissingError,
-)
+_DENIED = (NotFoundError, PermissionDeniedError, StoreMissingError)  # in pages too
+_FINAL = (*_DENIED, ExpiredError, InvalidObjectError)  # errors that a prompt retry cannot fix
 
 Events = AsyncGenerator[WatchEvent, None]
 
@@ -96,14 +94,21 @@ class KubeWatch:
                     yield event
 
     async def _list(self, path: str, streams: Streams) -> Events:
-        """Yield the existing objects; list within a watch if the server supports that."""
+        """Yield the existing objects; list within a watch if the server supports that.
+
+        If such a list fails for any reason that a list in pages may not have, list in pages.
+        """
         if not self._rejected and await streams_lists(self._wire):
             try:
                 async with aclosing(self._list_within_watch(path, streams)) as events:
                     async for event in events:
                         yield event
-            except InvalidObjectError:  # status 400: the server does not know the parameters
-                self._rejected = True
+            except StoreError as error:
+                if streams.revision or isinstance(error, _DENIED):
+                    raise
+                # after status 400, never again: the server does not know the parameters
+                self._rejected = isinstance(error, InvalidObjectError)
+                log.info("listing in pages instead of a watch", kind=self._name, error=error)
             else:
                 return
         async with aclosing(self._lister.events(path)) as events:

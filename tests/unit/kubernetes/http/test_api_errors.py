@@ -18,6 +18,7 @@ from natsctl.errors import (
 from natsctl.kubernetes.http.api_errors import (
     ExpiredError,
     KindMissingError,
+    UnavailableError,
     error_for,
     read_status,
 )
@@ -51,7 +52,7 @@ def status(message: str = "", reason: str = "", **details: object) -> bytes:
         (429, StoreError),
         (500, StoreError),
         (502, StoreError),
-        (503, StoreError),
+        (503, UnavailableError),
         (504, StoreTimeoutError),
         (302, StoreError),
         (599, StoreError),

@@ -298,6 +298,7 @@ class TestFollowing:
         seen_events, error = await take_until_broken(watch_of(wire))
         assert seen_events == [LISTING, "team-a/a@3", "listed 9"]
         assert isinstance(error, WatchBrokenError)
+        assert "cannot continue the watch: " in str(error)
         assert len(wire.watches) == 1
 
     @pytest.mark.parametrize(
@@ -397,11 +398,47 @@ class TestStreamingList:
             assert await take(events, 4) == [LISTING, "team-a/a@3", "listed 9", "team-a/b@10"]
         assert len(wire.looks) == 1
 
-    async def test_a_watch_that_breaks_within_the_list_is_not_resumed(
-        self, wire: ScriptedWire
+    @pytest.mark.parametrize(
+        "failure",
+        [
+            [StoreError("500 Internal Server Error")],
+            [ExpiredError("too old")],
+            [line("ADDED", thing("a", 3)), BROKEN],
+            [line("ADDED", thing("a", 3)), refusal(500, "InternalError")],
+            [line("ADDED", thing("a", 3)), refusal(410, "Expired")],
+            [line("ADDED", thing("a", 3)), b"{"],
+            [line("ADDED", thing("a", 3)), bookmark(3)],  # and the end
+        ],
+    )
+    async def test_any_failure_of_a_streaming_list_is_followed_by_a_list_in_pages(
+        self, wire: ScriptedWire, failure: list[object]
     ) -> None:
-        wire.streams += [[line("ADDED", thing("a", 3)), BROKEN]]
-        assert await take_until_broken(watch_of(wire)) == ([LISTING, "team-a/a@3"], BROKEN)
+        streamed = [line("ADDED", thing("a", 3)), bookmark(12, initial_end=True)]
+        wire.streams += [
+            failure,
+            [line("ADDED", thing("c", 10)), wire.SILENCE],
+            [*streamed, wire.SILENCE],
+        ]
+        wire.replies += [page(9, thing("b", 3))]
+        watch = watch_of(wire)
+        async with watch() as events:
+            seen = [text_of(await anext(events))]
+            while seen[-1] != "team-a/c@10":
+                seen.append(text_of(await anext(events)))
+        assert seen[-4:] == [LISTING, "team-a/b@3", "listed 9", "team-a/c@10"]
+        async with watch() as events:  # the next list is a streaming one again
+            assert await take(events, 3) == [LISTING, "team-a/a@3", "listed 12"]
+        assert len(wire.calls) == 1
+
+    @pytest.mark.parametrize(
+        "error", [PermissionDeniedError("may not watch"), StoreMissingError("no kind")]
+    )
+    async def test_a_denied_streaming_list_is_not_repeated_in_pages(
+        self, wire: ScriptedWire, error: StoreError
+    ) -> None:
+        wire.streams += [[error]]
+        assert await take_until_broken(watch_of(wire)) == ([LISTING], error)
+        assert wire.calls == []
 
     async def test_a_server_that_rejects_a_streaming_list_is_listed_in_pages(
         self, wire: ScriptedWire
@@ -413,15 +450,6 @@ class TestStreamingList:
             assert await take(events, 4) == [LISTING, LISTING, "team-a/a@3", "listed 9"]
         async with watch() as events:
             assert await take(events, 2) == [LISTING, "listed 9"]
-        assert len(wire.watches) == 1
-
-    async def test_a_streaming_list_that_ends_early_breaks_the_watch(
-        self, wire: ScriptedWire
-    ) -> None:
-        wire.streams += [[line("ADDED", thing("a", 3)), bookmark(3)]]
-        seen_events, error = await take_until_broken(watch_of(wire))
-        assert seen_events == [LISTING, "team-a/a@3"]
-        assert isinstance(error, WatchBrokenError)
         assert len(wire.watches) == 1
 
     async def test_a_restored_server_is_relisted_as_a_new_incarnation(
