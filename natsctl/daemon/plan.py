@@ -8,10 +8,11 @@ from msgspec import UNSET
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
+from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.planning.planning_stores import Planned, planned
-from natsctl.core.planning.record import PlannedChange
+from natsctl.core.planning.record import PlannedChange, place_of
 from natsctl.core.sync.calls import current_key
 from natsctl.daemon.operator import Guest
 from natsctl.errors import NatsctlError, UsageError
@@ -85,6 +86,8 @@ async def make_plan(
     """Return the plan with the objects that it changes; see `plan`."""
     with stores.planning():
         runtime = _runtime(controller, stores, owner_names)
+        if isinstance(controller, Controller):
+            stores.record.primaries = place_of(only_primary(type(controller)).kind)
         if keys:
             runtime.hold_only(keys)
         task = asyncio.create_task(runtime.run(), name=f"plan of {runtime.name}")
@@ -195,9 +198,10 @@ class _Run:
             self._task.result()
             raise NatsctlError(f"{self._runtime.name} ended before its plan was complete")
         syncs, primaries = self._show_progress()
-        if syncs > SYNCS_MAX * (primaries + SYNCS_MAX):
+        keys = max(primaries, self._stores.record.keys_seen)  # also of invalid and lost primaries
+        if syncs > SYNCS_MAX * (keys + SYNCS_MAX):
             raise NatsctlError(
-                f"{self._runtime.name} does not settle: {syncs} syncs of {primaries} keys"
+                f"{self._runtime.name} does not settle: {syncs} syncs of {keys} keys"
             )
 
     def _show_progress(self) -> tuple[int, int]:

@@ -4,15 +4,28 @@ import msgspec
 import pytest
 
 from controllers.greetings import Greetings
-from natsctl import Controller, ExistsError, PlanningError, plan, planning, primary, secondary
+from natsctl import (
+    Controller,
+    ExistsError,
+    Metadata,
+    Object,
+    PlanningError,
+    kv,
+    plan,
+    planning,
+    primary,
+    secondary,
+)
 from natsctl.model.plans.plan import Action, KeyPlan, Plan, PlanSummary
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
+    App,
     AppClient,
     Apps,
+    AppSpec,
     Part,
     PartSpec,
     edit,
@@ -103,6 +116,63 @@ async def test_a_plan_after_the_controller_has_run_is_empty(client: AppClient) -
     await converge(client)
     planned = await plan_of(client)
     assert (planned.keys, planned.summary.unchanged) == ({}, 1)
+
+
+class OldSpec(msgspec.Struct, frozen=True):
+    text: str
+
+
+class OldSite(Object, frozen=True, kw_only=True):
+    spec: OldSpec
+
+
+class OldSites(Controller):
+    """A version of a controller that can't read what a later one has migrated."""
+
+    sites = primary(kv(OldSite, bucket="apps"))
+    parts = secondary(PARTS)
+
+    async def sync_handler(self, key: str) -> float | None:
+        site = self.sites.get(key)
+        if site is not None:
+            await self.parts.apply(key, part(site.spec.text))
+        return None
+
+
+async def test_the_plan_of_a_rollback_settles_with_many_primaries_that_it_can_not_read(
+    client: AppClient,
+) -> None:
+    count = 10_300  # more syncs than a plan allows that counts valid primaries only
+    owner = {"natsctl.io/owner-kind": "OldSite.apps"}
+    for number in range(count):
+        key = f"a{number}"
+        await client.stores.store(APPS).create(key, b'{"spec": {"texts": []}}')
+        names = {**owner, "natsctl.io/owner-key": key}
+        owned = Part(spec=PartSpec("hi"), metadata=Metadata(labels=names, annotations=names))
+        await client.stores.store(PARTS).create(key, PARTS.encode(None, owned))
+    planned = await plan_of(client, OldSites())
+    assert (planned.summary.failed, signs(planned)) == (count, [])
+    assert all("missing required field" in key_plan.error for key_plan in planned.keys.values())
+
+
+class Endless(Controller):
+    """A controller whose primaries make primaries without an end."""
+
+    apps = primary(APPS)
+
+    async def sync_handler(self, key: str) -> float | None:
+        await self.apps.create(f"a{int(key[1:]) + 1}", App(spec=AppSpec()))
+        return None
+
+
+@pytest.mark.long  # ten thousand syncs
+async def test_a_plan_gives_up_if_primaries_make_primaries_without_an_end(
+    client: AppClient,
+) -> None:
+    await client.app("a0")
+    planned = await plan_of(client, Endless())
+    (failed,) = (key_plan.error for key_plan in planned.keys.values() if key_plan.error)
+    assert failed.startswith("PlanningError: primaries make primaries: the plan follows 10")
 
 
 async def test_the_plan_encodes_to_the_documented_json(client: AppClient) -> None:

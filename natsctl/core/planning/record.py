@@ -21,6 +21,7 @@ log = get_logger(__name__)
 
 KEYS_MAX = 10_000  # of a continuous plan
 RETURNS_MAX = 10  # writes of one object by one key, each after another key's
+GROWTH_MAX = 100  # primaries that syncs make, for each other one and beyond the first hundred
 
 Effect = Literal["create", "update", "delete"]
 Call = Literal["create", "update", "delete", "adopt"]
@@ -91,6 +92,8 @@ class PlanRecord:
         self.syncs = 0
         self.version = 0  # grows with every write
         self.counts: Counter[tuple[str, str]] = Counter()  # planned writes, by effect and kind
+        self.primaries = ""  # the bucket or the kind of the primaries, if syncs may make some
+        self._made = 0  # primaries that syncs made
         self._key_of = key_of
         self._keys: dict[str, _KeyRecord] = {}  # that wrote, failed, or ask to come back
         self._quiet: set[str] = set()  # keys without any of that
@@ -100,9 +103,15 @@ class PlanRecord:
     # ---- what happens
 
     def check(self, place: str, kind: Kind[Any], key: str) -> None:
-        """Raise `PlanningError` if two keys change an object back and forth without end."""
+        """Raise `PlanningError` if two keys change an object back and forth without end.
+
+        The same holds for primaries that make primaries without end.
+        """
         if self.continuous:
             return
+        others = max(0, self.keys_seen - self._made)
+        if place == self.primaries and self._made > GROWTH_MAX * (others + GROWTH_MAX):
+            raise PlanningError(f"primaries make primaries: the plan follows {self._made} of them")
         sync_key, last = self._key_of(), self._writers.get((place, key))
         self._writers[place, key] = sync_key
         if last is None or last == sync_key:
@@ -119,6 +128,7 @@ class PlanRecord:
     ) -> None:
         """Record that the present sync changed an object of the bucket or the kind *place*."""
         self.version += 1
+        self._made += place == self.primaries and before is None
         sync_key = self._key_of()
         writes = self._record(sync_key).writes
         known = writes.pop((place, key), None)
@@ -184,6 +194,11 @@ class PlanRecord:
             log.info("planned a change", action=effect, kind=kind, object=key, key=sync_key)
 
     # ---- results
+
+    @property
+    def keys_seen(self) -> int:
+        """The number of keys that were synced, or that wrote anything."""
+        return len(self._quiet) + len(self._keys)
 
     def to_retry(self) -> list[str]:
         """Return the failed keys whose sync came before the newest write."""
