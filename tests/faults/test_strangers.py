@@ -98,10 +98,10 @@ async def test_a_flood_of_requests_does_not_delay_a_sync(
             answer_count += 1
 
         async with connect(nats_server.url) as watching:
-            await watching.client.subscribe("replies", cb=count)
+            await watching.client.subscribe("_INBOX.replies", cb=count)
             await eventually(lambda: ask(watching, subject, timeout_s=2))
             for _ in range(23_000):
-                stranger_client.publish(subject.encode(), b"", reply=b"replies")
+                stranger_client.publish(subject.encode(), b"", reply=b"_INBOX.replies")
             await stranger_client.flush()
             async with flooding(stranger_client, subject):
                 await bed.user.put("k1")
@@ -121,7 +121,7 @@ async def flooding(stranger_client: Stranger, subject: str) -> AsyncIterator[Non
     async def flood() -> None:
         while not enough.is_set():
             for _ in range(1_000):
-                stranger_client.publish(subject.encode(), b"", reply=b"replies")
+                stranger_client.publish(subject.encode(), b"", reply=b"_INBOX.replies")
             await stranger_client.flush()
 
     async with asyncio.TaskGroup() as group:

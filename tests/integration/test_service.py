@@ -286,12 +286,12 @@ async def test_a_flood_of_requests_is_refused_while_the_process_continues(
     async with serving(connection, IDENTITY) as service, stranger(nats_server.url) as flooding:
         service.offer([Endpoint(name="work", subject="shops.work", handler=work)])
         await eventually(lambda: responds(connection, "shops.work"))
-        await raw_client.subscribe("replies", cb=note)
+        await raw_client.subscribe("_INBOX.replies", cb=note)
         await raw_client.request("$JS.API.INFO")
         clock = asyncio.get_running_loop().time
         begun = clock()
         for _ in range(FLOOD):
-            flooding.publish(b"shops.work", b"", reply=b"replies")
+            flooding.publish(b"shops.work", b"", reply=b"_INBOX.replies")
         await flooding.flush()
         assert await connection.api("INFO")  # answered after all flood messages
         await eventually(lambda: any(message.headers for message in responses))
@@ -312,10 +312,10 @@ async def test_a_flood_of_protocol_requests_is_refused(
         responses.append(message)
 
     async with stranger(nats_server.url) as flooding:
-        await raw_client.subscribe("replies", cb=note)
+        await raw_client.subscribe("_INBOX.replies", cb=note)
         await raw_client.request("$JS.API.INFO")
         for _ in range(10 * BURST):
-            flooding.publish(b"$SRV.INFO.shops", b"", reply=b"replies")
+            flooding.publish(b"$SRV.INFO.shops", b"", reply=b"_INBOX.replies")
         await eventually(lambda: len(responses) == 10 * BURST)
         refused = [message for message in responses if message.headers]
         assert len(refused) >= BURST
@@ -324,11 +324,18 @@ async def test_a_flood_of_protocol_requests_is_refused(
         ]
 
 
-@pytest.mark.parametrize("reply", [b"$KV.things.a", b"$JS.API.STREAM.DELETE.KV_things", b"a..b"])
-async def test_no_reply_is_sent_to_a_subject_of_a_stream_or_of_jetstream(
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *(b"$KV.things.a", b"$JS.API.STREAM.DELETE.KV_things", b"_INBOX.a..b", b"_INBOX.>"),
+        *(b"natsctl.events.pages.p1", b"things.a", b"_R_x"),
+    ],
+)
+async def test_answers_are_sent_to_inboxes_only(
     nats_server: NatsServer, service: None, connection: Connection, reply: bytes
 ) -> None:
-    await connection.api("STREAM.CREATE.KV_things", STREAM)
+    stream = STREAM | {"subjects": [*STREAM["subjects"], "natsctl.>", "things.>", "_R_x"]}
+    await connection.api("STREAM.CREATE.KV_things", stream)
     async with stranger(nats_server.url) as stranger_client:
         stranger_client.publish(b"shops.echo", b"", reply=reply)
         stranger_client.publish(b"$SRV.PING.shops", b"", reply=reply)

@@ -172,6 +172,11 @@ class Connection:
         return self._watches or self
 
     @property
+    def inbox_prefix(self) -> str:
+        """The first tokens of the subjects that receive answers to this process."""
+        return self._options.inbox_prefix
+
+    @property
     def api_prefix(self) -> str:
         """The subject prefix of the JetStream API, without a trailing dot."""
         return self._options.prefix

@@ -15,6 +15,7 @@ from natsctl.jetstream.service.errors import error_headers
 RATE = 50.0  # requests per second to one subject
 BURST = 50  # requests at once
 REFUSALS_MAX = 10_000  # pending rejections; further requests are dropped
+RESERVED = "natsctl"  # the first token of subjects that only natsctl itself publishes to
 REFUSALS_AT_ONCE = 20  # rejections that are sent before other tasks run
 
 Send = Callable[[str, dict[str, str]], Awaitable[None]]
@@ -65,14 +66,20 @@ def _headers(reason: str) -> dict[str, str]:
     return error_headers(TooManyRequestsError(f"{reason}: try again later"))
 
 
-def reply_subject(reply: bytes) -> str | None:
-    """Return the subject to answer to; None if there is none, or if it is not safe.
+def reply_subject(reply: bytes, own_inboxes: str) -> str | None:
+    """Return the inbox to answer to; None if the subject isn't an inbox, or isn't safe.
 
-    The sender of a request chooses the reply subject. An answer must not become a write to a bucket
-    (`$KV.…`), a request to the server (`$JS.API.…`), or a message that the server rejects.
+    The sender of a request chooses the reply subject, and the answer is published with the
+    permissions of this process. So it must not become a write to a bucket (`$KV.…`), a request to
+    the server (`$JS.API.…`), or a message of natsctl's own streams: enough answers below
+    `natsctl.events.` would push all events out. Inboxes begin with `_INBOX`, with *own_inboxes*,
+    or with `_R_.` if the request came from another account.
     """
-    if not reply or reply.startswith(b"$") or not reply.isascii():
+    if not reply.isascii():
         return None
     text = reply.decode()
-    legal = text.isprintable() and " " not in text
-    return text if legal and not {"", "*", ">"} & set(text.split(".")) else None
+    tokens = text.split(".")
+    if not text.startswith(("_INBOX", "_R_.", f"{own_inboxes}.")):
+        return None
+    legal = text.isprintable() and " " not in text and tokens[0] != RESERVED
+    return text if legal and not {"", "*", ">"} & set(tokens) else None

@@ -74,7 +74,8 @@ class Service:
     *Guarantees.* While the connection stands, every request is answered within `LIMIT_S`, with a
     result or with an error. The service handles at most `WORKING_MAX` requests at once, and at most
     `RATE` per second of each subject. It rejects further requests, and drops them if thousands of
-    rejections are pending. Requests are counted since the start, across reconnects.
+    rejections are pending. It answers to inboxes only. Requests are counted since the start, across
+    reconnects.
     """
 
     def __init__(self, connection: Connection, identity: ServiceIdentity) -> None:
@@ -89,6 +90,7 @@ class Service:
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
+        self._warned = False  # about a reply subject that isn't an inbox
 
     def offer(self, endpoints: Iterable[Endpoint]) -> None:
         """Serve exactly these endpoints; subscriptions follow shortly after."""
@@ -150,8 +152,15 @@ class Service:
 
     def _admit(self, subscribed: str, subject: bytes, reply: bytes, data: bytes) -> None:
         """Accept or reject a request; runs for every message of a flood."""
-        answer_to = reply_subject(reply)
+        answer_to = reply_subject(reply, self._connection.inbox_prefix)
         if answer_to is None:
+            if reply and not self._warned:
+                self._warned = True
+                log.warning(
+                    "a request isn't answered, because its reply subject isn't an inbox",
+                    subject=subscribed,
+                    hint="let the inbox prefix of the client begin with _INBOX",
+                )
             return
         if not self._intake.admits(subscribed):
             self._intake.refuse(subscribed, answer_to, TOO_MANY)
