@@ -21,17 +21,19 @@ from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.sync.gc_cycles import repeat_cycles
 from natsctl.controller.sync.resync import keeps_up, resync
+from natsctl.core.cache.state import is_read
 from natsctl.core.coordination.installation import Installation
 from natsctl.core.coordination.term import led
 from natsctl.core.insight.explain import Explanation, Status, source_of
 from natsctl.core.insight.health import health_of
 from natsctl.core.insight.keyed import KeyedController
 from natsctl.core.insight.measures import Measures, UpkeepMeasures, measures_of
-from natsctl.core.insight.tree import Beyond, Branch, tree
+from natsctl.core.insight.tree import Beyond, Branch, held_by, tree
 from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.workqueue import Operation
 from natsctl.errors import NotFoundError, PausedError, UsageError, is_delay
+from natsctl.model import documents
 from natsctl.model.garbage import GarbagePlan, Removed
 from natsctl.model.recorder import Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
@@ -224,11 +226,18 @@ class ControllerRuntime(KeyedController):
         """See `Hosted.explain`; also returns what the key owns and reads."""
         parts = self._parts
         owned: dict[str, list[str]] = {slot.kind.name: [] for slot in parts.secondaries}
+        held = []
         for slot, stored in parts.secondaries.owned(key):
             owned[slot.kind.name].append(stored.key)
+            holders = ""
+            if is_read(stored) and slot.is_terminating(stored):
+                holders = held_by(documents.parse(stored.value))
+            if holders:
+                held.append(f"{slot.kind.name}/{stored.key} is being deleted, {holders}")
         explanation = msgspec.structs.replace(
             super().explain(key),
             owned=owned,
+            held=held,
             reads=list(parts.reads.depends_on(key)),
             contested=[hidden(text) for text in parts.secondaries.contests().get(key, [])],
         )

@@ -578,3 +578,28 @@ async def test_lists_of_a_cluster_in_trouble_are_repeated_twice_a_minute_at_most
         store.fail(None)
         await asyncio.sleep(31)
         assert harness.runtime.status().failure == ""
+
+
+async def test_explain_and_tree_name_the_finalizers_that_hold_a_secondary() -> None:
+    async with running(controller := Sites()) as harness:
+        await controller.sites.put("shop", site("hi", "a", "b"))
+        await harness.run_until_idle()
+        store, runtime = configs(harness), harness.runtime
+        await edit(store, "default/shop-a", metadata={"finalizers": ["example.com/hold", "b.c/d"]})
+        await harness.run_until_idle()
+        assert runtime.explain("shop").held == []
+        await controller.sites.put("shop", site("hi", "b"))
+        await harness.run_until_idle()
+        assert runtime.explain("shop").held == [
+            "ConfigMap/default/shop-a is being deleted, held by example.com/hold, b.c/d"
+        ]
+        held, other = runtime.tree("shop").branches
+        assert (held.ready, held.reason) == ("Deleting", "held by example.com/hold, b.c/d")
+        assert other.ready != "Deleting"
+        await controller.sites.delete("shop")
+        await harness.run_until_idle()
+        [text] = runtime.explain("shop").held
+        assert "shop-a" in text
+        await edit(store, "default/shop-a", metadata={"finalizers": None})
+        await harness.run_until_idle()
+        assert runtime.explain("shop").held == []

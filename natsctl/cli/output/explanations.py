@@ -39,6 +39,7 @@ def explanation_lines(key: KeyExplanation, now: datetime) -> Iterator[str]:
     unnamed = [f"and {key.owned_more} more"] if key.owned_more else []
     owned = [f"{kind}/{name}" for kind, names in key.owned.items() for name in names]
     yield _field("owns", ", ".join((*owned, *unnamed)))
+    yield from _fields("held", key.held)
     yield from _fields("reads", key.reads)
     yield from _fields("contested", key.contested)
     if key.planned is not None:

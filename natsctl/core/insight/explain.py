@@ -73,6 +73,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         conditions: the conditions of its status, such as `Ready=False NotOwned: …`.
         syncs: the last syncs, oldest first.
         owned: the keys of the objects that the key owns, by kind.
+        held: owned objects that are being deleted, and the finalizers that hold them.
         reads: objects and selections whose changes enqueue the key as well.
         contested: owned objects that another writer keeps changing back.
         garbage_held: why objects of a deleted key are not collected; empty if they are.
@@ -93,6 +94,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     conditions: list[str] = []
     syncs: list[SyncRecord] = []
     owned: dict[str, list[str]] = {}
+    held: list[str] = []
     reads: list[str] = []
     contested: list[str] = []
     garbage_held: str = ""

@@ -12,10 +12,11 @@ from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.readiness import UNKNOWN, ready, reason
 from natsctl.model.store import Stored
-from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.hiding import enumerated, hidden
 
 MISSING = "Missing"
 INVALID = "Invalid"
+FINALIZERS_MAX = 5  # that a text names
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +79,18 @@ def _branch(kind: Kind[Any], stored: Stored) -> Branch:
         key=stored.key,
         bucket=_bucket(kind),
         ready=ready(document),
-        reason=reason(document),
+        reason=held_by(document) or reason(document),
         revision=stored.revision,
         created=created if isinstance(created, str) else "",
     )
+
+
+def held_by(document: Document | None) -> str:
+    """Return which finalizers hold an object that is being deleted; empty if none does."""
+    finalizers = documents.finalizers_of(document or {})
+    if not finalizers or not documents.metadata_of(document or {}).get("deletionTimestamp"):
+        return ""
+    return hidden(f"held by {enumerated(finalizers, FINALIZERS_MAX)}")
 
 
 def _document(kind: Kind[Any], stored: Stored) -> Document | None:

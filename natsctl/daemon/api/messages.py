@@ -137,7 +137,13 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
         """Return the explanation with at most *count* owned objects of each kind."""
         owned = {kind: keys[:count] for kind, keys in self.owned.items()}
         unlisted = sum(len(keys[count:]) for keys in self.owned.values())
-        return replace(self, owned=owned, owned_more=unlisted, garbage_held=cut(self.garbage_held))
+        return replace(
+            self,
+            owned=owned,
+            owned_more=unlisted,
+            held=self.held[:count],
+            garbage_held=cut(self.garbage_held),
+        )
 
     @property
     def past(self) -> bool:

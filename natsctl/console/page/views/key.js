@@ -85,7 +85,7 @@ class Key {
   }
 
   _facts(explanation) {
-    const { paused, quarantined, invalid, queued, failures, reads, contested } = explanation;
+    const { paused, quarantined, invalid, queued, failures, held, reads, contested } = explanation;
     const facts = [["Daemon", shown(explanation.member || nameOf(explanation.daemon), 80)]];
     if (!explanation.exists) facts.push(["Object", badge("Missing")]);
     if (invalid) facts.push(["Invalid", badge("invalid"), " ", shown(invalid)]);
@@ -94,6 +94,7 @@ class Key {
     if (failures) facts.push(["Failures", h("span", { class: "bad" }, counted(failures, "failed sync"))]);
     facts.push(["Next sync", queueText(queued)]);
     if (reads?.length) facts.push(["Reads", reads.slice(0, 10).map((text) => shown(text, 80)).join(", ")]);
+    if (held?.length) facts.push(["Held", held.slice(0, 10).map((text) => shown(text, 200)).join("; ")]);
     if (contested?.length) facts.push(["Contested", contested.slice(0, 10).map((text) => shown(text, 200)).join("; ")]);
     if (explanation.garbage_held) facts.push(["Garbage held", shown(explanation.garbage_held)]);
     if (explanation.events_error) facts.push(["Events", shown(explanation.events_error)]);
