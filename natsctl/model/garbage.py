@@ -38,15 +38,13 @@ class Orphan(msgspec.Struct, frozen=True):
         kind: the secondary's kind.
         key: the secondary's key.
         revision: the secondary's revision when it was found.
-        owner: the owner that the secondary names.
+        owner: the owner that the secondary names; empty if it names none.
         reason: why the secondary is an orphan.
         proven: whether a delete marker proves that the owner was deleted.
         suspected_s: seconds since the secondary was first found to be an orphan.
         due: whether the grace period is over.
         uid: the secondary's uid; empty if its store assigns none.
         held: why the secondary is not deleted; empty if it may be deleted.
-        former: the existing primary that created the secondary, if the owner that the secondary
-            names was edited by hand.
     """
 
     kind: str
@@ -59,16 +57,11 @@ class Orphan(msgspec.Struct, frozen=True):
     due: bool
     uid: str = ""
     held: str = ""
-    former: str = ""
 
     @property
     def name(self) -> str:
         """The kind and the key, for people."""
         return f"{self.kind}/{self.key}"
-
-
-UNMARKED = "it carries no installation: natsctl gc accept assigns it to this one"
-"""The reason why an orphan in a cluster is kept that has no installation; see `Orphan.held`."""
 
 
 class GarbagePlan(msgspec.Struct, frozen=True):

@@ -74,10 +74,17 @@ class Members:
     async def end(self) -> None:
         """Kill all processes."""
         for process, _ in self._running:
-            process.kill()
+            with suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
 
+    def check(self) -> None:
+        """Assert that no process has ended by itself."""
+        for process, file in self._running:
+            assert process.returncode is None, file.read_text()[-5000:]
+
     def _any(self) -> tuple[asyncio.subprocess.Process, Path]:
+        self.check()
         member = self._random.choice(self._running)
         self._running.remove(member)
         return member
@@ -113,6 +120,7 @@ class Scene:
 
     async def ends_equal(self) -> None:
         """Check everything, without the help of a person."""
+        self.members.check()
         await self.checker.settled(within_s=WITHIN_S)
         await self.checker.only_deleted(self.user.mortal, self.user.meddled)
         record = await self.admin.entry("natsctl", "gc.copies")

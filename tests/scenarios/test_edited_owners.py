@@ -81,7 +81,7 @@ async def test_an_edited_object_whose_owner_fails_is_kept_and_is_in_the_gc_plan(
         await asyncio.sleep(LONG)
         assert client.part_keys == ["bar.main", "shop.main"]
         (orphan,) = (await harness.runtime.garbage_plan()).orphans
-        assert orphan.held == "it belongs to shop, whose next sync restores its labels"
+        assert orphan.held == "its owner was shop before an edit"
 
 
 @pytest.mark.parametrize("places", EDITS)
@@ -106,16 +106,23 @@ OVERWRITTEN = [b"oops", {"spec": {"text": "overwritten"}}]
 
 
 @pytest.mark.parametrize("value", OVERWRITTEN)
-async def test_an_object_without_labels_is_deleted_if_its_owner_was_deleted_offline(
+async def test_an_object_without_labels_is_kept_and_listed_if_its_owner_was_deleted_offline(
     value: Any,
 ) -> None:
     client = await stopped_after_a_gc_cycle("shop", "bar")
     await put(client.parts, "shop.main", value)
     await client.apps.delete("shop")
     async with running(Apps(), stores=client.stores) as harness:
-        await asyncio.sleep(OVER)
-        assert client.part_keys == ["bar.main"]
-        assert (await harness.runtime.garbage_plan()).orphans == ()
+        await asyncio.sleep(LONG)
+        assert client.part_keys == ["bar.main", "shop.main"]
+        upkeep = harness.runtime.measures().upkeep
+        assert upkeep is not None
+        assert upkeep.orphans == 0
+        plan = await harness.runtime.garbage_plan()
+        (orphan,) = plan.orphans
+        assert orphan.held == "it names no owner; it was made for App.apps shop"
+        (kept,) = (await harness.runtime.garbage_apply(plan)).kept
+        assert (kept.orphan, client.part_keys) == (orphan, ["bar.main", "shop.main"])
 
 
 @pytest.mark.parametrize("value", OVERWRITTEN)
@@ -131,9 +138,10 @@ async def test_an_object_that_never_had_labels_is_kept() -> None:
     client = await stopped_after_a_gc_cycle("shop", "bar")
     await put(client.parts, "theirs", {"spec": {"text": "theirs"}})
     await client.apps.delete("shop")
-    async with running(Apps(), stores=client.stores):
+    async with running(Apps(), stores=client.stores) as harness:
         await asyncio.sleep(LONG)
         assert client.part_keys == ["bar.main", "theirs"]
+        assert (await harness.runtime.garbage_plan()).orphans == ()
 
 
 async def test_an_object_recreated_by_others_has_no_owner() -> None:

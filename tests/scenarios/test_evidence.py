@@ -14,8 +14,6 @@ from tests.scenarios.test_garbage import GC_INTERVAL_S, LONG, OVER, converged, o
 from tests.scenarios.test_installations import (  # type: ignore[attr-defined]
     configs,
     installation,
-    made_by_01,
-    put_site,
     two_systems,
 )
 from tests.scenarios.test_kube_secondaries import Sites, site
@@ -358,21 +356,3 @@ async def forged_config(stores: MemoryStores, owner: str) -> GarbagePlan:
         kind, "default/shop-main", stored.revision, owner, "forged", True, 99.0, due=True, uid=uid
     )
     return GarbagePlan((orphan,), stores={kind: "memory"})
-
-
-async def test_an_object_without_installation_is_kept_until_a_user_accepts() -> None:
-    stores = MemoryStores()
-    await put_site(stores, "bar")
-    async with running(Sites(), stores=stores) as harness:
-        await harness.run_until_idle()
-        await made_by_01(stores, "shop", "shop-main")
-        await asyncio.sleep(LONG)
-        planned = await plan(harness)
-        assert "carries no installation" in planned.orphans[0].held
-        outcome = await harness.runtime.garbage_apply(planned)
-        assert outcome.kept[0].reason == "it carries no installation"
-        assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
-
-        await harness.runtime.garbage_accept()
-        await asyncio.sleep(OVER)
-        assert configs(stores).keys() == ["default/bar-main"]

@@ -202,28 +202,6 @@ async def test_an_object_without_installation_is_adopted_with_one_write() -> Non
         assert configs(stores).writes == before + 1
 
 
-async def test_an_object_without_installation_is_adopted_by_a_handler_that_only_creates() -> None:
-    class Creating(Sites):
-        async def sync_handler(self, key: str) -> float | None:
-            if self.sites.get(key) is not None and not self.configs.owned():
-                await self.configs.create({"metadata": {"name": key}})
-            return None
-
-    stores = MemoryStores()
-    await made_by_01(stores, "shop", "shop-main")
-    before = configs(stores).writes
-    async with running(controller := Creating(), stores=stores) as harness:
-        await controller.sites.put("shop", site("hi"))
-        await harness.run_until_idle()
-        assert marks(stores) == {"default/shop-main": (await installation(stores)).id}
-        assert configs(stores).document("default/shop-main")["data"] == {"text": "hi"}
-        await asyncio.sleep(LONG)
-        assert configs(stores).writes == before + 1
-        await controller.sites.delete("shop")
-        await harness.run_until_idle()
-        assert configs(stores).keys() == []
-
-
 async def test_the_installation_that_has_the_primary_adopts_the_object() -> None:
     production_stores, staging_stores = two_systems()
     await made_by_01(production_stores, "shop", "shop-main")
@@ -242,9 +220,11 @@ async def test_an_object_without_installation_and_primary_is_never_collected() -
     stores = MemoryStores()
     await put_site(stores, "bar")
     await made_by_01(stores, "shop", "shop-main")
-    async with running(Sites(), stores=stores):
+    async with running(Sites(), stores=stores) as harness:
         await asyncio.sleep(LONG)
         assert "default/shop-main" in configs(stores).keys()  # noqa: SIM118 - a method's list
+        (orphan,) = (await harness.runtime.garbage_plan()).orphans
+        assert orphan.held == "it names no owner; it was made for Site.sites shop"
 
 
 async def test_an_object_without_installation_is_kept_if_its_primary_was_deleted() -> None:

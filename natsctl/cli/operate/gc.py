@@ -21,6 +21,7 @@ from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_no
 from natsctl.controller.garbage import collector as garbage_collector
 from natsctl.daemon.api.messages import ControllerPlan
 from natsctl.errors import NatsctlError, UsageError
+from natsctl.jetstream.bucket.entries import NONE
 from natsctl.model.garbage import GarbagePlan, Orphan, Removed
 
 HEADINGS = ("KIND", "KEY", "REVISION", "OWNER", "REASON")
@@ -50,7 +51,8 @@ async def plan_(
     """Show the secondaries whose owner does not exist.
 
     Nothing is removed. The existence of each owner is checked at the leader of its bucket. If
-    garbage collection is held, the plan shows the reason.
+    garbage collection is held, the plan shows the reason. Objects that name no owner, because they
+    lost their labels, are listed too; natsctl never removes them.
     """
     async with _collector(stores, controller, local=local) as collector:
         plan = await collector.plan()
@@ -97,6 +99,8 @@ async def apply(
         chosen = await collector.plan() if plan is None else _read_plan(plan, collector.controller)
     if plan is None or not chosen.orphans:
         _write_plan(chosen)
+    owned = tuple(orphan for orphan in chosen.orphans if orphan.owner)
+    chosen = msgspec.structs.replace(chosen, orphans=owned)
     if not chosen.orphans:
         return
     if plan is None and chosen.refused and yes and not force:
@@ -126,11 +130,11 @@ async def accept(
 
     Garbage collection is held if the bucket was recreated, was restored from an older copy, or
     suddenly lost many keys. After this command, every secondary whose owner does not exist is
-    garbage. Kubernetes objects without an installation count as objects of this installation.
+    garbage.
     """
     async with _collector(stores, controller, local=local) as collector:
         plan = await collector.plan()
-        if not plan.refused and not any(orphan.held for orphan in plan.orphans):
+        if not plan.refused:
             write_notice("nothing is held: there is nothing to accept")
             return
         _write_plan(plan)
@@ -195,7 +199,7 @@ def _write_plan(plan: GarbagePlan) -> None:
 
 def _row(orphan: Orphan) -> list[str]:
     reason = orphan.held or orphan.reason
-    return [orphan.kind, orphan.key, str(orphan.revision), orphan.owner, reason]
+    return [orphan.kind, orphan.key, str(orphan.revision), orphan.owner or NONE, reason]
 
 
 def _read_plan(file: str, controller: str) -> ControllerPlan:

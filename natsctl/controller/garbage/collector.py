@@ -8,18 +8,16 @@ with its bucket, so such orphans are kept while the evidence about the bucket is
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from natsctl.controller.garbage.claims import Claims
 from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import is_read
-from natsctl.core.objects.compare_and_set import deleted_at, read
+from natsctl.core.cache.state import is_read, read_state
+from natsctl.core.objects.compare_and_set import read
 from natsctl.core.retry import backoff
 from natsctl.core.task_group import for_each
 from natsctl.errors import (
@@ -32,7 +30,6 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.model.garbage import (
-    UNMARKED,
     GarbageLimits,
     GarbagePlan,
     Kept,
@@ -48,6 +45,7 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 READS_MAX = 16  # objects read at the leader at once
+NAMELESS_MAX = 10_000  # objects without an owner whose history is read for a person's plan
 BEGIN_S = 60.0  # for which a start waits for the remembered state of the bucket
 BEGIN_TRIES = 8  # which it makes at least, also if the machine slept for longer
 
@@ -77,13 +75,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
     limits: GarbageLimits
     paused: Callable[[str], str] = lambda _: ""
     """Returns why the objects of a paused owner are kept; empty if they are not."""
-    _claims: list[Claims] = []
-    _histories_read: bool = False
     _suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
-
-    def __post_init__(self) -> None:
-        """Begin without knowledge about the histories of the secondaries."""
-        self._claims = [Claims(secondary) for secondary in self.secondaries]
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
         """Return every orphan that the leader confirms; `refused` is why a GC cycle must not run.
@@ -96,10 +88,6 @@ class GarbageCollector(msgspec.Struct, eq=False):
             return GarbagePlan((), incomplete)
         owners_before = len(self.primary.cache)
         suspects = await self._suspects()
-        try:
-            suspects += await self._overwritten()
-        except StoreError as error:
-            log.warning("cannot read the history of secondaries yet", error=error)
         self._remember_suspects(suspects)
         first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=attrgetter("name"))
         unchecked = len(suspects) - len(first)
@@ -119,6 +107,45 @@ class GarbageCollector(msgspec.Struct, eq=False):
         except StoreError as error:
             return GarbagePlan((), hidden(f"the owners cannot be read: {error}"))
         return GarbagePlan(orphans, refused, self._stores(), unchecked)
+
+    async def nameless(self) -> list[Orphan]:
+        """Return the objects that name no owner, although they were made for one; they stay.
+
+        They lost their labels, or natsctl 0.1 made them, which named no installation. While a
+        daemon runs, the next sync of an existing owner restores the labels.
+        """
+        found: list[tuple[Owned[Any], Stored]] = []
+        slices = Slices()
+        for secondary in self.secondaries:
+            cache = secondary.informer.cache
+            for key in cache.unindexed(OWNER_INDEX):
+                stored = None if key is None else read_state(cache.newest(key))
+                if stored is not None and len(found) < NAMELESS_MAX:
+                    found.append((secondary, stored))
+                if slices.is_over():
+                    await slices.pause()
+        orphans: list[Orphan] = []
+
+        async def check(of: tuple[Owned[Any], Stored]) -> None:
+            secondary, stored = of
+            owner = await secondary.lost_owner(stored)
+            if owner is not None:
+                orphan = Orphan(
+                    kind=secondary.kind.name,
+                    key=stored.key,
+                    revision=stored.revision,
+                    owner="",
+                    reason=f"it names no owner; it was made for {owner}",
+                    proven=False,
+                    suspected_s=0.0,
+                    due=False,
+                    uid=secondary.metadata(stored).uid,
+                    held=f"it names no owner; it was made for {owner}",
+                )
+                orphans.append(orphan)
+
+        await for_each(found, check, workers=READS_MAX)
+        return sorted(orphans, key=lambda orphan: (orphan.kind, orphan.key))
 
     async def begin(self) -> None:
         """Compare the bucket of primaries with its remembered state, before the first sync.
@@ -141,15 +168,8 @@ class GarbageCollector(msgspec.Struct, eq=False):
                 await asyncio.sleep(backoff(failures, base_s=0.05, limit_s=5.0))
 
     async def accept(self) -> None:
-        """Trust the bucket of primaries as it is, at a person's command.
-
-        Objects that carry no installation and whose owner does not exist are assigned to this one.
-        """
+        """Trust the bucket of primaries as it is, at a person's command."""
         await self.evidence.accept()
-        for suspect in await self._suspects():
-            if is_read(suspect.stored) and suspect.secondary.is_unmarked(suspect.stored):
-                with suppress(ConflictError):
-                    await suspect.secondary.mark(suspect.stored)
 
     async def apply(self, plan: GarbagePlan) -> Removed:
         """Remove what the plan names and nothing else, at a person's command.
@@ -163,7 +183,8 @@ class GarbageCollector(msgspec.Struct, eq=False):
         removed: list[Orphan] = []
         kept: list[Kept] = []
         for orphan in plan.orphans:
-            reason = self.paused(orphan.owner) or await self._remove(orphan)
+            reason = orphan.held if not orphan.owner else self.paused(orphan.owner)
+            reason = reason or await self._remove(orphan)
             if reason:
                 log.warning("keeping an orphan", kind=orphan.kind, key=orphan.key, reason=reason)
                 kept.append(Kept(orphan, reason))
@@ -247,36 +268,6 @@ class GarbageCollector(msgspec.Struct, eq=False):
             if stored.key not in cache.invalid and not is_terminating:
                 yield _Suspect(secondary, stored, owner)
 
-    async def _overwritten(self) -> list[_Suspect]:
-        """Return objects without labels whose owner was deleted, as a delete marker proves."""
-        if not self._histories_read:
-            for claims in self._claims:
-                await claims.read_histories()
-            self._histories_read = True
-        cache = self.primary.cache
-        suspects: list[_Suspect] = []
-        for claims in self._claims:
-            for owner in claims.owners:
-                if owner not in cache and await self._is_deleted(owner):
-                    suspects += [
-                        _Suspect(claims.secondary, stored, owner)
-                        for stored in claims.claimed(owner)
-                    ]
-        return suspects
-
-    async def _is_deleted(self, owner: str) -> bool:
-        with suppress(InvalidKeyError):  # no primary can have this key
-            return await deleted_at(self.primary.store, owner) is not None
-        return False
-
-    def claimed(self, owner: str) -> list[tuple[Owned[Any], Stored]]:
-        """Return the objects without labels that the primary *owner* owned, by their history."""
-        return [
-            (claims.secondary, stored)
-            for claims in self._claims
-            for stored in claims.claimed(owner)
-        ]
-
     def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
         now = asyncio.get_running_loop().time()
         names = [suspect.name for suspect in suspects]
@@ -330,7 +321,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
             age_s = now - self._suspected.get(suspect.name, now)
             deleted_at = missing[suspect.owner]
             proven = deleted_at is not None and await self.evidence.proves(deleted_at)
-            former = await self._former_owner(suspect, proven=proven)
+            edited = None if proven else await suspect.secondary.earlier_owner(suspect.stored)
             yield Orphan(
                 kind=suspect.secondary.kind.name,
                 key=suspect.stored.key,
@@ -341,16 +332,9 @@ class GarbageCollector(msgspec.Struct, eq=False):
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
                 uid=suspect.uid,
-                held=self.paused(suspect.owner) or _held_reason(suspect, former),
-                former=former,
+                held=self.paused(suspect.owner)
+                or (f"its owner was {edited.key} before an edit" if edited is not None else ""),
             )
-
-    async def _former_owner(self, suspect: _Suspect, *, proven: bool) -> str:
-        """Return the existing primary that owned the object before an edit; empty if none."""
-        secondary, stored = suspect.secondary, suspect.stored
-        if proven and not secondary.is_disputed(stored):
-            return ""
-        return await secondary.former_owner(stored)
 
     async def _refusal(self, orphans: Sequence[Orphan], unchecked: int, owners_before: int) -> str:
         """Return why a GC cycle must not run; if it may, store the state of the bucket.
@@ -377,9 +361,3 @@ class GarbageCollector(msgspec.Struct, eq=False):
         if count > self.limits.share_from and count > self.limits.share_max * owned:
             return f"{count} of {owned} objects would go, more than {self.limits.share_max:.0%}"
         return ""
-
-
-def _held_reason(suspect: _Suspect, former: str) -> str:
-    if suspect.secondary.is_unmarked(suspect.stored):
-        return UNMARKED
-    return f"it belongs to {former}, whose next sync restores its labels" if former else ""

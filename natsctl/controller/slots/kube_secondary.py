@@ -40,9 +40,6 @@ from natsctl.model.store import ManifestStore, Stored
 
 T = TypeVar("T")
 
-UNMARKED_INDEX = "natsctl/unmarked"
-MARKER = "natsctl-installation"  # the field manager of the annotation alone
-
 TRIAL_NAME, TRIAL_DIGEST = 43, 8  # characters; with a dash, the 52 of a CronJob's name
 GONE_S = 30.0  # how long the deletion of an object that is recreated may take
 LOOK_MIN_S, LOOK_MAX_S = 0.02, 1.0  # between two reads of a deleted object, doubling
@@ -181,51 +178,14 @@ class KubeSecondary(Owned[T]):
         """See `Owned.foreign_installation`."""
         return self._mark.foreign(metadata)
 
-    def unmarked(self, key: str) -> list[Stored]:
-        """See `Owned.unmarked`; natsctl 0.1 made such objects."""
-        cached = self.informer.cache.by_index(UNMARKED_INDEX, key)
-        if not cached:
-            return []
-        newest = (self._barrier.read(self.informer, stored.key) for stored in cached)
-        return [
-            stored
-            for stored in newest
-            if stored is not None and self.is_unmarked(stored) and not self.is_terminating(stored)
-        ]
-
-    def is_unmarked(self, stored: Stored) -> bool:
-        """See `Owned.is_unmarked`."""
-        return is_read(stored) and not self._mark.on(self.metadata(stored))
-
-    async def mark(self, stored: Stored) -> None:
-        """See `Owned.mark`. Raises `ConflictError` if the object was replaced."""
-        metadata = self._kube_kind.metadata(stored.value)
-        reference = self._kube_kind.reference(stored.value)
-        document: Document = {
-            "apiVersion": reference.api_version,
-            "kind": reference.kind,
-            "metadata": {
-                "name": metadata.name,
-                **({"namespace": metadata.namespace} if metadata.namespace else {}),
-                "annotations": self._mark.annotations,
-            },
-        }
-        with self._writing(stored.key):
-            marked = await self._manifests.apply(document, manager=MARKER, uid=metadata.uid)
-            self._note_write(Rewritten(marked, stored.revision))
+    def owner_of(self, stored: Stored) -> Owner | None:
+        """See `Owned.owner_of`; an object that carries no installation names no owner."""
+        metadata = self.metadata(stored)
+        return self._names.owner(metadata) if self._mark.on(metadata) else None
 
     async def owns(self, owner: Owner, stored: Stored) -> bool:
-        """See `Owned.owns`.
-
-        An object of another installation has no owner here. An object that carries no installation,
-        as natsctl 0.1 made it, belongs to the owner only while the primary exists.
-        """
-        metadata = self.metadata(stored)
-        if self._mark.foreign(metadata):
-            return False
-        if not self._mark.on(metadata) and not self._exists(owner.key):
-            return False
-        return await super().owns(owner, stored)
+        """See `Owned.owns`; an object of another installation has no owner here."""
+        return not self.is_foreign(stored) and await super().owns(owner, stored)
 
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects that the primary *key* owns."""

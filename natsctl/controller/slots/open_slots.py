@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from natsctl.controller.slots.declare import Slot
-from natsctl.controller.slots.kube_secondary import UNMARKED_INDEX, KubeSecondary, Report
+from natsctl.controller.slots.kube_secondary import KubeSecondary, Report
 from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import OWNER_INDEX
 from natsctl.controller.slots.owners import OwnerNames
@@ -70,7 +70,7 @@ class Opening(msgspec.Struct, frozen=True):
         store = await self.backends.open(slot.kind)
         if slot.role is Secondary:
             owners = {OWNER_INDEX: self.names.index(store.kind, self.owner_kind)}
-            owner_of = self.names.undisputed(store.kind, self.owner_kind)
+            owner_of = self.names.stored_owner_key(store.kind, self.owner_kind)
             informer, own_writes = self._owned_informer(slot, store, owners, owner_of)
             secondary = Secondary(
                 informer, self.barrier, own_writes, self.names, self.owner_kind, exists=self._exists
@@ -113,28 +113,25 @@ class Opening(msgspec.Struct, frozen=True):
         return OpenSlot(secondary, own_writes.see)
 
     def _marked_owners(self, kind: KubeKind[T]) -> dict[str, IndexFunc[T]]:
-        """Return the indexes by owner; objects of other installations are in none."""
+        """Return the index by owner; it has the objects of this installation."""
         owner, mark = self.names.owner_keys(self.owner_kind), self.mark
 
         def owned(obj: T) -> Iterable[str]:
             metadata = kind.metadata_of(obj)
-            return () if mark.foreign(metadata) else owner(metadata)
+            ours = mark.on(metadata) and not mark.foreign(metadata)
+            return owner(metadata) if ours else ()
 
-        def unmarked(obj: T) -> Iterable[str]:
-            metadata = kind.metadata_of(obj)
-            return () if mark.on(metadata) else owner(metadata)
-
-        return {OWNER_INDEX: owned, UNMARKED_INDEX: unmarked}
+        return {OWNER_INDEX: owned}
 
     def _marked_owner_of(self, kind: KubeKind[Any]) -> PrimaryOf:
         """Return a function that returns an object's owner if a process may forget the value.
 
         Each process keeps the value of an object that is being deleted or carries no installation.
         """
-        undisputed, mark = self.names.undisputed(kind, self.owner_kind), self.mark
+        named, mark = self.names.stored_owner_key(kind, self.owner_kind), self.mark
 
         def owner_of(stored: Stored) -> str | None:
-            owner = undisputed(stored)
+            owner = named(stored)
             if owner is None:
                 return None
             metadata = kind.metadata(stored.value)

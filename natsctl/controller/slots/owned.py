@@ -137,86 +137,58 @@ class Owned(CacheReader[T]):
         """Return the other installation that the object belongs to; empty if there is none."""
         return ""
 
-    def unmarked(self, key: str) -> list[Stored]:  # noqa: ARG002 - NATS holds one installation
-        """Return the primary *key*'s objects that carry no installation."""
-        return []
-
-    def is_unmarked(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS holds one installation
-        """Return whether the object should carry an installation and carries none."""
-        return False
-
     async def kept_from(self, key: str, stored: Stored) -> str:
         """Return why the object is not an orphan of the primary *key*; empty if it is one."""
         foreign = self.foreign_installation(self.metadata(stored))
         if foreign:
             return f"it belongs to installation {foreign}"
-        if self.is_unmarked(stored):
-            return "it carries no installation"
-        former = await self.former_owner(stored)
-        if former:
-            return f"it belonged to {former}, which exists"
-        if not await self.owns(Owner(self._owner_kind, key), stored):
+        if self.owner_of(stored) != Owner(self._owner_kind, key):
             return f"it does not name {self._owner_kind} {key} as its owner"
         return ""
-
-    async def mark(self, stored: Stored) -> None:
-        """Assign the object, which carries no installation, to this one."""
 
     def owner_of(self, stored: Stored) -> Owner | None:
         """Return the owner that the object names; None if it names none."""
         return self._names.owner(self.metadata(stored))
 
-    def is_disputed(self, stored: Stored) -> bool:
-        """Return whether the object's label and annotation name different owners."""
-        return self._names.disputed(self.metadata(stored))
-
     async def owns(self, owner: Owner, stored: Stored) -> bool:
         """Return whether *owner* owns the object: it names the owner, or did before an edit.
 
-        If its labels are lost, its annotations decide. If both disagree, or if the named owner does
-        not exist, the store's history decides.
+        If the object names no owner, or one that does not exist, the store's history decides, and
+        then its annotations, because labels get lost more easily.
         """
-        named = self.owner_of(stored) or self._names.claimed(self.metadata(stored))
-        disputed = self.is_disputed(stored)
-        if named == owner and not disputed:
+        named = self.owner_of(stored)
+        if named == owner:
             return True
-        if named is not None and not disputed and self._may_exist(named):
+        if named is not None and self._may_exist(named):
             return False
-        missing = named if not disputed else None
-        earlier = await self._earlier_owner(stored, missing)
-        return (earlier or named) == owner
-
-    async def former_owner(self, stored: Stored) -> str:
-        """Return the key of the existing primary that owned the object before an edit of its owner.
-
-        Returns an empty text if there is no such primary.
-        """
-        named, metadata = self.owner_of(stored), self.metadata(stored)
-        disputed = self.is_disputed(stored)
-        earlier = await self._earlier_owner(stored, None if disputed else named)
-        candidates = [earlier.key] if earlier is not None else []
-        if disputed:
-            candidates.append(metadata.labels[self._names.key])
-        return next((key for key in candidates if self._exists(key)), "")
+        earlier = await self.earlier_owner(stored)
+        return (earlier or self._names.claimed(self.metadata(stored))) == owner
 
     async def lost_owner(self, stored: Stored) -> Owner | None:
-        """Return the owner of an object without labels: its annotations or its history name it."""
-        claimed = self._names.claimed(self.metadata(stored))
-        owner = claimed or await self._earlier_owner(stored, None)
+        """Return the primary that an object which names no owner was made for; None if none was."""
+        if self.owner_of(stored) is not None or self.is_foreign(stored):
+            return None
+        metadata = self.metadata(stored)
+        owner = await self.earlier_owner(stored)
+        owner = owner or self._names.owner(metadata) or self._names.claimed(metadata)
         return owner if owner is not None and owner.kind == self._owner_kind else None
 
-    def _may_exist(self, owner: Owner) -> bool:
-        return owner.kind != self._owner_kind or self._exists(owner.key)
+    async def earlier_owner(self, stored: Stored) -> Owner | None:
+        """Return the owner that the object named last, other than the one that it names now.
 
-    async def _earlier_owner(self, stored: Stored, unless: Owner | None) -> Owner | None:
-        """Return the owner other than *unless* that the newest undisputed state names."""
+        Returns None if the store's history shows no such owner.
+        """
+        named = self.owner_of(stored)
         for state in reversed(await self._store.history(stored.key)):
             if isinstance(state, Deleted):
                 return None
             owner = self.owner_of(state)
-            if owner not in {None, unless} and not self.is_disputed(state):
+            if owner not in {None, named}:
                 return owner
         return None
+
+    def _may_exist(self, owner: Owner) -> bool:
+        return owner.kind != self._owner_kind or self._exists(owner.key)
 
     def _owner(self) -> Owner:
         sync = current_sync.get()

@@ -2,7 +2,8 @@
 
 A label value has at most 63 characters of a small alphabet; a key may be longer and have others. So
 the label is the key if it fits, else a hash of the key. The annotation of the same name has the
-exact key, and decides.
+exact key. natsctl writes both, so an object whose label and annotation disagree was edited by hand:
+it names no owner.
 """
 
 import base64
@@ -73,25 +74,20 @@ class OwnerNames(msgspec.Struct, frozen=True):
     def owner(self, metadata: Metadata) -> Owner | None:
         """Return the owner of the object; None if it has none, or only a hash of one.
 
-        An object without the label of the owner's kind has no owner. The label of the key is for
-        search only.
+        An object without the label of the owner's kind has no owner.
         """
         kind = self._exact(metadata, self.kind)
-        key = metadata.annotations.get(self.key) or self._exact(metadata, self.key)
+        label, key = metadata.labels.get(self.key), metadata.annotations.get(self.key)
+        if key is None:
+            key = self._exact(metadata, self.key)
+        elif label is not None and label != label_value(key):
+            return None  # one of them was edited
         return None if kind is None or key is None else Owner(kind, key)
 
     def claimed(self, metadata: Metadata) -> Owner | None:
         """Return the owner that the annotations name, even if the labels are lost."""
         kind, key = metadata.annotations.get(self.kind), metadata.annotations.get(self.key)
         return None if kind is None or key is None else Owner(kind, key)
-
-    def disputed(self, metadata: Metadata) -> bool:
-        """Return whether the label and the annotation name different owners.
-
-        natsctl writes both, so one of them was edited.
-        """
-        label, exact = metadata.labels.get(self.key), metadata.annotations.get(self.key)
-        return label is not None and exact is not None and label != label_value(exact)
 
     def index(self, kind: Kind[T], owner_kind: str) -> Callable[[T], Iterable[str]]:
         """Return an index function: the key of the owner, if it is of *owner_kind*."""
@@ -107,22 +103,18 @@ class OwnerNames(msgspec.Struct, frozen=True):
 
         return owner_key
 
-    def undisputed(self, kind: Kind[T], owner_kind: str) -> Callable[[Stored], str | None]:
-        """Return a function: the key of the owner of *owner_kind*, None if that is in doubt.
+    def stored_owner_key(self, kind: Kind[T], owner_kind: str) -> Callable[[Stored], str | None]:
+        """Return a function: the key of the owner of *owner_kind*, None if there is none.
 
-        It reads only the metadata. The owner is in doubt if the object does not decode, names no
-        owner, or names different owners.
+        It reads only the metadata; an object that does not decode has no owner.
         """
 
         def owner_key(stored: Stored) -> str | None:
             try:
-                metadata = kind.metadata(stored.value)
+                owner = self.owner(kind.metadata(stored.value))
             except InvalidObjectError:
                 return None
-            owner = self.owner(metadata)
-            if owner is None or owner.kind != owner_kind or self.disputed(metadata):
-                return None
-            return owner.key
+            return None if owner is None or owner.kind != owner_kind else owner.key
 
         return owner_key
 

@@ -70,12 +70,6 @@ class Secondaries(msgspec.Struct, frozen=True, eq=False):
             for stored in secondary.owned_stored(key):
                 yield secondary, stored
 
-    def unmarked(self, key: str) -> list[tuple[Owned[Any], Stored]]:
-        """Return the objects of the primary *key* that carry no installation, with their slots."""
-        if not self._slots:
-            return []
-        return [(slot, stored) for slot in self._slots for stored in slot.unmarked(key)]
-
     def around(self, key: str) -> Iterator[CacheRead]:
         """Yield what the primary *key* owns, and the object of the same key in each slot."""
         for slot in self._slots:

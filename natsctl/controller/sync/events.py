@@ -6,7 +6,7 @@ import msgspec
 
 from natsctl.core.cache.state import Invalid
 from natsctl.core.sync.history import SyncHistory
-from natsctl.model.garbage import UNMARKED, GarbagePlan
+from natsctl.model.garbage import GarbagePlan
 from natsctl.model.recorder import EventType
 from natsctl.telemetry.logger import get_logger
 
@@ -20,7 +20,6 @@ class SyncReports(msgspec.Struct, eq=False):
 
     history: SyncHistory
     _refused: str = ""  # the reason that was logged last
-    _unmarked: int = 0  # the orphans without an installation that were logged last
 
     def report(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Log a message about a key and record it as an event."""
@@ -46,15 +45,6 @@ class SyncReports(msgspec.Struct, eq=False):
         if plan.refused and plan.refused != self._refused:
             self._log_refused(plan)
         self._refused = plan.refused
-        unmarked = sum(orphan.held == UNMARKED for orphan in plan.orphans)
-        if unmarked > self._unmarked:
-            log.warning(
-                "keeping orphans that carry no installation: `natsctl gc plan` lists them, "
-                "`natsctl gc accept` assigns them to this installation",
-                controller=self.history.controller,
-                orphans=unmarked,
-            )
-        self._unmarked = unmarked
 
     def _log_refused(self, plan: GarbagePlan) -> None:
         if not plan.orphans:

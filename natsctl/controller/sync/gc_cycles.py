@@ -38,10 +38,19 @@ class GarbageCycles(msgspec.Struct, eq=False):
     last: GarbagePlan = GarbagePlan(())
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
-        """See `GarbageCollector.plan`; the plan is empty if the deletion policy is `orphan`."""
+        """Return the plan of the next GC cycle, and the objects that name no owner, for a person.
+
+        See `GarbageCollector.plan`. The plan is empty if the deletion policy is `orphan`.
+        """
         if self.policy == "orphan":
             return GarbagePlan((), "the deletion policy keeps orphans")
-        return await self.collector.plan(at_once=at_once, orphans_max=orphans_max)
+        plan = await self.collector.plan(at_once=at_once, orphans_max=orphans_max)
+        try:
+            nameless = await self.collector.nameless()
+        except StoreError as error:
+            log.warning("cannot read which objects lost their owners", error=error)
+            return plan
+        return msgspec.structs.replace(plan, orphans=(*plan.orphans, *nameless))
 
     async def start(self) -> None:
         """See `GarbageCollector.begin`."""
@@ -66,7 +75,7 @@ class GarbageCycles(msgspec.Struct, eq=False):
     async def accept(self) -> GarbagePlan:
         """See `GarbageCollector.accept`; returns a new plan."""
         await self.collector.accept()
-        self.last = await self.plan()
+        self.last = await self.collector.plan()
         return self.last
 
     async def apply(self, plan: GarbagePlan) -> Removed:
@@ -81,17 +90,15 @@ class GarbageCycles(msgspec.Struct, eq=False):
         """
         if self.policy == "orphan" or self.keys.stopped:
             return
-        self.last = plan = await self.plan()
+        self.last = plan = await self.collector.plan()
         self.reports.refused(plan)
         if plan.refused:
             return
-        for owner in {orphan.former for orphan in plan.orphans} - {""}:
-            self.keys.enqueue(owner, Operation.RESYNC)
         orphans = [orphan for orphan in plan.orphans if not orphan.held]
         waiting = {orphan.owner for orphan in orphans if not orphan.due}
         for owner in {orphan.owner for orphan in orphans} - waiting:
             if self.keys.holds(owner):
-                self.runs.confirm_missing(owner, self.collector.claimed(owner))
+                self.runs.confirm_missing(owner)
                 self.keys.enqueue(owner, Operation.RESYNC)
 
 

@@ -2,14 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NoReturn
 
-import msgspec
-
 from natsctl.controller.garbage.evidence import Evidence
-from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.core.objects.primary import Primary
@@ -22,7 +18,7 @@ from natsctl.core.sync.keys import skips_invalid
 from natsctl.core.sync.loop import SyncHandler
 from natsctl.core.sync.steps import Ended
 from natsctl.core.workqueue import Operation, WorkQueue
-from natsctl.errors import ConflictError, NotFoundError
+from natsctl.errors import NotFoundError
 from natsctl.model.garbage import orphan_reason
 from natsctl.model.pause import pause_in
 from natsctl.model.store import Stored
@@ -85,15 +81,15 @@ class SyncRuns:
         self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
         self._clock = asyncio.get_running_loop().time
         self._failed: dict[str, Stored] = {}  # the states for which a key failed permanently
-        self._confirmed: dict[str, _MissingOwner] = {}
+        self._confirmed: dict[str, str] = {}  # incarnations of the bucket
 
-    def confirm_missing(self, key: str, claimed: Sequence[tuple[Owned[Any], Stored]] = ()) -> None:
+    def confirm_missing(self, key: str) -> None:
         """Let the next sync of *key* remove the secondaries of this missing owner.
 
-        A GC cycle has found that the owner is missing without a delete marker. The *claimed*
-        objects carry no labels; the history of their bucket names the owner.
+        A GC cycle has found that the owner is missing without a delete marker, in this incarnation
+        of its bucket.
         """
-        self._confirmed[key] = _MissingOwner(self._cache.incarnation, claimed)
+        self._confirmed[key] = self._cache.incarnation
 
     async def keep(self, wanted: Callable[[str], bool]) -> None:
         """Forget the keys that are not *wanted*, in slices."""
@@ -136,7 +132,7 @@ class SyncRuns:
             if run.stored is None:
                 return self._record_failure_of(run, self._call_for_deleted(run))
             value = self._call(run)
-            if not isinstance(value, Unfinished) and not self._secondaries.unmarked(run.key):
+            if not isinstance(value, Unfinished):
                 after_s = self._delay(run, value)
                 self._record_success(run, after_s)
                 return _NOTHING if after_s is None else Ended(after_s)
@@ -193,8 +189,6 @@ class SyncRuns:
         after_s = self._delay(run, value)
         if run.stored is None:
             await self._remove_secondaries(run)
-        elif unmarked := self._secondaries.unmarked(run.key):
-            await self._mark(unmarked)
         self._record_success(run, after_s)
         return after_s
 
@@ -237,18 +231,11 @@ class SyncRuns:
         if key in self._cache or self._policy != "delete":
             return
         owned = list(self._secondaries.owned(key))
-        owned += () if run.confirmed is None else run.confirmed.claimed
         reason = await self._deletion(run) if owned else ""
         if reason:
             with because(reason):
                 for secondary, stored in owned:
                     await secondary.delete_owned(key, stored)
-
-    async def _mark(self, unmarked: Sequence[tuple[Owned[Any], Stored]]) -> None:
-        """Assign secondaries that carry no installation to this one."""
-        for secondary, stored in unmarked:
-            with suppress(ConflictError):  # it changed: its owner is synced again
-                await secondary.mark(stored)
 
     async def _deletion(self, run: "_SyncRun") -> str:
         """Return why the primary counts as deleted; empty if it does not."""
@@ -256,8 +243,7 @@ class SyncRuns:
             await self._primary.informer.store.get(run.key)
         except NotFoundError as error:
             proven = error.deleted_at is not None and await self.evidence.proves(error.deleted_at)
-            missing_in = None if run.confirmed is None else run.confirmed.incarnation
-            confirmed = missing_in == self._cache.incarnation and not self.evidence.held
+            confirmed = run.confirmed == self._cache.incarnation and not self.evidence.held
             return orphan_reason(run.key, error.deleted_at) if proven or confirmed else ""
         return ""
 
@@ -281,17 +267,10 @@ class SyncRuns:
             self._failed[run.key] = run.stored
 
 
-class _MissingOwner(msgspec.Struct, frozen=True):
-    """A GC cycle's finding: this incarnation of the bucket lacks the owner of these objects."""
-
-    incarnation: str
-    claimed: Sequence[tuple[Owned[Any], Stored]]
-
-
 class _SyncRun(SyncRun, kw_only=True):
     """A sync of a primary, which a GC cycle may have confirmed as missing."""
 
-    confirmed: _MissingOwner | None = None
+    confirmed: str | None = None  # the incarnation of the bucket that lacks the primary
 
 
 async def _raised(error: BaseException) -> NoReturn:

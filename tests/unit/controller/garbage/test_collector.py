@@ -25,7 +25,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
-from natsctl.model.store import Deleted, Listed, Listing, Stored
+from natsctl.model.store import Listed, Listing, Stored
 from natsctl.testing.memory import MemoryStore
 from natsctl.testing.time import VirtualTimeLoop
 from tests.support.stores.sample_objects import (
@@ -526,77 +526,6 @@ class TestLimits:
         stored = await yard.parts.get("shop.part")
         await yard.parts.update("shop.part", b"?", revision=stored.revision)
         assert keys(await yard.plan()) == []
-
-
-class TestOverwrittenObjects:
-    """An object that was overwritten without labels belongs to the owner that its history names."""
-
-    async def overwrite(self, yard: Yard, key: str) -> None:
-        stored = await yard.parts.get(key)
-        await yard.parts.update(key, value(), revision=stored.revision)
-        await yard.synced()
-
-    async def test_an_overwritten_object_is_an_orphan_if_its_owner_was_deleted(
-        self, yard: Yard
-    ) -> None:
-        await yard.app("shop", "bar")
-        await self.overwrite(yard, "shop.part")
-        await yard.apps.delete("shop")
-        [orphan] = (await yard.plan()).orphans
-        assert (orphan.key, orphan.owner, orphan.proven) == ("shop.part", "shop", True)
-
-    async def test_an_overwritten_object_is_no_orphan_while_its_owner_exists(
-        self, yard: Yard
-    ) -> None:
-        await yard.app("shop", "bar")
-        await self.overwrite(yard, "shop.part")
-        assert keys(await yard.plan()) == []
-
-    async def test_an_overwritten_object_is_no_orphan_if_its_owner_vanished_without_a_marker(
-        self, yard: Yard
-    ) -> None:
-        await yard.app("shop", "bar")
-        await self.overwrite(yard, "shop.part")
-        yard.apps.vanish("shop")
-        yard.apps.break_watches()
-        assert keys(await yard.plan()) == []
-
-    async def test_an_overwritten_object_is_no_orphan_if_only_the_store_has_its_owner(
-        self, yard: Yard
-    ) -> None:
-        await yard.app("shop")
-        await self.overwrite(yard, "shop.part")
-        yard.primary.cache.apply(Deleted("shop", 99))
-        assert keys(await yard.collector.plan(at_once=True)) == []
-
-    async def test_an_overwritten_object_is_claimed_by_its_owner(self, yard: Yard) -> None:
-        await yard.app("shop", "bar")
-        await self.overwrite(yard, "shop.part")
-        await yard.collector.plan()
-        claimed = [(slot.kind.name, stored.key) for slot, stored in yard.collector.claimed("shop")]
-        assert claimed == [("Thing.parts", "shop.part")]
-
-    async def test_a_history_that_cannot_be_read_hides_no_other_orphans(
-        self, yard: Yard, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        await yard.app("shop", "bar", "inn")
-        await self.overwrite(yard, "shop.part")
-        for owner in ("shop", "bar"):
-            await yard.apps.delete(owner)
-        await yard.synced()
-        yard.parts.fail(StoreError("no answer"))
-        assert keys(await yard.collector.plan(at_once=True)) == ["bar.part"]
-        assert "cannot read the history of secondaries yet" in caplog.text
-
-    async def test_a_history_is_read_again_after_a_failure(self, yard: Yard) -> None:
-        await yard.app("shop", "bar", "inn")
-        await self.overwrite(yard, "shop.part")
-        await yard.apps.delete("shop")
-        await yard.synced()
-        yard.parts.fail(StoreError("no answer"))
-        await yard.collector.plan(at_once=True)
-        yard.parts.fail(None)
-        assert keys(await yard.collector.plan(at_once=True)) == ["shop.part"]
 
 
 class TestApply:

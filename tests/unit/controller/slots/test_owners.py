@@ -82,9 +82,9 @@ class TestOwner:
         labels = NAMES.labels(Owner("App.apps", "team/a"))
         assert NAMES.owner(Metadata(labels=labels)) is None
 
-    def test_the_annotation_overrides_the_label(self) -> None:
+    def test_an_object_whose_label_and_annotation_disagree_names_no_owner(self) -> None:
         metadata = Metadata(labels=NAMES.labels(SHOP), annotations={NAMES.key: "bar"})
-        assert NAMES.owner(metadata) == Owner("App.apps", "bar")
+        assert NAMES.owner(metadata) is None
 
     def test_labels_of_another_domain_are_ignored(self) -> None:
         assert NAMES.owner(owned(SHOP, KUMORI)) is None

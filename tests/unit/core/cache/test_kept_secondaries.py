@@ -24,7 +24,9 @@ def part(revision: int, owner: Owner, *, label: Owner | None = None, key: str = 
 
 
 def cache_of(kept: Collection[str], rejected: list[Invalid] | None = None) -> Cache[Object]:
-    keeping = Keeping(kept.__contains__, NAMES.undisputed(KIND, "Site.sites"), index="by owner")
+    keeping = Keeping(
+        kept.__contains__, NAMES.stored_owner_key(KIND, "Site.sites"), index="by owner"
+    )
     indexes = {"by owner": NAMES.index(KIND, "Site.sites")}
     return Cache(KIND, indexes, ([] if rejected is None else rejected).append, keeping=keeping)
 
@@ -145,7 +147,7 @@ def test_an_object_whose_owner_becomes_disputed_is_kept_once_values_are_read() -
 
 
 def test_an_object_without_a_value_is_in_no_derived_index() -> None:
-    owner_of = NAMES.undisputed(KIND, "Site.sites")
+    owner_of = NAMES.stored_owner_key(KIND, "Site.sites")
     keeping = Keeping({"bank"}.__contains__, owner_of, index="by owner", derived=("all",))
     indexes = {"by owner": NAMES.index(KIND, "Site.sites"), "all": lambda _: ("x",)}
     cache = Cache(KIND, indexes, keeping=keeping)
