@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 import msgspec
 from msgspec import UNSET
@@ -11,15 +12,17 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.core.insight.hosted import Hosted
+from natsctl.core.pausing.failing_records import failing_prefix
+from natsctl.core.pausing.pausing import PAUSES
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.core.planning.record import PlannedChange, place_of
 from natsctl.core.sync.calls import current_key
 from natsctl.daemon.operator import Guest
-from natsctl.errors import NatsctlError, UsageError
+from natsctl.errors import NatsctlError, StoreError, UsageError, WatchBrokenError
 from natsctl.managed import ManagedController
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.plans.plan import Plan
-from natsctl.model.store import ManifestStores, Stores
+from natsctl.model.store import Applied, Deleted, Listed, ManifestStores, Stores
 from natsctl.watchers import InformerController
 
 LIST_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
@@ -120,6 +123,25 @@ def _runtime(
     )
 
 
+async def _failing(stores: Stores, controller: str) -> set[str]:
+    """Return the keys that fail by the records of the controller; none if they can't be read."""
+    prefix, keys = failing_prefix(controller), set[str]()
+    with suppress(StoreError, WatchBrokenError, TimeoutError):
+        store = await stores.open(PAUSES.part(f"{prefix}>"))
+        async with asyncio.timeout(LIST_TIMEOUT_S), store.watch() as events:
+            async for event in events:
+                match event:
+                    case Applied(stored):
+                        keys.add(stored.key.removeprefix(prefix))
+                    case Deleted(key):
+                        keys.discard(key.removeprefix(prefix))
+                    case Listed():
+                        break
+                    case _:
+                        pass
+    return keys
+
+
 class _Run:
     """A controller that runs over planning stores."""
 
@@ -156,6 +178,8 @@ class _Run:
             garbage=garbage if garbage.orphans else UNSET,
             missing=missing or UNSET,
         )
+        if plan.summary.failed:
+            plan = plan.compared(await _failing(self._stores.nats, runtime.name))
         sources = {source.bucket for source in runtime.status().sources}
         without_bucket = tuple(sorted(sources & self._stores.nats.missing))
         return MadePlan(plan, tuple(record.changes()), without_bucket)

@@ -17,6 +17,19 @@ from tests.support.servers.nats_server import NatsServer
 
 GREETINGS = "controllers.greetings:Greetings"
 WEBAPPS = "controllers.webapps:WebApps"
+MOODY = """
+from natsctl import Controller, Object, kv, primary
+
+class Mood(Object, frozen=True):
+    spec: dict[str, str] = {}
+
+class Moody(Controller):
+    moods = primary(kv(Mood, bucket="moods"))
+
+    async def sync_handler(self, key):
+        if self.moods.get(key) is not None and key == "bad":
+            raise ValueError("a bad mood")
+"""
 
 Daemon = Callable[..., Awaitable[Running]]
 
@@ -98,8 +111,87 @@ async def test_a_plan_stores_nothing_in_nats(natsctl: Natsctl, nats_server: Nats
 async def test_a_key_that_fails_sets_the_exit_status(natsctl: Natsctl) -> None:
     await natsctl.done("put", "greetings", "shop", "spec: {text: 1}", "--create-bucket")
     result = await natsctl("plan", "-c", GREETINGS, "--exit-code")
-    assert result.status == 1
+    assert result.status == 11
     assert "  ! not a valid Greeting: Expected `str`, got `int`" in result.out
+    assert (await natsctl("plan", "-c", GREETINGS)).status == 1
+
+
+async def test_keys_that_change_alike_are_one_group(natsctl: Natsctl, daemon: Daemon) -> None:
+    keys = [f"shop-{number}" for number in range(1, 6)]
+    await natsctl.done("put", "greetings/odd", "spec: {text: ho}", "--create-bucket")
+    assert (await natsctl("plan", "-c", GREETINGS)).out.startswith("odd\n  + Route.routes/odd\n")
+    for key in keys:
+        await natsctl.done("put", "greetings", key, "spec: {text: hi}")
+    created = await natsctl.done("plan", "-c", GREETINGS)
+    assert created.startswith(
+        "6 keys: odd, shop-1, shop-2, …\n"
+        "  + 6 × Route.routes\n"  # noqa: RUF001 - "times"
+        "  ~ 6 × Greeting.greetings (status): status.observedGeneration, status.ready change\n"  # noqa: RUF001
+        "Plan: 6 to create, 6 to change"
+    )
+    await daemon(GREETINGS)
+    await eventually(lambda: _has(natsctl, "routes", "shop-5"))
+    await _pause(natsctl, "greetings")
+    for key in keys:
+        await natsctl.done("put", "greetings", key, "spec: {text: ho}")
+    changed = await natsctl.done("plan", "-c", GREETINGS)
+    assert "  ~ 5 × Route.routes: spec.payload changes\n" in changed  # noqa: RUF001
+    each = await natsctl.done("plan", "-c", GREETINGS, "--all")
+    assert each.count('      spec.payload: "hi!" -> "ho!"\n') == 5
+    assert each.splitlines()[-1] == changed.splitlines()[-1]
+    planned = (await natsctl("plan", "-c", GREETINGS, "-o", "json")).json
+    assert sorted(planned["keys"]) == keys
+
+
+async def test_keys_that_newly_fail_differ_from_keys_that_failed_before(
+    natsctl: Natsctl, daemon: Daemon, folder: Path
+) -> None:
+    (folder / "moody.py").write_text(MOODY)
+    for key in ("good", "bad"):
+        await natsctl.done("put", "moods", key, "spec: {}", "--create-bucket")
+    await natsctl.done("put", "moods", "odd", "--raw", "[")
+    planning = ("plan", "-c", "moody:Moody")
+    newly = await natsctl(*planning, "--exit-code")
+    assert (newly.status, "  ! ValueError: a bad mood" in newly.out) == (11, True)
+    assert newly.out.count("  ! ") == 2
+    running = await daemon("moody:Moody")
+
+    async def failed_before() -> str:
+        planned = await natsctl(*planning, "--exit-code")
+        assert planned.status == 0, planned
+        return planned.out
+
+    shown = await eventually_text(failed_before)
+    assert "  ! as before: ValueError: a bad mood" in shown
+    assert "  ! as before: not a valid Mood" in shown
+    assert ", 2 failed (2 as before), 1 unchanged" in shown
+    in_daemon = await natsctl("plan", "-c", "moody", "moods/bad", "--exit-code")
+    assert (in_daemon.status, "! as before: ValueError" in in_daemon.out) == (0, True)
+    (folder / "moody.py").write_text(MOODY.replace('key == "bad"', 'key in {"bad", "good"}'))
+    worse = await natsctl(*planning, "--exit-code")
+    assert (worse.status, ", 3 failed (2 as before), 0 unchanged" in worse.out) == (11, True), worse
+    await eventually(lambda: _is_recorded(natsctl))
+    assert await running.ends(signal.SIGTERM) == 0
+    alone = await natsctl(*planning, "moods/bad")
+    assert (alone.status, "! as before: ValueError" in alone.out) == (0, True), alone
+
+
+async def _is_recorded(natsctl: Natsctl) -> bool:
+    """Check that the daemon has noted the failure in NATS, where it outlives the daemon."""
+    assert "controllers.moody.failing.bad" in await natsctl.done("list", "natsctl", "-o", "name")
+    return True
+
+
+async def eventually_text(read: Callable[[], Awaitable[str]]) -> str:
+    """Return the first non-empty text that *read* returns without a failure."""
+    texts: list[str] = []
+
+    async def has_text() -> bool:
+        texts.append(await read())
+        return bool(texts[-1])
+
+    await eventually(has_text)
+    return texts[-1]
 
 
 async def test_a_missing_bucket_and_a_missing_key_are_named(natsctl: Natsctl) -> None:

@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import typer
 from msgspec import UNSET
@@ -15,6 +15,9 @@ from natsctl.telemetry.escaping import escaped
 
 SIGNS = {"create": "+", "update": "~", "delete": "-"}
 """The sign of an action by its effect."""
+
+FIELDS_MAX = 3
+"""Fields that the line of a group names."""
 
 COLOURS = {
     "+": typer.colors.GREEN,
@@ -63,6 +66,24 @@ def _text(value: object) -> str:
 
 def _lines(value: object) -> list[str]:
     return [] if value is None else yaml_text(value).splitlines()
+
+
+def described_many(actions: Sequence[Action]) -> str:
+    """Return actions of one shape as one line, with their number and the fields that change."""
+    first = actions[0]
+    line = f"{SIGNS[first.effect]} {len(actions):,} × {first.kind}"  # noqa: RUF001 - "times"
+    match first.action:
+        case "external":
+            adopted = ", which existed before, is adopted" if first.call == "adopt" else ""
+            return f"{line} (external resource{adopted})"
+        case "update" | "status":
+            paths = [difference.path or "value" for difference in first.diff]
+            more = [f"{len(paths) - FIELDS_MAX} more fields"] if len(paths) > FIELDS_MAX else []
+            fields = ", ".join((*paths[:FIELDS_MAX], *more))
+            status = " (status)" if first.action == "status" else ""
+            return f"{line}{status}: {fields} {'changes' if len(paths) == 1 else 'change'}"
+        case _:
+            return line if first.reason is UNSET else f"{line}: {first.reason}"
 
 
 def described(action: Action) -> str:

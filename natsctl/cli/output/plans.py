@@ -1,25 +1,41 @@
 """Writes plans, shows their progress, and chooses the exit status of a plan."""
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 import typer
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from natsctl.cli.output.differences import described, write_differences, write_signed, write_unified
+from natsctl.cli.output.differences import (
+    described,
+    described_many,
+    write_differences,
+    write_signed,
+    write_unified,
+)
 from natsctl.cli.output.printing import write_json
 from natsctl.cli.output.terminal import Progress as Bar
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice, write_text
 from natsctl.daemon.plan import MadePlan, Progress
-from natsctl.model.plans.plan import KeyPlan, Plan
+from natsctl.model.plans.plan import Action, KeyPlan, Plan
 
 FAILED = 1
-"""The exit status if a key fails."""
+"""The exit status if a key newly fails."""
 
 CHANGES = 10
 """The exit status with `--exit-code` if the plan has changes."""
 
+NEWLY_FAILING = 11
+"""The exit status with `--exit-code` if a key newly fails."""
+
+GROUP_MIN = 4
+"""Keys with equal changes that are shown as one group."""
+
+EXAMPLES_MAX = 3
+_NUMBER = re.compile(r"\d+")
 
 PlanOutput = Literal["tree", "json", "diff"]
 """An output format of a plan."""
@@ -41,19 +57,23 @@ def planning_bar() -> Iterator[Progress]:
         yield show
 
 
-def write_plan(made_plan: MadePlan, output: PlanOutput) -> None:
-    """Write a plan."""
+def write_plan(made_plan: MadePlan, output: PlanOutput, *, each: bool = False) -> None:
+    """Write a plan; *each* key by itself, or groups of keys that change alike."""
+    groups = _groups(made_plan.plan, at_least=len(made_plan.plan.keys) + 1 if each else GROUP_MIN)
     match output:
         case "json":
             write_json(made_plan.plan)
         case "diff":
             for change in made_plan.changes:
                 write_unified(f"{change.kind}/{change.key}", change.before, change.after)
-            _write_reasons(made_plan.plan)
+            _write_reasons(made_plan.plan, groups)
             write_notice(str(made_plan.plan.summary))
         case "tree":
-            for key, key_plan in made_plan.plan.keys.items():
-                _write_key(key, key_plan)
+            for keys in groups:
+                if len(keys) == 1:
+                    _write_key(keys[0], made_plan.plan.keys[keys[0]])
+                else:
+                    _write_group(keys, [made_plan.plan.keys[key] for key in keys])
             _write_garbage(made_plan.plan)
             write_line(str(made_plan.plan.summary))
 
@@ -68,8 +88,8 @@ def write_missing(made_plan: MadePlan) -> None:
 
 def exit_with_plan(plan: Plan, *, exit_code: bool) -> None:
     """Exit with the status of a plan; return if it is 0."""
-    if plan.summary.failed:
-        raise typer.Exit(FAILED)
+    if plan.summary.newly_failed:
+        raise typer.Exit(NEWLY_FAILING if exit_code else FAILED)
     if exit_code and plan.summary.changes:
         raise typer.Exit(CHANGES)
 
@@ -79,19 +99,76 @@ def _write_key(key: str, key_plan: KeyPlan) -> None:
     for action in key_plan.actions:
         write_signed(described(action), indent="  ")
         write_differences(action.diff, indent="      ")
+    _write_rest(key_plan)
+
+
+def _write_rest(key_plan: KeyPlan) -> None:
+    """Write what a key's plan has beside its actions."""
     if key_plan.error:
-        write_signed(f"! {key_plan.error}", indent="  ")
+        before = "as before: " if key_plan.failed_before else ""
+        write_signed(f"! {before}{key_plan.error}", indent="  ")
     if key_plan.held_back:
         write_text(f"    {key_plan.held_back}")
     if key_plan.after_s is not None:
         write_text(f"    again after {key_plan.after_s:g} s")
 
 
-def _write_reasons(plan: Plan) -> None:
-    """Write why keys fail or are held back."""
+def _groups(plan: Plan, *, at_least: int) -> list[list[str]]:
+    """Return the keys in groups that change alike; smaller groups are split into their keys."""
+    alike: dict[object, list[str]] = {}
     for key, key_plan in plan.keys.items():
+        alike.setdefault(_shape(key, key_plan), []).append(key)
+    groups = [
+        group
+        for keys in alike.values()
+        for group in ([keys] if len(keys) >= at_least else [[key] for key in keys])
+    ]
+    return sorted(groups, key=lambda keys: (-len(keys), keys[0]))
+
+
+def _shape(key: str, key_plan: KeyPlan) -> object:
+    """Return what the plans of keys that change alike have in common."""
+
+    def general(text: str | UnsetType) -> str:
+        return _NUMBER.sub("N", text.replace(key, "KEY")) if text and key else ""
+
+    actions = Counter(_shape_of(action, key) for action in key_plan.actions)
+    return (
+        frozenset(actions.items()),
+        general(key_plan.error),
+        general(key_plan.held_back),
+        key_plan.after_s,
+        key_plan.failed_before,
+    )
+
+
+def _shape_of(action: Action, key: str) -> tuple[str, ...]:
+    """Return the effect, the kind, and what else is the same in equal changes."""
+    changed = action.action in ("update", "status")
+    paths = (diff.path.replace(key, "KEY") if key else diff.path for diff in action.diff)
+    call = "" if action.call is UNSET else action.call
+    return (action.action, action.kind, call, *(paths if changed else ()))
+
+
+def _write_group(keys: Sequence[str], key_plans: Sequence[KeyPlan]) -> None:
+    examples = ", ".join(keys[:EXAMPLES_MAX])
+    write_line(f"{len(keys):,} keys: {examples}{', …' if len(keys) > EXAMPLES_MAX else ''}")
+    shapes: dict[tuple[str, ...], list[Action]] = {}
+    for key, key_plan in zip(keys, key_plans, strict=True):
+        for action in key_plan.actions:
+            shapes.setdefault(_shape_of(action, key), []).append(action)
+    for actions in shapes.values():
+        write_signed(described_many(actions), indent="  ")
+    _write_rest(key_plans[0])
+
+
+def _write_reasons(plan: Plan, groups: Sequence[Sequence[str]]) -> None:
+    """Write why keys fail or are held back."""
+    for keys in groups:
+        key_plan = plan.keys[keys[0]]
         if reason := key_plan.error or key_plan.held_back:
-            write_notice(f"{key}: {reason}")
+            name = keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1:,} more keys"
+            write_notice(f"{name}: {reason}")
 
 
 def _write_garbage(plan: Plan) -> None:

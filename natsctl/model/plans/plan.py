@@ -1,10 +1,11 @@
 """The plan of a controller: the writes that its syncs would make, by key."""
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Collection, Iterable
+from typing import Literal, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.plans.differences import Difference
@@ -50,12 +51,14 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
         error: why the sync fails; empty if it succeeds.
         held_back: why the key is not synced, if it is paused or quarantined.
         after_s: seconds until the next sync that the handler requests; None if it requests none.
+        failed_before: true if the key failed before the plan too, by the records of its controller.
     """
 
     error: str = ""
     after_s: float | None = None
     actions: tuple[Action, ...] = ()
     held_back: str | UnsetType = UNSET
+    failed_before: bool | UnsetType = UNSET
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +70,7 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     unchanged: int = 0
     held_back: int | UnsetType = UNSET  # keys, if any
+    failed_before: int | UnsetType = UNSET  # failed keys that failed before too, if any
 
     @classmethod
     def of(cls, keys: Iterable[KeyPlan], *, unchanged: int) -> "PlanSummary":
@@ -86,11 +90,17 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
         """True if anything would change."""
         return bool(self.create or self.update or self.delete)
 
+    @property
+    def newly_failed(self) -> int:
+        """The number of keys that fail, and did not fail before."""
+        return self.failed - (self.failed_before or 0)
+
     def __str__(self) -> str:
         held_back = f", {self.held_back} held back" if self.held_back else ""
+        before = f" ({self.failed_before} as before)" if self.failed_before else ""
         return (
             f"Plan: {self.create} to create, {self.update} to change, {self.delete} to delete, "
-            f"{self.failed} failed, {self.unchanged} unchanged{held_back}"
+            f"{self.failed} failed{before}, {self.unchanged} unchanged{held_back}"
         )
 
 
@@ -109,3 +119,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     keys: dict[str, KeyPlan]
     garbage: GarbagePlan | UnsetType = UNSET
     missing: tuple[str, ...] | UnsetType = UNSET
+
+    def compared(self, failing: Collection[str]) -> Self:
+        """Return the plan with the keys marked that failed before, beside those marked already."""
+        keys = {
+            key: replace(plan, failed_before=True) if plan.error and key in failing else plan
+            for key, plan in self.keys.items()
+        }
+        count = sum(bool(plan.error and plan.failed_before) for plan in keys.values())
+        return replace(self, keys=keys, summary=replace(self.summary, failed_before=count or UNSET))
