@@ -199,11 +199,16 @@ class ExclusiveCloud(SimulatedExternal):
 
 
 def managed(ledger: StormLedger, declared: Kind[Any]) -> Runnable:
-    """Return a managed controller that keeps each object in a cloud."""
+    """Return a managed controller that keeps each object in a cloud.
+
+    Users replace objects as a whole, which drops the link of an object of a cluster. Its resource
+    is then found by its name.
+    """
 
     class ManagedThings(ManagedController[Any]):
         name = NAME
         kind = declared
+        adopt = isinstance(declared, KubeKind)
 
         def reconciler(self, managed: Primary[Any]) -> ManagedReconciler[Any]:
             return ManagedReconciler(
