@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 import natsctl
@@ -198,3 +199,20 @@ async def test_member_records_do_not_wait_behind_the_messages_of_a_watch(
                 async with leases.watch() as events:
                     assert isinstance(await anext(events), Listing)
                     assert isinstance(await anext(events), Applied)
+
+
+async def test_a_request_over_a_socket_that_is_closed_fails_as_not_sent(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connect(nats_server.url) as connection:
+        client = connection.client
+
+        def closed(_data: object) -> None:  # as uvloop does; asyncio only logs it
+            raise RuntimeError("unable to perform operation: the handler is closed")
+
+        monkeypatch.setattr(client._transport, "writelines", closed)  # noqa: SLF001 - the fault
+        for _ in range(2):  # the first one ends the task that flushes
+            with pytest.raises(StoreError, match=r"was not (sent|answered)"):
+                await connection.api("INFO", timeout_s=1.0)
+        with pytest.raises(NatsError):
+            await client.flush(1)

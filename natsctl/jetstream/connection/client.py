@@ -8,15 +8,16 @@ reported and watches that receive nothing. Only this module uses nats-py's priva
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
+from nats.errors import ConnectionClosedError, ProtocolError
 from nats.errors import Error as NatsError
-from nats.errors import ProtocolError
 from nats.protocol.parser import CRLF_SIZE, Parser
 
 from natsctl.jetstream.connection.headers import parse_headers
@@ -117,10 +118,15 @@ class OneTimeClient(Client):
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
         # nats-py sends a ping before pending commands, so `flush` would not wait for them
-        if self._transport is not None and self._pending:
-            self._transport.writelines(self._pending)
-            self._pending, self._pending_data_size = [], 0
-        await super()._send_ping(future)
+        with _closed():
+            if self._transport is not None and self._pending:
+                self._transport.writelines(self._pending)
+                self._pending, self._pending_data_size = [], 0
+            await super()._send_ping(future)
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:  # noqa: FBT001, FBT002
+        with _closed():
+            return await super()._flush_pending(force_flush)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         self._receivers.pop(b"%d" % sid, None)
@@ -168,6 +174,15 @@ class OneTimeClient(Client):
         if self.is_connected:
             # the read loop ended after an error that nats-py only logs
             await self._process_op_err(ReadingStoppedError())
+
+
+@contextmanager
+def _closed() -> Iterator[None]:
+    """Raise `ConnectionClosedError` for uvloop's error about a socket that is closed."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConnectionClosedError from error
 
 
 class _Parser(Parser):
