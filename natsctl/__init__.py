@@ -7,6 +7,8 @@ __version__ = "0.2.0"  # the only place with the version
 if TYPE_CHECKING:
     from natsctl.controller.controller import Controller as Controller
     from natsctl.controller.finalized import finalized as finalized
+    from natsctl.controller.hook import HookController as HookController
+    from natsctl.controller.hook import untyped as untyped
     from natsctl.controller.runtime import ControllerRuntime as ControllerRuntime
     from natsctl.controller.slots.declare import primary as primary
     from natsctl.controller.slots.declare import secondary as secondary
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from natsctl.errors import ExistsError as ExistsError
     from natsctl.errors import FieldConflictError as FieldConflictError
     from natsctl.errors import HandlerError as HandlerError
+    from natsctl.errors import HookError as HookError
     from natsctl.errors import ImmutableFieldError as ImmutableFieldError
     from natsctl.errors import InformerAlreadyAddedError as InformerAlreadyAddedError
     from natsctl.errors import InvalidInputError as InvalidInputError

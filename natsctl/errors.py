@@ -287,6 +287,13 @@ class NotRecordedError(NatsctlError):
     """
 
 
+class HookError(NatsctlError):
+    """The service behind a hook gave no answer, an invalid one, or reported an error.
+
+    The key is retried with backoff, unless the service said that its error is permanent.
+    """
+
+
 class PausedError(NatsctlError):
     """The key or its controller is paused; the message has the command that resumes it."""
 

@@ -64,6 +64,10 @@ COMMANDS = {
     "example": ("daemon.example", "List the example controllers, or print one."),
     "config": ("setup.config", "Print the settings in effect and the source of each."),
     "rbac": ("setup.rbac", "Print the Kubernetes permissions that controllers need."),
+    "hook-schema": (
+        "setup.hook_schema",
+        "Print the JSON Schemas of what a hook is asked and what it answers.",
+    ),
     "health": ("daemon.health", "Check the health of the daemon on this machine."),
     "doctor": ("setup.doctor", "Check everything that controllers need."),
     "help": ("", "Show the help of a command."),

@@ -148,6 +148,10 @@ class ControllerRuntime(KeyedController):
             raise UsageError(f"a delay is seconds, 0 or more, not {shown(delay_s)}")
         self._keys.request(key, operation, after=delay_s)
 
+    def reason(self, key: str) -> str:
+        """Return why the key is being synced, for people."""
+        return self._loop.queue.reason(key).value
+
     def decompose_secondary(self, obj: object) -> tuple[object, str]:
         """Return the object and the key of the primary that owns it.
 
@@ -175,6 +179,7 @@ class ControllerRuntime(KeyedController):
             "installation": msgspec.to_builtins(self.installation),
             "sync_timeout_s": self.controller.sync_timeout_s,
             "deletion_policy": self.controller.deletion_policy,
+            "path": getattr(self.controller, "path", ""),
         }
 
     @property

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TypeGuard, TypeVar
 
 from natsctl.controller.controller import Controller, check_controller
+from natsctl.controller.hook import SCHEME, hook_class
 from natsctl.controller.slots.declare import only_primary
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings.did_you_mean import did_you_mean
@@ -32,6 +33,8 @@ def load(path: str) -> type[Controller]:
     imported, and if it has no such controller. The message names the wrong part of the path and a
     similar name; for an import that fails it has the module's own traceback.
     """
+    if path.startswith(SCHEME):
+        return hook_class(path)
     module, loaded = _loaded(path, _is_controller)
     if not _is_controller(loaded):
         raise UsageError(
@@ -45,6 +48,8 @@ def load_runnable(path: str) -> type[Controller] | type[Guest]:
 
     The other class has the members of `Guest`. Raises the errors of `load`.
     """
+    if path.startswith(SCHEME):
+        return hook_class(path)
     module, loaded = _loaded(path, _is_runnable)
     if _is_controller(loaded):
         return _checked(loaded, path)

@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from natsctl.errors import UsageError
+from nats.errors import NoRespondersError
+
+from natsctl.errors import StoreError, UsageError
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.leases import LEASES, LeaseStore
 from natsctl.jetstream.bucket.store import KvStore
@@ -13,6 +15,7 @@ from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.connection.connection import connect as connected
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events import StreamRecorder, recording
+from natsctl.jetstream.service.errors import error_from
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.write_guard import Guarded
 
@@ -42,6 +45,23 @@ class Nats(Guarded):
         if not _reads(endpoint):
             self.guard.check(None)
         return await self.connection.api(endpoint, body)
+
+    async def request(
+        self, subject: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> bytes:
+        """See `Requester.request`; an error that a micro service reports is a `StoreError`."""
+        try:
+            reply = await self.connection.request(
+                subject, body, headers=headers or None, timeout_s=timeout_s
+            )
+        except StoreError as error:
+            if isinstance(error.__cause__, NoRespondersError):
+                raise StoreError(f"nobody listens on {subject}: is the service running?") from error
+            raise
+        failure = error_from(reply.headers)
+        if failure is not None:
+            raise StoreError(str(failure))
+        return reply.data
 
     def leases(self, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> LeaseStore:
         """Return the store of leases with this time to live; the first write creates the bucket.

@@ -302,6 +302,7 @@ class KvKind(Kind[T]):
         self.storage = storage
         self.max_value_bytes = max_value_bytes
         self.create = create
+        self.schema: Document | None = None  # in place of the type's; empty if it's not known
 
     def part(self, keys: str) -> "KvKind[T]":
         """Return this kind with another key pattern."""

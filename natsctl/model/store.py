@@ -302,3 +302,18 @@ class JetStream(Protocol):
         `StoreTimeoutError` if there is no response in time.
         """
         ...
+
+
+@runtime_checkable
+class Requester(Protocol):
+    """A system that carries requests to services, and their answers."""
+
+    async def request(
+        self, subject: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> bytes:
+        """Return the answer of one service.
+
+        Raises `StoreTimeoutError` if none answers within *timeout_s*, `TooLargeError` for a body
+        above the limit, and `StoreError` if nobody listens or the service reports an error.
+        """
+        ...

@@ -7,11 +7,16 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, interruptible
-from natsctl.cli.framework.controller_options import ControllerOption
+from natsctl.cli.framework.controller_options import CLASS_HELP, controller_option
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.exit_codes import USAGE, report
+from natsctl.cli.framework.options import with_options
 from natsctl.cli.output.terminal import write_line
-from natsctl.core.recording.document import read_recording
+from natsctl.controller.hook import SCHEME
+from natsctl.core.recording.document import Recording, read_recording
+from natsctl.daemon.hook_requests import carry_requests
+from natsctl.errors import UsageError
+from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
 
@@ -28,13 +33,23 @@ app = App()
 @app.add(
     "natsctl replay shop.json -c controllers.greetings:Greetings",
     "natsctl replay shop.json -c controllers.greetings:Greetings --pdb",
+    "natsctl replay shop.json --hook shops.v2",
 )
+@with_options("nats", "nats", value=lambda effective: effective.nats)
 def replay(
     *,
+    nats: NatsOptions,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="File that natsctl recording has written")
     ],
-    controller: ControllerOption,
+    controller: Annotated[str | None, controller_option(f"{CLASS_HELP}; not for hooks")] = None,
+    hook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SUBJECT",
+            help="Ask the service at this subject, in place of the recorded answers of a hook",
+        ),
+    ] = None,
     debugger: Annotated[
         bool, typer.Option("--pdb", help="Start the debugger where the handler fails")
     ] = False,
@@ -50,7 +65,12 @@ def replay(
     """
     try:
         recorded = read_recording(file)
-        kind = type(load_runnable_controller(controller))
+        path = controller or _recorded_path(recorded)
+        if hook is not None:
+            path = f"hook:{hook}?name={recorded.controller}&{path.partition('?')[2]}"
+        kind = type(load_runnable_controller(path))
+        if hook is not None:
+            carry_requests(kind, nats)
         with interruptible():
             replayed = replay_recording(recorded, kind)
     except Exception as error:
@@ -58,7 +78,7 @@ def replay(
         raise typer.Exit(USAGE) from error
     for line in str(replayed).splitlines():
         write_line(line)
-    if replayed.error is not None:
+    if replayed.error is not None and not path.startswith(SCHEME):  # no frame of a hook is here
         write_line("traceback")
         for line in replayed.replayed.traceback.splitlines():
             write_line(line)
@@ -67,3 +87,13 @@ def replay(
     status = STATUS[replayed.verdict]
     if status:
         raise typer.Exit(status)
+
+
+def _recorded_path(recorded: Recording) -> str:
+    """Return the path of a hook's controller, which is all options."""
+    path = str(recorded.settings.get("path", ""))
+    if not path:
+        raise UsageError(
+            f"the recording is of the class {recorded.controller}: give --controller M:C"
+        )
+    return path

@@ -9,6 +9,7 @@ import typer
 
 from natsctl.cli.framework.command import App, LoopFactory, connected
 from natsctl.cli.framework.controller_options import ControllersOption, PortOption
+from natsctl.cli.framework.hook_options import with_hook
 from natsctl.cli.framework.options import with_cluster, with_options
 from natsctl.daemon.embedded_server import private_options, private_server
 from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
@@ -38,7 +39,9 @@ app = App()
     "natsctl run -c fleet.sites:Sites --leader-elect --lease-ttl 10",
     "natsctl run -c fleet.sites:Sites --shard",
     "natsctl run -c fleet.sites:Sites --dry-run",
+    "natsctl run --hook shops.sync --primary shops --secondary routes",
 )
+@with_hook
 @partial(connected, loop_factory=loop_factory)
 @with_cluster
 @with_options(

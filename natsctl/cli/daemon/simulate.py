@@ -13,10 +13,14 @@ from natsctl.cli.documents.manifests import read_mappings
 from natsctl.cli.framework.command import INTERRUPTED, App, interruptible
 from natsctl.cli.framework.controller_options import ControllerOption
 from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.cli.framework.hook_options import with_hook
+from natsctl.cli.framework.options import with_options
 from natsctl.cli.output.encoding import json_text
 from natsctl.cli.output.printing import OUTPUT_OPTION, TextOutput
 from natsctl.cli.output.terminal import progress_bar, write_line, write_text
+from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
+from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.testing.simulation.finding import Report
 from natsctl.testing.simulation.run import Checks
 from natsctl.testing.simulation.simulate import Simulation, search_in_processes
@@ -31,10 +35,14 @@ Documents = Sequence[Mapping[str, Any]]
     "natsctl simulate -c controllers.greetings:Greetings -f greetings.yaml",
     "natsctl simulate -c controllers.greetings:Greetings -f greetings.yaml --seed 8127 --runs 1",
     "natsctl simulate -c shops:Shops -f shops.yaml --runs 10000 -n auto -o json",
+    "natsctl simulate --hook shops.sync --primary shops --secondary routes -f shops.yaml",
     notes="Several documents for one key are its versions, in order.",
 )
+@with_hook
+@with_options("nats", "nats", value=lambda effective: effective.nats)
 def simulate(
     *,
+    nats: NatsOptions,
     controller: ControllerOption,
     file: Annotated[
         list[str],
@@ -75,11 +83,13 @@ def simulate(
     become idle, make the same objects as without faults, write nothing in one more resync, and
     leave nothing behind. The first seed that violates this is shown with its shortest schedule.
 
+    A hook is asked for real: its service has to run, and virtual time waits for its answers.
+
     Exit codes: 0 if nothing was found, 1 if a property is violated.
     """
     documents = read_mappings(file)
     checks = Checks(ignored=tuple(ignore or ()), kept=tuple(keep or ()))
-    make = functools.partial(_simulation, controller, documents, checks)
+    make = functools.partial(_simulation, controller, nats, documents, checks)
     seeds, count = range(seed, seed + runs), _count(processes)
     with interruptible():
         report = _search(make, seeds, count)
@@ -93,8 +103,12 @@ def simulate(
         raise typer.Exit(INTERRUPTED)
 
 
-def _simulation(path: str, documents: Documents, checks: Checks) -> Simulation:
-    return Simulation(subject_of(type(load_runnable_controller(path))), documents, checks)
+def _simulation(
+    path: str, options: NatsOptions, documents: Documents, checks: Checks
+) -> Simulation:
+    simulated = type(load_runnable_controller(path))
+    carry_requests(simulated, options)
+    return Simulation(subject_of(simulated), documents, checks)
 
 
 def _search(make: "functools.partial[Simulation]", seeds: range, processes: int) -> Report:

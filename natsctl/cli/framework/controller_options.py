@@ -6,7 +6,7 @@ import typer
 
 from natsctl.core.task_group import WORKERS_MAX
 
-_HELP = "Controller class as package.module:Name, searched in the current folder first"
+CLASS_HELP = "Controller class as package.module:Name, searched in the current folder first"
 
 
 def controller_option(text: str) -> Any:
@@ -20,8 +20,8 @@ def port_option(text: str, *, default: int) -> Any:
     return typer.Option(min=0, max=65535, metavar="PORT", help=shown)
 
 
-ControllerOption = Annotated[str, controller_option(_HELP)]
-ControllersOption = Annotated[list[str], controller_option(f"{_HELP}; repeatable")]
+ControllerOption = Annotated[str, controller_option(CLASS_HELP)]
+ControllersOption = Annotated[list[str], controller_option(f"{CLASS_HELP}; repeatable")]
 KindsOption = Annotated[
     str | None,
     controller_option("Controller class; the object must match its types for the bucket"),

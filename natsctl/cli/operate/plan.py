@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.controllers import load_runnable_controller
+from natsctl.cli.framework.hook_options import with_hook
 from natsctl.cli.framework.names import Name, SomeNamesArgument, own_keys, parse_names
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import controller_with, find_daemons
@@ -50,6 +51,7 @@ app = App()
     "natsctl plan -c fleet.sites:Sites --exit-code",
     "natsctl plan greetings shop -c greetings",
 )
+@with_hook
 @connected_to_stores
 async def plan(
     stores: StoreOptions,

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 
 from natsctl.model.documents import Document
-from natsctl.model.kinds import Kind
+from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.plans.differences import MergeKeys, Path
-from natsctl.model.schemas.kind_schema import PublishedKind
 
 LIST_MAP_KEYS = "x-kubernetes-list-map-keys"
 TYPES_MAX = 256  # whose schemas are kept
@@ -44,7 +43,8 @@ def merge_keys_of(kind: Kind[Any]) -> MergeKeys:
     declared: type = kind.type
 
     def merge_keys(path: Path) -> Sequence[str]:
-        schema = kind.schema if isinstance(kind, PublishedKind) else schema_of(declared)
+        known = kind.schema if isinstance(kind, KvKind) else None
+        schema = schema_of(declared) if known is None else known
         return declared_merge_keys(schema, path) or fixed(path)
 
     return merge_keys

@@ -12,12 +12,12 @@ from natsctl.core.planning.manifest_store import PlanningManifestStore
 from natsctl.core.planning.overlay import Overlay, planned_revisions
 from natsctl.core.planning.record import PlanRecord, current_plan, place_of
 from natsctl.core.planning.store import PlanningStore, still_missing
-from natsctl.errors import StoreMissingError
+from natsctl.errors import StoreError, StoreMissingError
 from natsctl.model.discovery import Discovers, ResourceType
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.recorder import EventType, SyncNote
-from natsctl.model.store import JetStream, ManifestStores, Store, Stores
+from natsctl.model.store import JetStream, ManifestStores, Requester, Store, Stores
 from natsctl.model.write_guard import DRY_RUN, Guarded
 
 S = TypeVar("S", bound=Stores)
@@ -121,6 +121,14 @@ class PlanningStores(_Planning[Stores]):
         if not isinstance(self._stores, JetStream):
             raise StoreMissingError("these stores have no JetStream API")
         return await self._stores.api(endpoint, body)
+
+    async def request(
+        self, subject: str, body: bytes, *, headers: Mapping[str, str], timeout_s: float
+    ) -> bytes:
+        """See `Requester.request`; a plan asks hooks for real, because they only decide."""
+        if not isinstance(self._stores, Requester):
+            raise StoreError("these stores carry no requests")
+        return await self._stores.request(subject, body, headers=headers, timeout_s=timeout_s)
 
 
 class PlanningManifestStores(_Planning[ManifestStores]):

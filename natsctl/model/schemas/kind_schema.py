@@ -129,7 +129,8 @@ SCHEMAS: KvKind[KindSchema] = kv(
 
 def has_schema(kind: Kind[Any]) -> bool:
     """Return whether the values of *kind* are JSON of a known type, and its name is a legal key."""
-    return isinstance(kind, KvKind) and kind.typed and legal(f"{PREFIX}.{kind.name}")
+    known = isinstance(kind, KvKind) and kind.typed and kind.schema != {}
+    return known and legal(f"{PREFIX}.{kind.name}")
 
 
 def json_schema(kind: KvKind[Any]) -> Document:
@@ -138,6 +139,8 @@ def json_schema(kind: KvKind[Any]) -> Document:
     Docstrings are descriptions; a section `Attributes` describes the fields. Raises `UsageError`
     if the type has no JSON Schema.
     """
+    if kind.schema:
+        return {"$schema": DIALECT, **kind.schema}
     try:
         schema = msgspec.json.schema(kind.type, schema_hook=_any_value)
     except (TypeError, ValueError) as error:
