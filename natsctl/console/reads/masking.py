@@ -6,11 +6,11 @@ import msgspec
 from msgspec.structs import replace
 
 from natsctl.core.planning.diff import value_differences
-from natsctl.core.recording.masking import Masker
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.model import exact_json
+from natsctl.model.masking import Masker
 from natsctl.model.plans.differences import Difference
 
 TEXT_MAX = 100_000  # characters of a value

@@ -40,12 +40,12 @@ from natsctl.core.recording.document import (
     TargetStep,
     seed_of,
 )
-from natsctl.core.recording.masking import Masker
 from natsctl.core.recording.noted_stores import place_of
 from natsctl.core.recording.recordings import Delivery, Frame, KeptSync, ReconcilerCall
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 from natsctl.model.kinds import Kind
+from natsctl.model.masking import Masker
 from natsctl.model.store import Deleted, Stored
 
 _OUTSIDE = "outside"  # the place of values that are in no store
