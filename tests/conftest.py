@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.support.plugins.kubernetes",
     "tests.support.plugins.nats",
     "tests.support.plugins.workers",
+    "tests.support.plugins.flaky",
 ]
 
 # No property test has a deadline: its result must not depend on the speed of the machine. Every

@@ -1,4 +1,4 @@
-"""Tests that a run with --workers reports all that a run in one process reports."""
+"""Runs in several workers share servers, and repeat a failed test of real servers with --flaky."""
 
 import os
 import subprocess
@@ -8,77 +8,100 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PLAIN = "-p no:asyncio -p no:natsctl -p no:hypothesispytest -p no:cacheprovider"
 TESTS = """
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.{mark}
+
+
+def test_fails_once():
+    has_failed = Path("failed").exists()
+    Path("failed").touch()
+    assert has_failed, "the first failure"
+
+
+def test_passes():
+    pass
+
+
+def test_fails():
+    assert not {always}, "for ever"
+"""
+
+
+GROUPED = """
 import os
-import warnings
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def server():
-    yield
-    Path("ended").touch()
+def kube_server():
+    Path("started-" + str(os.getpid())).touch()
 
 
-def test_fails(server):
-    print("a captured line")
-    raise AssertionError
+@pytest.mark.parametrize("number", range(6))
+def test_server(kube_server, number):
+    pass
 
 
-def test_ends_the_process():
-    os._exit(7)
-
-
-def test_warns():
-    warnings.warn("a warning to read")
-
-
-@pytest.mark.parametrize("number", range(20))
-def test_passes(number):
+@pytest.mark.parametrize("number", range(6))
+def test_other(number):
     pass
 """
 
 
-def run(folder: Path, *options: str) -> str:
-    """Run the tests in two workers, and return the output of pytest."""
-    (folder / "test_all.py").write_text(TESTS)
-    support = "tests.support.plugins"
-    plugins = ("no:asyncio", f"{support}.shared_servers", f"{support}.workers")
-    words = [word for plugin in plugins for word in ("-p", plugin)]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "--workers", "2", *words, *options, "test_all.py"],
+def run(
+    folder: Path, *options: str, mark: str = "server", always: bool = False, tests: str = TESTS
+) -> tuple[int, str]:
+    """Run the tests, and return the exit status and the output of pytest."""
+    (folder / "test_all.py").write_text(tests.format(mark=mark, always=always))
+    markers = "[pytest]\nmarkers =\n    server\n    other\n"
+    (folder / "pytest.ini").write_text(
+        f"{markers}addopts = -p tests.support.plugins.flaky {PLAIN}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test_all.py"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
-    ).stdout
+    )
+    return done.returncode, done.stdout
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return run(tmp_path_factory.mktemp("workers"))
+def test_a_test_that_passes_alone_is_named_as_flaky_with_its_failure(tmp_path: Path) -> None:
+    status, output = run(tmp_path, "--flaky", "-n", "2", "--dist", "loadgroup")
+    assert status == 0
+    assert "FLAKY test_all.py::test_fails_once: passed alone" in output
+    assert "the first failure" in output
+    assert "2 passed, 1 flaky in" in output
 
 
-def test_each_test_runs_once_though_a_worker_ends(output: str) -> None:
-    assert "2 failed, 21 passed" in output
+def test_a_test_that_fails_again_fails_the_run(tmp_path: Path) -> None:
+    status, output = run(tmp_path, "--flaky", always=True)
+    assert status == 1
+    assert "FAILED test_all.py::test_fails - AssertionError: for ever" in output
+    assert "1 failed, 1 passed, 1 flaky in" in output
 
 
-def test_a_test_that_ends_its_worker_fails(output: str) -> None:
-    assert "test_ends_the_process - the worker ended with status 7 during this test" in output
+@pytest.mark.parametrize(("options", "mark"), [((), "server"), (("--flaky",), "other")])
+def test_no_other_failed_test_is_repeated(
+    options: tuple[str, ...], mark: str, tmp_path: Path
+) -> None:
+    status, output = run(tmp_path, *options, mark=mark)
+    assert (status, "FLAKY" in output) == (1, False)
+    assert "1 failed, 2 passed in" in output
 
 
-def test_a_failure_has_the_captured_output(output: str) -> None:
-    assert "a captured line" in output
-
-
-def test_a_warning_is_reported_once(output: str) -> None:
-    assert "UserWarning: a warning to read" in output
-    assert ", 1 warning in" in output
-
-
-def test_a_run_that_stops_early_ends_the_fixtures(tmp_path: Path) -> None:
-    assert "stopping after 1 failures" in run(tmp_path, "-x", "-k", "test_fails or test_passes")
-    assert (tmp_path / "ended").exists()
+def test_one_worker_runs_the_tests_that_share_a_server(tmp_path: Path) -> None:
+    plugins = ("shared_servers", "workers")
+    options = [word for name in plugins for word in ("-p", f"tests.support.plugins.{name}")]
+    _, output = run(tmp_path, *options, "-n", "2", "--dist", "loadgroup", tests=GROUPED)
+    assert "12 passed" in output
+    assert len(list(tmp_path.glob("started-*"))) == 1

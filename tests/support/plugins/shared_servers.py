@@ -4,7 +4,7 @@ A kube-apiserver takes three seconds of processor time to start, and works while
 Chromium is similar. A server ends with the last test of its group.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -17,28 +17,16 @@ SHARED = {  # a fixture of the group's tests, and the name of the group
     "report": "report of a plain pytest",
 }
 KUBE = "kube"  # the parameter of a contract test that requests `kube_server` while it runs
-FILES_TOGETHER = "tests/unit/"  # the tests of a file share what the first one imports
 GROUP: pytest.StashKey[str | None] = pytest.StashKey()
 SERVERS: pytest.StashKey[ExitStack] = pytest.StashKey()
 
 
-def units(items: Sequence[pytest.Item]) -> list[tuple[int, ...]]:
-    """Return which tests one worker runs in turn, as indices: a group, a file, or one test."""
-    by_name: dict[str, list[int]] = {}
-    for index, item in enumerate(items):
-        is_together = item.nodeid.startswith(FILES_TOGETHER)
-        name = item.nodeid.partition("::")[0] if is_together else item.nodeid
-        by_name.setdefault(item.stash[GROUP] or name, []).append(index)
-    return [tuple(indices) for indices in by_name.values()]
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the tests that share something first, if several workers run the tests."""
-    if config.option.workers:
+    """Find the groups, in a worker of pytest-xdist."""
+    if hasattr(config, "workerinput"):
         for item in items:
             item.stash[GROUP] = _group(item)
-        items.sort(key=lambda item: item.stash[GROUP] is None)
 
 
 @pytest.fixture(scope="session")
