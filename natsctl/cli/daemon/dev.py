@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,10 @@ from natsctl.cli.framework.controller_options import ControllersOption, PortOpti
 from natsctl.cli.framework.options import typed_options, with_options
 from natsctl.daemon.embedded_server import private_server, while_it_runs
 from natsctl.daemon.observe.logs import log_to_stderr
-from natsctl.daemon.reload import reloading
 from natsctl.daemon.settings.load import Effective
 from natsctl.daemon.settings.settings import LogSettings
 from natsctl.daemon.signals import until_signalled
+from natsctl.errors import UsageError
 
 app = App()
 
@@ -40,6 +41,8 @@ def dev(
     has an error, the error is shown, and the next change restarts the controllers. The data of the
     server stays.
     """
+    if find_spec("watchfiles") is None:
+        raise UsageError("natsctl dev needs the extra reload: pip install 'natsctl[reload]'")
     log_to_stderr(LogSettings(level=effective.settings.logs.level))
     words = ["run", "--end-with-parent", "--log-format", "text", *typed_options(effective)]
     for path in controller:
@@ -48,6 +51,8 @@ def dev(
 
 
 async def _dev(words: list[str], store_dir: Path, port: int | None) -> None:
+    from natsctl.daemon.reload import reloading  # noqa: PLC0415 - an extra
+
     # without this, Python would run stale bytecode of a file that is saved twice in a second
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     async with private_server(store_dir, port) as server:

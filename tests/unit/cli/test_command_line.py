@@ -239,3 +239,11 @@ def test_an_argument_that_is_not_utf_8_is_refused_by_its_number(
 ) -> None:
     assert run(args) == 2
     assert "argument 4 is not UTF-8" in capsys.readouterr().err
+
+
+def test_dev_names_the_extra_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    assert run(["dev", "-c", "a:B"]) == 2
+    assert "natsctl dev needs the extra reload: pip install" in capsys.readouterr().err

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-import structlog
 
 from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
@@ -140,19 +139,6 @@ def test_a_field_of_several_lines_is_written_below_its_line(
     assert capsys.readouterr().err[21:] == (
         "handler did not end  timeout_s=5\n  stack:\n  one\n  two\n"
     )
-
-
-def test_loggers_of_structlog_write_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    log_to_stderr(LogSettings(format="json"), ["hushhush"])
-    structlog.get_logger("mine").warning("from %s", "hushhush", order=7)
-    structlog.get_logger("mine").debug("not written")
-    (record,) = log_records(capsys)
-    assert {name: record[name] for name in ("level", "logger", "message", "order")} == {
-        "level": "warning",
-        "logger": "mine",
-        "message": "from ***",
-        "order": 7,
-    }
 
 
 def test_the_level_setting_can_name_a_logger(capsys: pytest.CaptureFixture[str]) -> None:
