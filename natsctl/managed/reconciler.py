@@ -46,6 +46,7 @@ from natsctl.managed.steps import Steps
 from natsctl.model.kinds import KvKind
 from natsctl.model.pause import Pause, active_pause
 from natsctl.model.store import Stored
+from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import EventLogger
 
 log = logging.getLogger(__name__)
@@ -344,7 +345,7 @@ class ManagedReconciler(Generic[T]):
                 await connection.disconnect()
         except Exception as error:  # noqa: BLE001 - the reconciliation itself has succeeded
             self._reports.warning(
-                managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error}"
+                managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error_text(error)}"
             )
 
     async def _observed(self, reconciliation: Reconciliation[T]) -> Observed:

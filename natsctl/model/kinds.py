@@ -13,6 +13,7 @@ from natsctl.errors import DECODE_ERRORS, InvalidObjectError, NewerVersionError,
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.keys import legal, matches
+from natsctl.model.masking import masked_text
 from natsctl.model.objects import Metadata, Object, head
 from natsctl.model.schemas.field_paths import parse_columns
 from natsctl.model.schemas.versions import Older, Versions, stated, stored_version, version_of
@@ -97,7 +98,7 @@ class Kind(Generic[T]):
             raise self._invalid(value, str(error)) from error
 
     def _invalid(self, value: bytes, reason: str) -> InvalidObjectError:
-        message = f"not a valid {self.type.__name__}: {reason}"
+        message = f"not a valid {self.type.__name__}: {masked_text(reason, [value])}"
         number = 1 if self.plain else stored_version(value)
         if number <= self.version:
             return InvalidObjectError(message)

@@ -1,4 +1,4 @@
-"""Masks secrets in the values and texts of a recording.
+"""Masks secrets in values, and in the texts that may quote them.
 
 Masked are the data of Kubernetes Secrets, the values of fields whose names are those of secrets,
 and texts that look like one. A secret that was masked in a value is masked in every other text too.
@@ -6,38 +6,66 @@ and texts that look like one. A secret that was masked in a value is masked in e
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
-from natsctl.telemetry.hiding import MASK, Hider
+from natsctl.errors import DECODE_ERRORS
+from natsctl.model import exact_json
+from natsctl.telemetry.hiding import MASK, SECRET_NAME, Hider
 
-_NAME = re.compile(
-    r"passw|secret|token|credential|api_?key|private_?key|access_?key|auth_?key", re.IGNORECASE
-)
 _NOT_SECRET = re.compile(r"secret_?(name|ref|key_?ref)s?$|token_?(name|ref)$", re.IGNORECASE)
+_MAY_HAVE = re.compile(SECRET_NAME.encode() + rb'|"kind": ?"Secret"', re.IGNORECASE)
+_NAME = re.compile(SECRET_NAME, re.IGNORECASE)
 _DATA = {"data": base64.b64encode(MASK.encode()).decode(), "stringData": MASK}
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SHORT = 4  # a shorter text is not searched for elsewhere
+BYTES_MAX = 4_000_000  # of values that are searched for secrets
+SECRET = "Secret", "v1"
+
+
+def secrets_in(values: Iterable[bytes]) -> frozenset[str]:
+    """Return the secrets in JSON values; searches the first `BYTES_MAX` bytes of them."""
+    masker, left = Masker(), BYTES_MAX
+    for value in values:
+        left -= len(value)
+        if left < 0:
+            break
+        if _MAY_HAVE.search(value):
+            with suppress(*DECODE_ERRORS):
+                masker.learn(exact_json.decode(value), place="")
+    return frozenset(masker.secrets)
+
+
+def masked_text(text: str, values: Iterable[bytes]) -> str:
+    """Return a text that may quote JSON values, without the secrets in them."""
+    secrets = secrets_in(values)
+    return Hider(secrets)(text, limit=len(text)) if secrets else text
+
+
+def names_secret(name: str) -> bool:
+    """Return whether a field of this name holds a secret."""
+    return bool(_NAME.search(name)) and not _NOT_SECRET.search(name)
 
 
 class Masker:
     """Masks the secrets of one recording. First `learn` every value, then mask each."""
 
     def __init__(self) -> None:
-        self._secrets: set[str] = set()
+        self.secrets: set[str] = set()
         self._hide = Hider()
 
     def learn(self, value: Any, *, place: str) -> None:
         """Note the secrets in a value of an object in *place*."""
-        self._walk(value, secret_kind=is_secret(place))
+        self._walk(value, secret_kind=is_secret(place, value))
 
     def masked(self, value: Any, *, place: str) -> Any:
         """Return the value without secrets."""
-        return _with_texts(self._walk(value, secret_kind=is_secret(place)), self.text)
+        return _with_texts(self._walk(value, secret_kind=is_secret(place, value)), self.text)
 
     def learned(self) -> None:
         """Mask the secrets that are known now, in every later text."""
-        self._hide = Hider(self._secrets)
+        self._hide = Hider(self.secrets)
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
@@ -57,14 +85,13 @@ class Masker:
             return self._mask(value, _DATA[name])
         if secret_kind and name == _LAST_APPLIED:
             return MASK
-        if _NAME.search(name) and not _NOT_SECRET.search(name) and isinstance(value, str):
+        if isinstance(value, str) and names_secret(name):
             return self._mask(value, MASK)
         return self._walk(value, secret_kind=secret_kind)
 
     def _mask(self, value: Any, mask: str) -> Any:
         def masked(text: str) -> str:
-            if len(text) >= _SHORT:
-                self._secrets.add(text)
+            self.secrets.update(each for each in (text, _decoded(text)) if len(each) >= _SHORT)
             return mask
 
         return _with_texts(value, masked)
@@ -83,6 +110,16 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
             return value
 
 
-def is_secret(place: str) -> bool:
-    """Return whether a place holds Kubernetes Secrets."""
-    return place == "kube/v1/Secret"
+def is_secret(place: str, value: object = None) -> bool:
+    """Return whether a place holds Kubernetes Secrets, or a value is one."""
+    if place == "kube/v1/Secret":
+        return True
+    return isinstance(value, dict) and (value.get("kind"), value.get("apiVersion")) == SECRET
+
+
+def _decoded(text: str) -> str:
+    """Return the text that a value of a Secret stands for; empty if it isn't in base64."""
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except ValueError:
+        return ""

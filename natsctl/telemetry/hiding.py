@@ -7,7 +7,8 @@ overlap, and no position is scanned from many starts.
 import re
 import reprlib
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from typing import Self
@@ -36,6 +37,23 @@ _OTHERS = r"""
       | \b S[ACNOUX][A-Z2-7]{{56}} \b                       # an nkey seed
       | (?<=-----BEGIN\ ) ([A-Z ]{{0,40}}PRIVATE\ KEY)----- .*? (?: -----END\ \1----- | \Z )
       | (?i: (?<=\bbearer\ ) | (?<=\bbasic\ ) ) [\w.~+/=*-]{{6,}} )
+"""
+_KEYS = ("api", "private", "access", "auth")
+SECRET_NAME = "|".join(
+    ("passw", "secret", "token", "credential", *(f"{word}[_-]?key" for word in _KEYS))
+)
+"""A pattern of the names of fields that hold secrets."""
+_SIGNS = ("passw", "secret", "token", "credential", "key", "authorization")
+_NAMED = rf"""
+    (?P<before> (?i: (?: {SECRET_NAME} ) [\w-]{{{{0,30}}}}+
+        (?<!name) (?<!ref) (?<!tokens) (?<!secrets) (?<!count)
+        (?: (?: \\?["'] )? = (?: \\?["'] )?               # token=…, as in a URL
+          | (?: \\?["'] \s? : | [ ]=) \s? \\?["'] )          # "token": "…"
+      | (?i: \b x- [\w-]{{{{0,30}}}} key | -token ) : \s?       # a header
+      | (?i: \b authorization (?: = | \\?["'] \s? : \s? \\?["']
+          | : \s? (?= (?: token | key | apikey | digest | negotiate | aws4-hmac-sha256 ) [ ] ) )
+        (?: [\w-]{{{{0,20}}}}+ [ ] )? ) ) )
+    (?! \*\*\* ) [^\s"'<>&,;(){{{{}}}}\[\]\\]{{{{4,}}}}+
 """
 _END, _NO_END = r"\Z", r"(?!)"
 _NKEY_LENGTH = 58
@@ -161,13 +179,44 @@ def quoted(value: str) -> str:
 def error_text(error: BaseException) -> str:
     """Return the type and the message of an error, cut and without secrets.
 
-    The text of an exception group ends with its first `MEMBERS_MAX` errors.
+    The text of an exception group ends with its first `MEMBERS_MAX` errors. Hidden are also the
+    secrets in what the sync read that the error ends; see `secrets_of`.
     """
     text = _typed_message(error)
     if isinstance(error, BaseExceptionGroup):
         members = list(islice(_members(error), MEMBERS_MAX))
         text = f"{text}: {'; '.join(map(_typed_message, members))}"
-    return hidden(text, limit=ERROR_MAX)
+    return hidden_with(error, text, limit=ERROR_MAX)
+
+
+def hidden_with(error: BaseException, text: str, *, limit: int = TEXT_MAX) -> str:
+    """Return a text about an error without secrets, cut to *limit* characters."""
+    secrets = secrets_of(error)
+    return Hider(secrets)(text, limit=limit) if secrets else hidden(text, limit=limit)
+
+
+def secrets_of(error: BaseException) -> Collection[str]:
+    """Return the secrets in what the sync has read that raised the error.
+
+    They are known at the first call, within the sync, and remembered with the error.
+    """
+    known: Collection[str] | None = getattr(error, _SECRETS, None)
+    if known is None:
+        known = _read_here()
+        if known:
+            with suppress(AttributeError):
+                setattr(error, _SECRETS, known)
+    return known
+
+
+def learn_from(read_here: Callable[[], Collection[str]]) -> None:
+    """Set the function that returns the secrets that the sync of this task has read."""
+    global _read_here  # noqa: PLW0603 - telemetry doesn't know syncs
+    _read_here = read_here
+
+
+_SECRETS = "_natsctl_secrets"
+_read_here: Callable[[], Collection[str]] = tuple
 
 
 def _typed_message(error: BaseException) -> str:
@@ -238,7 +287,9 @@ def _may_look_like_a_secret(text: str) -> bool:
     if "eyJ" in text or "://" in text or "-----BEGIN " in text:
         return True
     lower = text.lower()
-    return "bearer " in lower or "basic " in lower
+    if "bearer " in lower or "basic " in lower:
+        return True
+    return ("=" in text or ":" in text) and any(sign in lower for sign in _SIGNS)
 
 
 def _masked(pattern: re.Pattern[str], text: str, end: int) -> tuple[str, int]:
@@ -263,7 +314,7 @@ def _patterns(*, cut: bool) -> tuple[re.Pattern[str], ...]:
     """Return patterns of texts that look like a secret, compiled on first use."""
     end = _END if cut else _NO_END
     flags = re.VERBOSE | re.DOTALL
-    return tuple(re.compile(pattern.format(end=end), flags) for pattern in (_JWT, _OTHERS))
+    return tuple(re.compile(pattern.format(end=end), flags) for pattern in (_JWT, _OTHERS, _NAMED))
 
 
 def _forms(secret: str) -> Iterator[str]:

@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, TracerProv
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import TRACEBACK_MAX, error_text, hidden
+from natsctl.telemetry.hiding import TRACEBACK_MAX, error_text, hidden_with
 
 SDK = "opentelemetry.sdk.trace"
 SCOPE = "natsctl"  # the instrumentation scope of all spans
@@ -220,10 +220,11 @@ def _attributes(attributes: Attributes) -> dict[str, str | bool | int | float]:
 
 def _exception_attributes(error: Exception) -> dict[str, str]:
     """Return the attributes of an exception event, with a traceback if the error is unexpected."""
-    attributes = {"exception.type": _type_name(error), "exception.message": hidden(str(error))}
+    message = hidden_with(error, str(error))
+    attributes = {"exception.type": _type_name(error), "exception.message": message}
     if classify(error) is ErrorClass.UNEXPECTED:
         stack = "".join(traceback.format_exception(error))
-        attributes["exception.stacktrace"] = hidden(stack, limit=TRACEBACK_MAX)
+        attributes["exception.stacktrace"] = hidden_with(error, stack, limit=TRACEBACK_MAX)
     return attributes
 
 

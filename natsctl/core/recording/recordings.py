@@ -1,7 +1,7 @@
 """Keeps the recordings of syncs in memory, within a bound."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from natsctl.core.objects.read_your_writes import current_sync
 from natsctl.core.objects.tape import (
     CacheKeys,
     CacheQuery,
@@ -26,8 +27,10 @@ from natsctl.core.objects.tape import (
     Tape,
 )
 from natsctl.model.kinds import Kind
+from natsctl.model.masking import secrets_in
 from natsctl.model.store import Stored
 from natsctl.telemetry.frames import in_natsctl
+from natsctl.telemetry.hiding import learn_from
 
 BYTES_MAX = 16 * 1024 * 1024
 SYNCS_MAX = 5  # of each key that is being recorded
@@ -99,6 +102,28 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         yield from (stored for stored in (self.stored, self.last, *around) if stored is not None)
         for note in (*self.notes, *self.around):
             yield from _states_of(note)
+
+
+def secrets_read() -> Collection[str]:
+    """Return the secrets in what the sync of this task has read, and in its object."""
+    sync: Any = current_sync.get()
+    if sync is None:
+        return ()
+    change = getattr(sync, "delivery", None)
+    states = [getattr(sync, "stored", None), getattr(sync, "last", None)]
+    if isinstance(change, Delivery):
+        states += (change.before, change.after)
+    values = [stored.value for stored in states if stored is not None]
+    for note in sync.tape if isinstance(sync.tape, list) else ():
+        values += (stored.value for stored in _states_of(note))
+        if isinstance(note, StoreCall):
+            values.append(note.value)
+        elif isinstance(note, OutsideCall) and note.result is not None:
+            values.append(note.result.json)
+    return secrets_in(values)
+
+
+learn_from(secrets_read)
 
 
 class SyncRecorder(Protocol):

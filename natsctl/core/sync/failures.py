@@ -9,7 +9,7 @@ from typing import Any
 
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.frames import user_traceback
-from natsctl.telemetry.hiding import error_text
+from natsctl.telemetry.hiding import Secrets, error_text, secrets_of
 from natsctl.telemetry.logger import EventLogger
 
 KEYS_MAX = 10_000  # failing keys whose failures are counted
@@ -47,7 +47,8 @@ class HandlerFailures:
             trace = (type(error), error, user_traceback(error)) if is_traced else None
             repeats = {"failures": count} if count > 1 else {}
             logged: dict[str, Any] = {**fields, **repeats, "error": text}
-            self._logger.log(self._level, event, exc_info=trace, **logged)
+            with Secrets(secrets_of(error)):  # the traceback is written meanwhile
+                self._logger.log(self._level, event, exc_info=trace, **logged)
         return text
 
     def succeeded(self, key: Hashable) -> None:

@@ -221,6 +221,7 @@ class SyncHistory:
         The failure is logged unless the caller logs it; see `HandlerFailures`.
         """
         key, recorder = run.key, self.recorder
+        text = run.named(error_text(error))  # before the tape with the secrets in it is taken
         delayed = classify(error) is ErrorClass.DELAY
         kept = recorder is not None and (not delayed or recorder.wants(self.controller, key))
         if recorder is not None and kept and isinstance(error, Exception):
@@ -228,7 +229,6 @@ class SyncHistory:
         if delayed:
             self.journal.add(key, run.facts(now), delayed=True)
             return
-        text = run.named(error_text(error))
         cancelled = not isinstance(error, Exception)  # which says nothing about the key
         self.journal.add(key, run.facts(now, text), delayed=cancelled, handler=run.handler)
         if not isinstance(error, Exception):

@@ -25,6 +25,7 @@ LONG_KEY = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0\n" * 50
 HOSTILE = [
     *("eyJ-aaaaaaaa-", "eyJaaaaaaaaa-", "eyJ", "eyJaaaaaaaa.", "-eyJ-eyJ.", "a://", "://a:b"),
     *("://a@", "a", "-", ".", "a.", "bearer ", "bearer aaaaa ", SEED, "SA", "PRIVATE KEY "),
+    *("token", "token=", 'api_key"', "x-", "x-a", "-token", "authorization: ", "authorization="),
     *("-----BEGIN PRIVATE KEY", "-----BEGIN A PRIVATE KEY----------END ", "correct hors"),
 ]
 
@@ -77,6 +78,30 @@ def test_a_secret_within_a_credential_is_hidden_with_the_whole_credential(
 
 def test_the_text_of_an_error_is_its_type_and_message_without_secrets() -> None:
     assert error_text(ValueError("at nats://ann:hush@hub")) == "ValueError: at nats://***@hub"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("GET https://api/x?token=abc123&x=1", "GET https://api/x?token=***&x=1"),
+        ("login(user='ann', password='abc123')", "login(user='ann', password='***')"),
+        ('{"apiKey": "abc123", "name": "a"}', '{"apiKey": "***", "name": "a"}'),
+        (r"{\"access_token\": \"abc123\"}", r"{\"access_token\": \"***\"}"),
+        ("X-Api-Key: abc123", "X-Api-Key: ***"),
+        ("PRIVATE-TOKEN: abc123", "PRIVATE-TOKEN: ***"),
+        ("Authorization: Token abc123", "Authorization: Token ***"),
+        *(
+            (text, text)
+            for text in (
+                *("max_tokens=4096", "secretName=shop-tls", "cannot read secret: NotFound"),
+                *("token = self.fetch()", "spec.token: expected a text", "Authorization Violation"),
+                *("no authorization: denied by policy", "invalid key 'a..b': empty token"),
+            )
+        ),
+    ],
+)
+def test_a_value_with_the_name_of_a_secret_is_hidden(text: str, shown: str) -> None:
+    assert hidden(text) == shown
 
 
 @pytest.mark.parametrize("repeated", HOSTILE)
