@@ -603,3 +603,29 @@ async def test_explain_and_tree_name_the_finalizers_that_hold_a_secondary() -> N
         await edit(store, "default/shop-a", metadata={"finalizers": None})
         await harness.run_until_idle()
         assert runtime.explain("shop").held == []
+
+
+async def test_nothing_is_remembered_about_objects_that_others_delete() -> None:
+    class Jobs(Controller):
+        """Creates an object for each new text, and no object again, as a Job that ends is."""
+
+        sites = primary(SITES)
+        jobs = secondary(kube("v1", "ConfigMap", namespace="default", metadata_only=True))
+
+        async def sync_handler(self, key: str) -> float | None:
+            current = self.sites.get(key)
+            if current is not None:
+                await self.jobs.apply(config(f"job-{current.spec.text}", "run"))
+            return None
+
+    async with running(controller := Jobs()) as harness:
+        for number in range(3):
+            await controller.sites.put("shop", site(f"{number}"))
+            await harness.run_until_idle()
+        assert controller.jobs.remembered == 3
+        for number in range(3):
+            await configs(harness).delete(f"default/job-{number}")
+        await controller.sites.delete("shop")
+        await harness.run_until_idle()
+        assert configs(harness).keys() == []
+        assert controller.jobs.remembered == 0

@@ -2,15 +2,18 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from natsctl import InformerController, Operation, Resource, ResourceWatcher, Snapshot
 from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
-from natsctl.errors import PausedError
+from natsctl.errors import PausedError, PermissionDeniedError
+from natsctl.model.kinds import Kind
 from natsctl.model.pause import Pause
+from natsctl.model.store import Stored
 from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing.memory import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
@@ -202,6 +205,30 @@ async def test_a_key_that_is_resumed_after_a_restart_is_synced_once() -> None:
         await edit(client.apps, "shop", *PAUSED, to=None)
         await harness.run_until_idle()
         assert syncs_of(harness) == ["shop"]
+
+
+async def test_a_record_that_is_refused_delays_no_record_of_another_key() -> None:
+    refused = key_record("apps", "apps", "shop")
+
+    class Refusing(MemoryStore):
+        async def create(self, key: str, value: bytes) -> Stored:
+            if key == refused:
+                raise PermissionDeniedError(f"you may not write {key}")
+            return await super().create(key, value)
+
+    class RefusingStores(MemoryStores):
+        def store(self, kind: Kind[Any]) -> MemoryStore:
+            store = super().store(kind)
+            store.__class__ = Refusing
+            return store
+
+    async with running(Calm(), stores=RefusingStores()) as harness:
+        client = await built(harness, "bar", "shop", "inn")
+        for key in ("bar", "shop", "inn"):
+            await edit(client.apps, key, *PAUSED, to="true")
+        await asyncio.sleep(60)
+        recorded = await records(harness.stores)
+        assert set(recorded) == {key_record("apps", "apps", key) for key in ("bar", "inn")}
 
 
 async def test_a_failing_key_that_is_paused_is_retried_after_it_is_resumed() -> None:

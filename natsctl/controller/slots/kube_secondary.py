@@ -166,6 +166,15 @@ class KubeSecondary(Owned[T]):
             self.contests.forget(stored.key)
             self._note_touched(stored)
 
+    def forget_applied(self, key: str) -> None:
+        """Forget what was applied to an object that is gone, whoever deleted it."""
+        self._last.deleted(key)
+
+    @property
+    def remembered(self) -> int:
+        """The number of objects whose form at the server is remembered."""
+        return len(self._last)
+
     def is_terminating(self, stored: Stored) -> bool:
         """See `Owned.is_terminating`."""
         return self._kube_kind.metadata(stored.value).deletion_timestamp is not None

@@ -110,7 +110,13 @@ class Opening(msgspec.Struct, frozen=True):
             sync_later=self.listeners.sync_later,
             report=self.listeners.report,
         )
-        return OpenSlot(secondary, own_writes.see)
+
+        def changed(change: Change[Any]) -> None:
+            if change.after is None:
+                secondary.forget_applied(change.key)
+            own_writes.see(change)
+
+        return OpenSlot(secondary, changed)
 
     def _marked_owners(self, kind: KubeKind[T]) -> dict[str, IndexFunc[T]]:
         """Return the index by owner; it has the objects of this installation."""

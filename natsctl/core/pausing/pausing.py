@@ -385,17 +385,25 @@ class Pausing:
             await self._wake.wait()
             self._wake.clear()
             written = await self._held.try_write(store)
-            while self._unrecorded:
-                (number, key), _ = self._unrecorded.popitem()
+            refused: list[tuple[str, StoreError]] = []
+            for number, key in tuple(self._unrecorded):  # a refused one comes after all others
+                del self._unrecorded[number, key]
                 try:
                     await self._correct_record(store, self._keys[number], key)
                 except NotLeadingError:
                     pass  # the process that holds the key writes the record
                 except StoreError as error:
-                    log.warning("cannot write the record of a pause", key=key, error=error)
-                    await asyncio.sleep(RETRY_S)
-                    self._check_record(number, key)
-            if not written:
+                    self._unrecorded[number, key] = None
+                    refused.append((key, error))
+            if refused:
+                first_key, reason = refused[0]
+                log.warning(
+                    "cannot write the records of pauses yet",
+                    count=len(refused),
+                    key=first_key,
+                    error=reason,
+                )
+            if refused or not written:
                 await asyncio.sleep(RETRY_S)
                 self._write_soon()
 
