@@ -137,7 +137,7 @@ class StreamRecorder:
             await self._ensure_stream()
             self._ready = True
         subject = f"{PREFIX}.{event.controller}.{event.key}"
-        prefix = self._connection.publish_prefix
+        prefix = self._connection.stream_prefix
         reply = await self._connection.request(prefix + subject, msgspec.json.encode(event))
         self._connection.acknowledged(reply)
         return event

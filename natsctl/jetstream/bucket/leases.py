@@ -4,7 +4,7 @@ import math
 from datetime import datetime
 from typing import Any
 
-from natsctl.errors import NotFoundError, StoreMissingError
+from natsctl.errors import NotFoundError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.codec import TTL
 from natsctl.jetstream.bucket.store import KvStore
@@ -33,6 +33,7 @@ class LeaseStore(KvStore):
 
     def __init__(self, connection: Connection, *, ttl_s: float, kind: KvKind[Any] = LEASES) -> None:
         super().__init__(Bucket(connection, LEASES.bucket, bulk=False), kind)
+        self._ensured = False  # whether the bucket of another domain exists
         self._expire_s = max(1, math.ceil(EXPIRE * ttl_s))  # the server's resolution is one second
 
     async def get(self, key: str) -> Stored:
@@ -71,8 +72,15 @@ class LeaseStore(KvStore):
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`; creates the bucket if it does not exist."""
+        if self._bucket.connection.publish_prefix and not self._ensured:
+            # nobody answers a write to a missing bucket of another domain
+            await self._bucket.ensure(LEASES)
+            self._ensured = True
         try:
             return await super().create(key, value)
+        except StoreTimeoutError:
+            self._ensured = False
+            raise
         except StoreMissingError:
             await self._bucket.ensure(LEASES)
             return await super().create(key, value)

@@ -44,7 +44,9 @@ class Probe:
 
     async def writing(self, subject: str) -> list[str]:
         """Probe writes to a stream's subject."""
-        return await self._denied(self._connection.publish_prefix + subject)
+        connection, of_bucket = self._connection, subject.startswith("$KV.")
+        prefix = connection.publish_prefix if of_bucket else connection.stream_prefix
+        return await self._denied(prefix + subject)
 
     async def requesting(self, *subjects: str) -> list[str]:
         """Probe requests to these subjects."""

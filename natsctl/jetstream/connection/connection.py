@@ -187,6 +187,15 @@ class Connection:
         return "" if self.api_prefix == "$JS.API" else f"{self.api_prefix}."
 
     @property
+    def stream_prefix(self) -> str:
+        """The prefix of the subjects of other streams.
+
+        A domain has a prefix for its API and for `$KV.…` only. Other subjects reach its streams as
+        they are.
+        """
+        return "" if self._options.domain else self.publish_prefix
+
+    @property
     def marker_ttl_s(self) -> float:
         """The time to live in seconds of delete markers that may expire; 0 if none expires."""
         return self._options.marker_ttl_s
