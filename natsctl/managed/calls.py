@@ -28,6 +28,7 @@ class Reconciliation(Generic[T]):
         self.deadline = asyncio.get_running_loop().time() + timeout_s
         self.client: ExternalClient[T] = NopClient()
         self.rejected = ""  # the error in the object's policies
+        self.diff = ""  # what differs, if the external resource is not up to date
 
 
 class ExternalCalls(msgspec.Struct, Generic[T], frozen=True, eq=False):
@@ -53,7 +54,10 @@ class ExternalCalls(msgspec.Struct, Generic[T], frozen=True, eq=False):
         except RetryAfter:
             raise
         except Exception as error:
-            message = f"cannot {verb}: {error_text(error)}"[:MESSAGE_MAX]
+            differs = (
+                f" ({reconciliation.diff})" if verb == "update" and reconciliation.diff else ""
+            )
+            message = f"cannot {verb}: {error_text(error)}{differs}"[:MESSAGE_MAX]
             await self.reports.failed(reconciliation.managed, reason, message, *conditions)
             raise
 

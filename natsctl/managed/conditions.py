@@ -52,9 +52,9 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
         return cls(READY, "False", "Deleting", _message(message))
 
     @classmethod
-    def reconcile_success(cls) -> Self:
+    def reconcile_success(cls, message: str = "") -> Self:
         """Return Synced=True: the last reconciliation succeeded."""
-        return cls(SYNCED, "True", "ReconcileSuccess")
+        return cls(SYNCED, "True", "ReconcileSuccess", _message(message))
 
     @classmethod
     def reconcile_error(cls, message: str) -> Self:

@@ -194,7 +194,7 @@ class ManagedController(KeyedController, Generic[T]):
                 for system in systems.values()
             ]
             reconciler = self.reconciler(primary)
-            reconciler.ask_unless(adopt=self.adopt)
+            reconciler.of_controller(adopt=self.adopt)
             self._opened = _Opened(primary, reconciler)
             self._loop.paused.follow((informer,))
             watching = self._host.watching(

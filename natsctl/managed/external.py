@@ -20,7 +20,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         exists: the resource exists, typically under the object's external name.
         up_to_date: an update would change nothing.
         late_initialized: the client set unset fields of `managed.spec`, which are to be stored.
-        diff: a description of the differences, for the debug log.
+        diff: a description of the differences, which plan, events, status and log show.
     """
 
     exists: bool = False

@@ -139,6 +139,8 @@ class ManagedReconciler(Generic[T]):
         self._management, self._deletion = management_policy, deletion_policy
         self._external_name, self._grace_s = external_name, creation_grace_period_s
         self._adopt = adopt
+        self._diff_level = logging.DEBUG
+        self._diffs: dict[str, str] = {}  # what differs, by key, as it was logged last
         self._log = EventLogger(logger, {})
         self._timeout_s, self._clock = timeout_s, clock
         self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
@@ -176,10 +178,11 @@ class ManagedReconciler(Generic[T]):
         """Return whether a resource that natsctl didn't create needs somebody's word."""
         return self._adopt is not None
 
-    def ask_unless(self, *, adopt: bool) -> None:
-        """Set the argument `adopt` if it is None."""
+    def of_controller(self, *, adopt: bool) -> None:
+        """Behave as in a `ManagedController`: with its *adopt* by default, and log differences."""
         if self._adopt is None:
             self._adopt = adopt
+        self._diff_level = logging.INFO
 
     async def reconcile(self, key: str) -> float | None:
         """Reconcile the object *key*; return the seconds until the next reconciliation, or None.
@@ -208,6 +211,7 @@ class ManagedReconciler(Generic[T]):
         if managed is None:
             self._steps.forget(key)
             self._backoff.forget(key)
+            self._diffs.pop(key, None)
             self._memory.creations.pop(key, None)
             return None
         reconciliation = Reconciliation(managed, self._timeout_s)
@@ -354,13 +358,19 @@ class ManagedReconciler(Generic[T]):
             observation = await observed(reconciliation.client, managed)
             if self._adopt is not None and not managed.owned:
                 managed.drop_name()
-            if observation.diff:
-                self._log.debug(
-                    "external resource differs",
-                    key=reconciliation.managed.key,
-                    difference=observation.diff,
-                )
-            return _state(observation, reconciliation.managed)
+            state = _state(observation, managed)
+            if state is Observed.DIFFERENT:
+                reconciliation.diff = observation.diff
+            self._log_diff(managed.key, observation.diff)
+            return state
+
+    def _log_diff(self, key: str, diff: str) -> None:
+        """Log what differs, once for each difference."""
+        if not diff:
+            self._diffs.pop(key, None)
+        elif self._diffs.get(key) != diff:
+            self._diffs[key] = diff
+            self._log.log(self._diff_level, "external resource differs", key=key, difference=diff)
 
 
 def _state(observation: Observation, managed: Managed[T]) -> Observed:

@@ -15,6 +15,7 @@ from natsctl.core.objects.tape import Playback, StoreCall
 from natsctl.core.planning.record import Effect, current_plan, place_of
 from natsctl.core.recording.outside import EXTERNAL, outside
 from natsctl.core.sync.calls import awaitable
+from natsctl.managed.conditions import MESSAGE_MAX
 from natsctl.managed.external import (
     ExternalClient,
     ExternalClientFns,
@@ -23,6 +24,8 @@ from natsctl.managed.external import (
     observed,
 )
 from natsctl.managed.objects import Managed
+from natsctl.model.masking import masked_text
+from natsctl.telemetry.hiding import hidden
 
 T = TypeVar("T")
 
@@ -61,6 +64,7 @@ class ExternalConnection(Generic[T]):
         self._connecter = connecter
         self._client: ExternalClient[T] | None = None
         self._assumed = ""  # the last write that a replay took as successful
+        self._diff = ""  # what the last observation found to differ
 
     async def connect(self, managed: Managed[T]) -> None:
         """Make the client."""
@@ -85,7 +89,10 @@ class ExternalConnection(Generic[T]):
 
         if self._assumed and not _has_recorded("observe"):
             return Observation(exists=self._assumed != "delete", up_to_date=True)
-        return await self._noted("observe", managed, observe)
+        observation = await self._noted("observe", managed, observe)
+        text = hidden(masked_text(str(observation.diff), [managed.stored.value]))
+        self._diff = text[:MESSAGE_MAX]
+        return msgspec.structs.replace(observation, diff=self._diff)
 
     async def create(self, managed: Managed[T]) -> None:
         """See `ExternalClient.create`."""
@@ -140,28 +147,28 @@ class ExternalConnection(Generic[T]):
         """Return the client; a replay makes it only for a call that it makes."""
         if self._client is None:
             client = await awaitable(self._connecter.connect, managed)
-            self._client = _planned(client)
+            self._client = self._planned(client)
         return self._client
 
+    def _planned(self, client: ExternalClient[T]) -> ExternalClient[T]:
+        """Return the client, or in a plan one that only observes."""
+        plan = current_plan.get()
+        if plan is None:
+            return client
 
-def _planned(client: ExternalClient[T]) -> ExternalClient[T]:
-    """Return the client, or in a plan one that only observes."""
-    plan = current_plan.get()
-    if plan is None:
-        return client
+        def recorded(verb: Effect) -> Callable[[Managed[T]], Awaitable[None]]:
+            async def record(managed: Managed[T]) -> None:
+                place, differs = place_of(managed.kind), self._diff if verb == "update" else ""
+                plan.called(place, managed.kind, managed.key, verb, differs=differs)
 
-    def recorded(verb: Effect) -> Callable[[Managed[T]], Awaitable[None]]:
-        async def record(managed: Managed[T]) -> None:
-            plan.called(place_of(managed.kind), managed.kind, managed.key, verb)
+            return record
 
-        return record
-
-    return ExternalClientFns(
-        observe_fn=client.observe,
-        create_fn=recorded("create"),
-        update_fn=recorded("update"),
-        delete_fn=recorded("delete"),
-    )
+        return ExternalClientFns(
+            observe_fn=client.observe,
+            create_fn=recorded("create"),
+            update_fn=recorded("update"),
+            delete_fn=recorded("delete"),
+        )
 
 
 def _replays() -> bool:

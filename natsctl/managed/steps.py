@@ -299,21 +299,33 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
                 await self._store_object(managed)
         async with self.calls.calling(reconciliation, "update", "CannotUpdateExternalResource"):
             await awaitable(reconciliation.client.update, managed)
-        text = "Successfully requested update of external resource"
+        differs = reconciliation.diff and f": {reconciliation.diff}"
+        text = f"Successfully requested update of external resource{differs}"
         self.reports.event(managed, "UpdatedExternalResource", text)
         await self.reports.status(managed, Condition.reconcile_success())
         return self.poll.after_s(managed)
 
     async def _rest(self, reconciliation: Reconciliation[T]) -> float:
-        managed = reconciliation.managed
+        managed, success = reconciliation.managed, self._success(reconciliation)
         if READY not in managed.set_types:
             managed.set_conditions(Condition.available())
         async with self.calls.storing(managed, "the finalizer"):
             await self._link(managed)
             if not self.reports.held(managed):
-                await self.reports.status(managed, Condition.reconcile_success(), hold=True)
-        await self.reports.status(managed, Condition.reconcile_success())
+                await self.reports.status(managed, success, hold=True)
+        await self.reports.status(managed, success)
         return self.poll.after_s(managed)
+
+    def _success(self, reconciliation: Reconciliation[T]) -> Condition:
+        """Return the condition of an object whose resource may differ, but not be updated."""
+        if not reconciliation.diff:
+            return Condition.reconcile_success()
+        managed = reconciliation.managed
+        text = f"its policies don't permit an update: {reconciliation.diff}"
+        success, before = Condition.reconcile_success(text), managed.condition(SYNCED)
+        if before is None or before.message != success.message:
+            self.reports.event(managed, "ExternalResourceDiffers", text)
+        return success
 
     # ---- writes
 

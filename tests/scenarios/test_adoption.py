@@ -321,6 +321,69 @@ async def test_an_explanation_shows_an_adoption_and_a_stranger(
         assert controller.explain("a").external == ["a, adopted"]
 
 
+class TestDifferences:
+    """What differs at an external resource is shown wherever a person looks."""
+
+    async def test_a_plan_has_it(self, cloud: Cloud, stores: MemoryStores, play: Play) -> None:
+        await play.put()
+        planned = await plan(Adopting(cloud), nats=stores)
+        calls = {action.call: action.differs for action in planned.keys["a"].actions}
+        assert calls["update"] == "size is 7, not 1"
+
+    async def test_an_event_the_log_and_the_explanation_have_it(
+        self,
+        cloud: Cloud,
+        stores: MemoryStores,
+        play: Play,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        caplog.set_level("INFO")
+        async with ran(Adopting(cloud, nats=stores)):
+            await play.put()
+            await asyncio.sleep(POLL_S)
+        events = {event.reason: event.message for event in stores.events.events}
+        assert events["UpdatedExternalResource"].endswith(": size is 7, not 1")
+        assert caplog.text.count("external resource differs") == 1
+
+    async def test_a_failed_update_has_it(
+        self, cloud: Cloud, stores: MemoryStores, play: Play
+    ) -> None:
+        cloud.failures["update"] = PermissionError("read-only")
+        async with ran(Adopting(cloud, nats=stores)):
+            await play.put()
+            await asyncio.sleep(POLL_S)
+            expected = "cannot update: PermissionError: read-only (size is 7, not 1)"
+            assert await play.message() == expected
+
+    async def test_a_resource_that_may_not_be_updated_has_it_in_its_status(
+        self, cloud: Cloud, stores: MemoryStores, play: Play
+    ) -> None:
+        controller = Disks(cloud, nats=stores)
+        async with ran(controller):
+            await play.put(management_policy="observe")
+            await asyncio.sleep(10 * POLL_S)
+            text = "its policies don't permit an update: size is 7, not 1"
+            assert f"Synced=True ReconcileSuccess: {text}" in controller.explain("a").conditions
+            assert play.reasons.count("ExternalResourceDiffers") == 1
+
+    async def test_it_has_no_secret_of_the_object(
+        self, cloud: Cloud, stores: MemoryStores, play: Play
+    ) -> None:
+        class Client(CloudClient):
+            async def observe(self, managed: Managed[Any]) -> Observation:
+                return Observation(exists=True, diff=f"password is {managed.spec['password']}")
+
+        class Secret(Adopting):
+            async def connect(self, _managed: Managed[Disk]) -> CloudClient:
+                return Client(cloud)
+
+        await play.put()
+        await play.edit("a", lambda document: document["spec"].update(password="hunter2"))
+        planned = await plan(Secret(cloud), nats=stores)
+        calls = {action.call: action.differs for action in planned.keys["a"].actions}
+        assert calls["update"] == "password is ***"
+
+
 class ClusterDisks(ManagedController[Manifest]):
     """Disks that are custom resources."""
 

@@ -94,6 +94,7 @@ def described(action: Action) -> str:
             return f"{name} (status)"
         case "external":
             adopted = ", which existed before, is adopted" if action.call == "adopt" else ""
-            return f"{name} (external resource{adopted})"
+            differs = f": {action.differs}" if action.differs else ""
+            return f"{name} (external resource{adopted}){differs}"
         case _:
             return name if action.reason is UNSET else f"{name}: {action.reason}"

@@ -136,10 +136,17 @@ class PlanRecord:
         writes[place, key] = _Write(kind, first, after, _reason.get())
         self._count(_effect(before, after), kind.name, key, sync_key)
 
-    def called(self, place: str, kind: Kind[Any], key: str, call: Call) -> None:
-        """Record that the present sync would change the external resource of an object."""
+    def called(
+        self, place: str, kind: Kind[Any], key: str, call: Call, *, differs: str = ""
+    ) -> None:
+        """Record that the present sync would change the external resource of an object.
+
+        *differs* says what the change is about.
+        """
         sync_key = self._key_of()
-        action = Action(action="external", kind=kind.name, key=key, call=call)
+        action = Action(
+            action="external", kind=kind.name, key=key, call=call, differs=differs or UNSET
+        )
         self._record(sync_key).external[place, key, call] = action
         self._count(f"external {call}", kind.name, key, sync_key)
 

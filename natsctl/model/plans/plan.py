@@ -23,6 +23,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
         reason: why a secondary would be deleted, if its owner does not exist.
         call: the external call: `create`, `update` or `delete`; `adopt` takes over a resource that
             natsctl didn't create, without a call.
+        differs: what differs at an external resource, in the words of the client that observed it.
     """
 
     action: ActionType
@@ -31,6 +32,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     diff: tuple[Difference, ...] = ()
     reason: str | UnsetType = UNSET
     call: Literal["create", "update", "delete", "adopt"] | UnsetType = UNSET
+    differs: str | UnsetType = UNSET
 
     @property
     def effect(self) -> Literal["create", "update", "delete"]:

@@ -611,7 +611,8 @@ class TestUpdate:
         await play.put(size=2)
         with caplog.at_level(logging.DEBUG):
             await play.reconcile()
-        levels = [log.levelname for log in caplog.records if "size is 1, not 2" in log.getMessage()]
+        message = "external resource differs"
+        levels = [log.levelname for log in caplog.records if message in log.getMessage()]
         assert levels == ["DEBUG"]
 
     async def test_an_existing_resource_gets_the_finalizer_before_its_update(
