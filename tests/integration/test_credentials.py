@@ -189,6 +189,19 @@ async def test_tls_may_precede_the_info_message(
     assert await works(options)
 
 
+async def test_the_event_loop_warns_of_nothing_when_a_connection_over_tls_ends(
+    serve: Serve, tls_config: str, ca_file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await serve(f"tls {{ {tls_config}, {PATIENT} }}")
+    async with connect(NatsOptions(servers=(server.url,), tls_ca=ca_file)) as connection:
+        for _ in range(3):
+            await server.stop()
+            await eventually(lambda: not connection.connected)
+            await server.start()
+            await eventually(lambda: responds(connection))
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+
+
 async def test_no_secret_is_sent_to_a_server_without_tls(
     serve: Serve, ca_file: str, tmp_path: Path
 ) -> None:

@@ -8,11 +8,13 @@ reported and watches that receive nothing. Only this module uses nats-py's priva
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
+from urllib.parse import ParseResult
 
-from nats.aio.client import Client
+from nats.aio.client import DEFAULT_BUFFER_SIZE, Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
@@ -72,6 +74,14 @@ class OneTimeClient(Client):
             return True
         writer = self._transport._io_writer  # noqa: SLF001 - no public way to it
         return writer is not None and writer.get_extra_info("ssl_object") is not None
+
+    async def _connect_to_server(self, s: Any) -> None:
+        if s.uri.scheme in {"ws", "wss"}:
+            await super()._connect_to_server(s)
+            return
+        self._transport = _Transport()  # type: ignore[no-untyped-call]  # nats-py has no types there
+        limit_s = self.options["connect_timeout"]
+        await self._transport.connect(s.uri, DEFAULT_BUFFER_SIZE, limit_s)
 
     def abort(self) -> None:
         """Abort the connection, so that `close` does not wait.
@@ -174,6 +184,42 @@ class OneTimeClient(Client):
         if self.is_connected:
             # the read loop ended after an error that nats-py only logs
             await self._process_op_err(ReadingStoppedError())
+
+
+class _Transport(TcpTransport):
+    """A transport whose loss isn't logged as a warning by the event loop.
+
+    asyncio's streams keep a half-closed connection open, which TLS can't, and the event loop warns
+    of that at every end of the connection.
+    """
+
+    async def connect_tls(
+        self,
+        uri: str | ParseResult,
+        ssl_context: ssl.SSLContext,
+        buffer_size: int,  # noqa: ARG002 - nats-py passes it
+        connect_timeout: int,
+    ) -> None:
+        plain = cast("asyncio.StreamWriter", self._io_writer)
+        reader = asyncio.StreamReader()
+        protocol = _TlsProtocol(reader)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(connect_timeout):
+            transport = await loop.start_tls(
+                plain.transport,
+                protocol,
+                ssl_context,
+                server_hostname=uri if isinstance(uri, str) else uri.hostname,
+            )
+        secure = cast("asyncio.WriteTransport", transport)
+        self._io_reader = reader
+        self._io_writer = asyncio.StreamWriter(secure, protocol, reader, loop)
+
+
+class _TlsProtocol(asyncio.StreamReaderProtocol):
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
 
 
 @contextmanager
