@@ -60,7 +60,7 @@ class Console:
         self._plans = sorted(planners)
         self.roster = Roster(connection)
         self.listings = Listings(connection)
-        self.overview = Overview(self.roster)
+        self.overview = Overview(connection, self.roster)
         self._keys = Keys(connection, self.roster, self.listings)
         self._key_views = KeyViews(connection, self.roster, self._keys)
         self._actions = Actions(connection, self.roster, self._keys, planners)

@@ -1,19 +1,25 @@
 """Answers for the views of all controllers: the home view, and the members."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from natsctl.console.answers import Answer, Partial
 from natsctl.console.reads.background import retrieved
 from natsctl.console.reads.roster import Roster
-from natsctl.console.statuses import ControllerStatuses, Daemon, StatusRow, reports_of
-from natsctl.errors import NoDaemonError
+from natsctl.console.statuses import ControllerStatuses, Daemon, StatusRow, combined, reports_of
+from natsctl.daemon.api.absent import absent_statuses
+from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.messages import ControllerStatus
+from natsctl.errors import NoDaemonError, PermissionDeniedError
+from natsctl.jetstream.connection.connection import Connection
 
 GROUPS_MAX = 50  # of failing keys
 KEYS_MAX = 20  # of a group
 SHARED_S = 0.25
+ABSENT_S = 5.0  # after which controllers that no daemon runs are looked for again
 
 
 class FailingKey(msgspec.Struct, frozen=True):
@@ -62,8 +68,12 @@ class Members(Answer, frozen=True, kw_only=True):
 class Overview:
     """The reports about all controllers; requests within `SHARED_S` share them."""
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, connection: Connection, roster: Roster) -> None:
+        self._connection = connection
         self._roster = roster
+        self._absent: list[ControllerStatus] = []
+        self._absent_at = -ABSENT_S
+        self._running: Collection[str] = ()
         self._reading: asyncio.Task[Sequence[ControllerStatuses]] | None = None
         self._read_at = 0.0
 
@@ -71,13 +81,33 @@ class Overview:
         """Return the reports; raises as `Roster.daemons` does, except for `NoDaemonError`."""
         now = asyncio.get_running_loop().time()
         if self._reading is None or (self._reading.done() and now - self._read_at > SHARED_S):
-            self._reading = asyncio.create_task(_reports(self._roster), name="statuses")
+            self._reading = asyncio.create_task(self._reports(), name="statuses")
             self._reading.add_done_callback(retrieved)
             self._read_at = now
         return await asyncio.shield(self._reading)
 
+    async def _reports(self) -> Sequence[ControllerStatuses]:
+        """Return the reports about each controller; those that no daemon runs come first."""
+        try:
+            daemons = await self._roster.daemons()
+        except NoDaemonError:
+            daemons = Daemons(self._connection, ())
+        names = daemons.controllers
+        absent = await self._absent_ones(names)
+        present = await asyncio.gather(*(reports_of(daemons, name) for name in names))
+        return [*(combined(status.controller, [status]) for status in absent), *present]
+
+    async def _absent_ones(self, running: Collection[str]) -> list[ControllerStatus]:
+        """Return the status of each controller that no daemon runs, at most `ABSENT_S` old."""
+        now = asyncio.get_running_loop().time()
+        if now - self._absent_at >= ABSENT_S or self._running != running:
+            with suppress(PermissionDeniedError):  # then only the daemons are known
+                self._absent = await absent_statuses(self._connection, running)
+            self._absent_at, self._running = now, running
+        return self._absent
+
     async def home(self) -> Home:
-        """Return the state of all controllers; without a daemon there is none."""
+        """Return the state of all controllers, also of those that no daemon runs."""
         reports = await self.reports()
         failing, rows = _failures(reports), [report.row for report in reports]
         known = sum(group.count for group in failing)
@@ -85,7 +115,7 @@ class Overview:
             controllers=rows,
             failing=failing,
             failing_more=sum(row.failing or 0 for row in rows) - known,
-            no_daemon=not reports,
+            no_daemon=not any(row.daemons for row in rows),
             partial=_partial(rows),
         )
 
@@ -95,7 +125,8 @@ class Overview:
         controllers = [
             ControllerDaemons(row.name, row.mode, _leader(row.daemons), row.daemons) for row in rows
         ]
-        return Members(controllers=controllers, no_daemon=not rows, partial=_partial(rows))
+        no_daemon = not any(row.daemons for row in rows)
+        return Members(controllers=controllers, no_daemon=no_daemon, partial=_partial(rows))
 
     async def controllers_by_bucket(self) -> dict[str, list[str]]:
         """Return the controllers whose primaries are in each bucket."""
@@ -110,15 +141,6 @@ class Overview:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait((self._reading,))
-
-
-async def _reports(roster: Roster) -> Sequence[ControllerStatuses]:
-    """Return the reports about each controller that a daemon runs."""
-    try:
-        daemons = await roster.daemons()
-    except NoDaemonError:
-        return ()
-    return await asyncio.gather(*(reports_of(daemons, name) for name in daemons.controllers))
 
 
 def _leader(daemons: Iterable[Daemon]) -> str:

@@ -11,9 +11,16 @@ from natsctl.console.keys import Keys
 from natsctl.console.reads.masking import ShownValue, shown_differences, shown_value
 from natsctl.console.reads.roster import Roster
 from natsctl.core.insight.tree import Branch
+from natsctl.daemon.api.absent import explained_without_daemon, known_controllers
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.verbs import Verb
-from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, UsageError
+from natsctl.errors import (
+    InvalidObjectError,
+    NatsctlError,
+    NoDaemonError,
+    NotFoundError,
+    UsageError,
+)
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
 from natsctl.jetstream.connection.connection import Connection
@@ -68,10 +75,13 @@ class KeyViews:
         self._keys = keys
 
     async def of_controller(self, controller: str, key: str, bucket: str = "") -> KeyView:
-        """Return the view of a primary; raises if no daemon runs the controller."""
-        daemons = await self._roster.daemons()
-        daemons.controller(controller)
+        """Return the view of a primary, from NATS alone if no daemon runs the controller."""
         check_key(key)
+        try:
+            daemons = await self._roster.daemons()
+            daemons.controller(controller)
+        except (NoDaemonError, NotFoundError) as error:
+            return await self._without_daemon(controller, key, bucket, error)
         errors: dict[str, Problem] = {}
         explain, tree, object_bucket = await asyncio.gather(
             _part("explain", self._explain(controller, key), errors),
@@ -92,6 +102,23 @@ class KeyViews:
             partial=None if explain is None else explain.partial,
         )
 
+    async def _without_daemon(
+        self, controller: str, key: str, bucket: str, error: NatsctlError
+    ) -> KeyView:
+        """Return what NATS has of the key; raises *error* if the controller does not exist."""
+        sources = (await known_controllers(self._connection)).get(controller)
+        if sources is None:
+            raise error
+        explanations = await explained_without_daemon(
+            self._connection, key, lambda source: bucket in ("", source.bucket), controller
+        )
+        place = bucket or next((source.bucket for source in sources if source.bucket), "")
+        problem = Problem("no_daemon", f"no daemon runs {controller}")
+        view = await self._stored(place, key, {"tree": problem, "explain": problem})
+        if view.object is None and not explanations:
+            raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
+        return msgspec.structs.replace(view, controller=controller, explain=explanations or None)
+
     async def of_bucket(self, bucket: str, key: str) -> KeyView:
         """Return the view of an object in a bucket, whether or not a daemon runs."""
         view = await self._stored(bucket, check_key(key), {})
@@ -106,9 +133,12 @@ class KeyViews:
             newest = await Bucket(self._connection, bucket).last(check_key(key))
             known = [_described_one(newest)]
             return KeyView(controller="", key=key, bucket=bucket, revisions=known)
-        daemons = await self._roster.daemons()
-        daemons.controller(controller)
         check_key(key)
+        try:
+            daemons = await self._roster.daemons()
+            daemons.controller(controller)
+        except (NoDaemonError, NotFoundError) as error:
+            return await self._without_daemon(controller, key, bucket, error)
         explain, tree = await asyncio.gather(
             _part("explain", self._explain(controller, key), errors),
             _part("tree", self._tree(controller, key), errors),

@@ -1,7 +1,7 @@
 """Combines what the daemons of one controller report to one row."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -9,6 +9,7 @@ import msgspec
 from natsctl.console.answers import Partial, Problem, missing, problem_of
 from natsctl.core.insight.explain import PrimarySource
 from natsctl.core.insight.lanes import LANE_MAX, Lanes
+from natsctl.daemon.api.absent import DOWN
 from natsctl.daemon.api.activity import Activity
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerStatus
@@ -42,10 +43,12 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
         daemons: the daemons that run it, in the order of their names.
         mode: the mode of the daemon that works, the number of daemons that run alone, or of shards.
         conflict: why several daemons sync the same keys; empty if they do not.
-        state: the state of the daemon that works.
+        state: the state of the daemon that works; `down` if no daemon runs the controller.
+        unhealthy: the number of keys that fail, are invalid, quarantined or overdue.
         paused_whole: the pause of the whole controller.
         queued: the number of keys that are ready.
-        oldest_unanswered_s: seconds since the oldest change that waits for a successful sync.
+        oldest_unanswered_s: seconds since the oldest change that waits for a successful sync, or
+            since the oldest failure.
         lanes: the keys that are held or ready the longest, and those that are due next.
         activity: the syncs and failed syncs of the last 15 minutes.
         partial: which daemons did not answer; None if all did.
@@ -60,6 +63,7 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     primaries: int | None = None
     keys: int | None = None
+    unhealthy: int | None = None
     failing: int | None = None
     invalid: int | None = None
     paused: int | None = None
@@ -95,7 +99,20 @@ async def reports_of(daemons: Daemons, name: str) -> ControllerStatuses:
         partial = missing(expected, set())
         row = StatusRow(name=name, daemons=silent, partial=partial, error=problem_of(error))
         return ControllerStatuses(row, [])
-    answered_daemons = {status.daemon.id: _daemon(status) for status in statuses}
+    return combined(name, statuses, expected)
+
+
+def combined(
+    name: str, statuses: Sequence[ControllerStatus], expected: Mapping[str, str] | None = None
+) -> ControllerStatuses:
+    """Return what these daemons report about a controller as one row.
+
+    *expected* has the names of the daemons that run it, by id; by default those that answered.
+    """
+    answered_daemons = {
+        status.daemon.id: _daemon(status) for status in statuses if status.daemon.id
+    }
+    expected = {} if expected is None else expected
     silent = [
         Daemon(id=id_, name=text) for id_, text in expected.items() if id_ not in answered_daemons
     ]
@@ -116,6 +133,7 @@ def _row(
     sources = dict.fromkeys(source for status in statuses for source in status.sources)
     queues = [status.queue for status in working if status.queue is not None]
     pauses = [status.paused_controller for status in working]
+    known = [status for status in working if status.state != DOWN]
     texts = [text for status in statuses for text in (status.trouble, status.failure) if text]
     return StatusRow(
         name=name,
@@ -125,11 +143,12 @@ def _row(
         state=working[0].state if working else statuses[0].state,
         primaries=_max(status.primaries for status in working),
         keys=_sum(working, lambda status: status.keys),
+        unhealthy=_sum(working, _unhealthy),
         failing=_sum(working, lambda status: status.failing_count),
-        invalid=_max(status.invalid_count for status in working),
-        paused=_sum(working, lambda status: status.paused_count),
+        invalid=_sum(known, lambda status: status.invalid_count),
+        paused=_sum(known, lambda status: status.paused_count),
         quarantined=_sum(working, lambda status: status.quarantined_count),
-        contested=_sum(working, lambda status: status.contested_count),
+        contested=_sum(known, lambda status: status.contested_count),
         paused_whole=next((pause for pause in pauses if pause is not None), None),
         queued=sum(queue.depth for queue in queues) if queues else None,
         held=sum(queue.held for queue in queues) if queues else None,
@@ -140,6 +159,12 @@ def _row(
         garbage_held=next((status.garbage_held for status in working if status.garbage_held), ""),
         problems=list(dict.fromkeys(texts)),
     )
+
+
+def _unhealthy(status: ControllerStatus) -> int:
+    """Return the keys that need somebody; an older daemon does not count them."""
+    counts = (status.failing_count, status.invalid_count, status.quarantined_count)
+    return max(status.unhealthy, *counts)
 
 
 def _covering(statuses: Sequence[ControllerStatus]) -> list[ControllerStatus]:

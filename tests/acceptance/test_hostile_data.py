@@ -99,7 +99,7 @@ async def test_no_command_prints_an_escape_from_the_response_of_a_daemon(
     await running.logged("sync failed  ")
 
     async def failing() -> bool:
-        return "evil fails" in (await in_process("status")).err
+        return "evil fails" in (await in_process("status")).out
 
     await eventually(failing)
     for words in (["status"], ["tree", "apps/evil"], ["explain", "apps/evil"]):

@@ -274,7 +274,7 @@ async def test_daemons_of_two_clusters_are_not_mixed(
                 return await namespace.names("configmaps") == names
 
             await eventually(all_are_here)
-            status = (await natsctl("status")).err
+            status = await natsctl.done("status")
             assert "notes: daemons work in different Kubernetes clusters" in status
             assert "in another Kubernetes cluster: it works in the cluster" in status
             for command in (natsctl, other):

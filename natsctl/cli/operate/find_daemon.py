@@ -68,7 +68,7 @@ async def controller_with(daemons: Daemons, name: Name, named: str | None) -> st
     running = daemons.controllers
     asked = running if named is None else [daemons.controller(controller_name(named))]
     sources = await daemons.sources(asked)
-    matching = [one for one in asked if any(_holds(source, name) for source in sources[one])]
+    matching = [one for one in asked if any(holds(source, name) for source in sources[one])]
     unknown = [one for one in asked if not sources[one]]
     if len(asked) > 1 and len(matching) != 1:
         matching = await daemons.controllers_with(name.key, matching or unknown)
@@ -86,10 +86,11 @@ async def controllers_of(connection: Connection, name: Name) -> list[str]:
         sources = await (daemons := await Daemons.find(connection)).sources(daemons.controllers)
     except NatsctlError:
         return []
-    return [one for one, places in sources.items() if any(_holds(place, name) for place in places)]
+    return [one for one, places in sources.items() if any(holds(place, name) for place in places)]
 
 
-def _holds(source: PrimarySource, name: Name) -> bool:
+def holds(source: PrimarySource, name: Name) -> bool:
+    """Return whether the place may have the object."""
     return name.within(source.bucket, source.kind) and matches(source.keys, name.key)
 
 

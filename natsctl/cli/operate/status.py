@@ -1,17 +1,17 @@
 """`natsctl status`: shows the daemons, their controllers and the keys that fail."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.operate.find_daemon import NamedOption, controller_name, find_daemons
+from natsctl.cli.operate.find_daemon import NamedOption, controller_name
 from natsctl.cli.output.explanations import lane_rows
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
+from natsctl.console.statuses import StatusRow, combined
+from natsctl.daemon.api.absent import DOWN, fleet
 from natsctl.daemon.api.messages import ControllerStatus
-from natsctl.daemon.api.mode import Mode, counted
-from natsctl.daemon.api.peers import conflict
 from natsctl.jetstream.bucket.entries import NONE, short_time
+from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.telemetry.hiding import first_line
 
@@ -19,8 +19,9 @@ app = App()
 
 HEADINGS = (
     *("CONTROLLER", "DAEMON", "STATE", "MODE", "PRIMARIES", "KEYS"),
-    *("INVALID", "FAILING", "PAUSED", "CONTESTED", "QUEUED", "WAITING", "OLDEST"),
+    *("INVALID", "FAILING", "QUARANTINED", "PAUSED", "CONTESTED", "QUEUED", "WAITING", "OLDEST"),
 )
+DAEMON_HEADINGS = ("CONTROLLER", "DAEMON", "STATE", "MODE", "KEYS")
 WIDE_HEADINGS = ("READY", "HELD", "SYNCS", "FAILED")
 QUEUED_HEADINGS = ("CONTROLLER", "DAEMON", "KEY", "QUEUE", "REASON")
 
@@ -34,76 +35,100 @@ QUEUED_HEADINGS = ("CONTROLLER", "DAEMON", "KEY", "QUEUE", "REASON")
 async def status(
     options: NatsOptions, *, controller: NamedOption = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show the daemons, their controllers and the keys that fail.
+    """Show the controllers, the daemons that run them, and the keys that need you.
 
-    MODE is leader or standby with --leader-elect, the shard with --shard, and alone without either.
-    If several daemons run a controller alone, each daemon syncs every key, and MODE shows their
-    number. KEYS counts the primaries that the daemon syncs. QUEUED counts the keys that are ready
-    or held by a worker. WAITING counts the keys that are queued for a later time, such as failing
-    keys until their next retry. OLDEST is the time since the first change that no sync has answered
-    yet, or since the first failure of a key that still fails, also before a restart; the changes of
-    keys that a worker holds do not count. PAUSED counts the paused keys; it is
-    all if the whole controller is paused. CONTESTED counts the keys with Kubernetes objects whose
-    fields another writer changes back again and again.
+    Each controller has one row. One that no daemon runs is down and comes first: its keys are what
+    NATS has of them. MODE is leader with --leader-elect, the number of shards with --shard, and
+    alone without either. If several daemons run a controller alone, each of them syncs every key,
+    and MODE shows their number. KEYS counts the primaries that are synced. QUARANTINED counts the
+    keys that are not synced because they killed their process. QUEUED counts the keys that are
+    ready or held by a worker. WAITING counts the keys that are queued for a later time, such as
+    failing keys until their next retry. OLDEST is the time since the first change that no sync has
+    answered yet, or since the first failure of a key that still fails, also before a restart; the
+    changes of keys that a worker holds do not count. PAUSED counts the paused keys; it is all if
+    the whole controller is paused. CONTESTED counts the keys with Kubernetes objects whose fields
+    another writer changes back again and again.
 
     With -o wide, READY and HELD divide QUEUED, and SYNCS and FAILED count the syncs of the last 15
-    minutes. A second table lists the keys that workers have held the longest, those that have been
-    ready the longest, and those that are due next.
+    minutes. Further tables list the daemons of each controller, and the keys that workers have held
+    the longest, those that have been ready the longest, and those that are due next. With -o json,
+    each controller has an entry for each of its daemons.
     """
-    async with find_daemons(options) as daemons:
-        name = controller_name(controller)
-        names = daemons.controllers if name is None else [daemons.controller(name)]
-        statuses = [status for name in names for status in await daemons.status(name)]
+    async with connect(options) as connection:
+        answer = await fleet(connection, controller_name(controller))
+    statuses = answer.statuses
     wide = output is Output.WIDE
     controllers = dict.fromkeys(status.controller for status in statuses)
     write_result(statuses, output, names=controllers, table=lambda: _write(statuses, wide=wide))
+    if answer.unknown:
+        write_notice(f"it is not known which controllers should run: {answer.unknown}")
 
 
 def _write(statuses: Sequence[ControllerStatus], *, wide: bool) -> None:
-    alone = Counter(status.controller for status in statuses if status.mode == Mode.ALONE)
-    rows = [_row(status, alone[status.controller]) for status in statuses]
+    by_name: dict[str, list[ControllerStatus]] = {}
+    for status in statuses:
+        by_name.setdefault(status.controller, []).append(status)
+    rows = [combined(name, reported).row for name, reported in by_name.items()]
+    cells = [[*_cells(row), *(_wide_cells(row) if wide else ())] for row in rows]
+    write_table((*HEADINGS, *WIDE_HEADINGS) if wide else HEADINGS, cells)
     if wide:
-        rows = [[*row, *_wide_cells(status)] for row, status in zip(rows, statuses, strict=True)]
-    write_table((*HEADINGS, *WIDE_HEADINGS) if wide else HEADINGS, rows)
-    queued = [row for status in statuses for row in _queued_rows(status)] if wide else []
-    if queued:
-        write_line("")
-        write_table(QUEUED_HEADINGS, queued)
-    for name in dict.fromkeys(status.controller for status in statuses):
-        reason = conflict([status for status in statuses if status.controller == name])
-        if reason:
-            write_notice(f"{name}: {reason}")
+        _write_more(DAEMON_HEADINGS, [cells for row in rows for cells in _daemon_cells(row)])
+        queued = [row for status in statuses for row in _queued_rows(status)]
+        _write_more(QUEUED_HEADINGS, queued)
+    problems = [*(problem for row in rows for problem in _shared_problems(row))]
+    problems += [problem for status in statuses for problem in _problems(status)]
+    _write_more((), [[problem] for problem in dict.fromkeys(problems)])
     for installation in sorted({status.installation for status in statuses} - {""}):
         write_notice(f"installation {installation}")
-    problems = (problem for status in statuses for problem in _problems(status))
-    for problem in dict.fromkeys(problems):  # several daemons can have the same problem
-        write_notice(problem)
 
 
-def _row(status: ControllerStatus, alone: int) -> list[str]:
-    mode = counted(status.mode, alone) or NONE
-    head = [status.controller, str(status.daemon), status.state, mode]
-    if status.primaries is None or status.queue is None:
-        cells = [*head, *[NONE] * (len(HEADINGS) - len(head))]
-        if status.state == "syncing":  # a program, which has no primaries
-            cells[HEADINGS.index("FAILING")] = str(status.failing_count)
-        return cells
-    keys = NONE if status.keys is None else status.keys
-    numbers = (
-        *(status.primaries, keys),
-        *(status.invalid_count, status.failing_count, _paused(status), status.contested_count),
-        *(status.queue.depth + status.queue.held, status.queue.waiting),
-    )
-    oldest_s = status.oldest_unanswered_s
-    return [*head, *map(str, numbers), NONE if oldest_s is None else short_time(oldest_s)]
+def _write_more(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write one more table, or lines without headings, after an empty line."""
+    if not rows:
+        return
+    write_line("")
+    if headings:
+        write_table(headings, rows)
+        return
+    for row in rows:
+        write_line(row[0])
 
 
-def _wide_cells(status: ControllerStatus) -> list[str]:
-    queue, activity = status.queue, status.activity
-    places = [NONE, NONE] if queue is None else [str(queue.depth), str(queue.held)]
+def _cells(row: StatusRow) -> list[str]:
+    names = [daemon.name for daemon in row.daemons]
+    daemon = names[0] if len(names) == 1 else f"{len(names)} daemons" if names else NONE
+    queued = None if row.queued is None else row.queued + (row.held or 0)
+    paused = "all" if row.paused_whole is not None else _number(row.paused)
+    numbers = (row.primaries, row.keys, row.invalid, row.failing, row.quarantined)
+    if row.primaries is None and row.state not in ("syncing", DOWN):
+        numbers, paused = (None,) * 5, NONE  # it has just started
+    elif row.primaries is None:  # a program, or nobody knows
+        numbers = (None, None, None, row.failing, row.quarantined)
+    oldest_s = row.oldest_unanswered_s
+    return [
+        *(row.name, daemon, row.state, row.mode or NONE),
+        *map(_number, numbers),
+        *(paused, NONE if row.primaries is None else _number(row.contested)),
+        *(_number(queued), _number(row.waiting)),
+        NONE if oldest_s is None else short_time(oldest_s),
+    ]
+
+
+def _wide_cells(row: StatusRow) -> list[str]:
+    activity = row.activity
+    places = [_number(row.queued), _number(row.held)]
     if activity is None:
         return [*places, NONE, NONE]
     return [*places, str(sum(activity.syncs)), str(sum(activity.failures))]
+
+
+def _daemon_cells(row: StatusRow) -> Iterator[list[str]]:
+    for daemon in row.daemons if len(row.daemons) > 1 else ():
+        yield [row.name, daemon.name, daemon.state, daemon.mode or NONE, _number(daemon.keys)]
+
+
+def _number(count: int | None) -> str:
+    return NONE if count is None else str(count)
 
 
 def _queued_rows(status: ControllerStatus) -> Iterator[list[str]]:
@@ -112,8 +137,10 @@ def _queued_rows(status: ControllerStatus) -> Iterator[list[str]]:
         yield [status.controller, str(status.daemon), *row]
 
 
-def _paused(status: ControllerStatus) -> str:
-    return str(status.paused_count) if status.paused_controller is None else "all"
+def _shared_problems(row: StatusRow) -> Iterator[str]:
+    """Yield one line for each problem of a controller as a whole."""
+    if row.conflict:
+        yield f"{row.name}: {row.conflict}"
 
 
 def _problems(status: ControllerStatus) -> Iterator[str]:

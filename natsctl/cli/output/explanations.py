@@ -19,7 +19,8 @@ TREE_HEADINGS = ("OBJECT", "READY", "REASON", "REVISION", "AGE")
 
 def explanation_lines(key: KeyExplanation, now: datetime) -> Iterator[str]:
     """Yield the explanation of a key by one daemon as escaped lines."""
-    yield escaped(f"{key.key} of {key.controller}, in {key.daemon}")
+    place = f", in {key.daemon}" if key.daemon.pid else ", which no daemon runs"
+    yield escaped(f"{key.key} of {key.controller}{place}")
     yield _field("object", _object(key))
     if key.member or not key.here:
         yield _field("member", _member(key))
@@ -35,7 +36,8 @@ def explanation_lines(key: KeyExplanation, now: datetime) -> Iterator[str]:
         yield _field("fails since", f"{age(key.failing_since.isoformat(), now)} ago")
     yield from _fields("external", key.external)
     yield from _fields("conditions", key.conditions)
-    yield _field("queue", _queue(key.queued, key.failures))
+    if key.daemon.pid:
+        yield _field("queue", _queue(key.queued, key.failures))
     unnamed = [f"and {key.owned_more} more"] if key.owned_more else []
     owned = [f"{kind}/{name}" for kind, names in key.owned.items() for name in names]
     yield _field("owns", ", ".join((*owned, *unnamed)))

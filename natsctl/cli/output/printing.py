@@ -38,6 +38,9 @@ _COLOURS = {
     "ADDED": typer.colors.GREEN,
     "UPDATED": typer.colors.YELLOW,
     "DELETED": typer.colors.RED,
+    "down": typer.colors.RED,
+    "no answer": typer.colors.RED,
+    "blocked": typer.colors.RED,
 }
 
 OUTPUT_OPTION: Any = typer.Option("--output", "-o", help="Output format")

@@ -1,6 +1,6 @@
 """Returns a primary and the objects that it owns as a tree, from the caches."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,27 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
         """Return the tree with its first *count* branches; `more` counts the others."""
         unlisted = self.more + len(self.branches[count:])
         return msgspec.structs.replace(self, branches=self.branches[:count], more=unlisted)
+
+
+def merged(trees: Sequence[Branch]) -> Branch:
+    """Return one tree of what several members know, each of which has the values of its own keys.
+
+    Of each object the tree has the branch that knows the most.
+    """
+    known: dict[tuple[str, str], Branch] = {}
+    for tree_ in trees:
+        for branch in tree_.branches:
+            name = (branch.kind, branch.key)
+            known[name] = max(known.get(name, branch), branch, key=_knowledge)
+    top = max(trees, key=_knowledge)
+    more = max(tree_.more for tree_ in trees)
+    return msgspec.structs.replace(top, branches=tuple(known.values()), more=more)
+
+
+def _knowledge(branch: Branch) -> tuple[bool, bool, int]:
+    """Return how much is known of an object, to compare."""
+    known = branch.ready not in (UNKNOWN, MISSING)
+    return known, branch.revision is not None, len(branch.branches)
 
 
 Beyond = Callable[[Document], Iterable[Branch]]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from natsctl.core.insight.explain import PrimarySource
-from natsctl.core.insight.tree import Branch
+from natsctl.core.insight.tree import Branch, merged
 from natsctl.daemon.api.messages import (
     ControllerPlan,
     ControllerStatus,
@@ -150,8 +150,8 @@ class Daemons:
         return sorted(answers, key=lambda answer: str(answer.daemon))
 
     async def tree(self, controller: str, key: str) -> Branch:
-        """Return the primary with the objects that it owns."""
-        return await self._ask_one(Verb.TREE, controller, key.encode(), Branch)
+        """Return the primary with the objects that it owns, as all members together know them."""
+        return merged(await self._ask_all(Verb.TREE, controller, key.encode(), Branch))
 
     async def plan_keys(self, controller: str, keys: Sequence[str]) -> KeyPlans:
         """Return what the controller would do for these keys, as one of the daemons plans it.

@@ -222,7 +222,7 @@ class ControllerEndpoints:
         except NatsctlError as error:
             return replace(explanation, events_error=hidden(str(error)))
         events = msgspec.convert(recorded, list[KeyEvent], from_attributes=True)
-        return replace(explanation, events=events, syncs=_with_past(explanation.syncs, recorded))
+        return replace(explanation, events=events, syncs=with_past(explanation.syncs, recorded))
 
     async def _tree(self, runtime: Hosted, request: bytes) -> bytes:
         key = _key(request)
@@ -345,7 +345,7 @@ def _prepared(keeper: Keeper) -> bool:
     return not isinstance(keeper, Hosted) or keeper.prepared
 
 
-def _with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRecord]:
+def with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRecord]:
     """Return the last syncs, with those that earlier processes recorded as events."""
     known = {sync.started for sync in syncs}
     past = [_sync_of(event, event.sync) for event in events if event.sync is not UNSET]

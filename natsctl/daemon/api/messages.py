@@ -22,7 +22,10 @@ TEXT_MAX = 500  # characters of the reason for one key among many
 
 
 class DaemonProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A daemon. `id` is its id in the NATS service, `started` is RFC 3339."""
+    """A daemon. `id` is its id in the NATS service, `started` is RFC 3339.
+
+    No daemon has an empty id, and 0 as its process id.
+    """
 
     id: str
     host: str
@@ -31,7 +34,7 @@ class DaemonProcess(msgspec.Struct, frozen=True, kw_only=True):
     started: str
 
     def __str__(self) -> str:
-        return f"{self.host}/{self.pid}"
+        return f"{self.host}/{self.pid}" if self.pid else "-"
 
 
 class ControllerStatus(Status, frozen=True, kw_only=True):
@@ -39,7 +42,8 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
 
     A daemon reports further states: `standby` while another daemon leads, `joining` while it has no
     keys of a sharded controller yet, `stopping`, and `blocked` while a handler blocks the event
-    loop. The lists of invalid, failing, paused and contested keys may be cut; their counts are not.
+    loop. Commands add `down` for a controller that no daemon runs, and `no answer`. The lists of
+    invalid, failing, paused and contested keys may be cut; their counts are not.
 
     Attributes:
         failing_count: the number of keys whose last sync failed.

@@ -42,8 +42,11 @@ class Verb(StrEnum):
     def group(self, *, shared: bool) -> str:
         """Return the queue group; empty if every daemon has to answer.
 
-        If the controller is *shared* among daemons, each of them acts for its own keys.
+        If the controller is *shared* among daemons, each of them acts for its own keys, and has the
+        values of its own keys only.
         """
-        by_one_daemon = {Verb.TREE, Verb.PLAN, Verb.GC_PLAN}
-        by_leader = {Verb.GC_APPLY, Verb.GC_ACCEPT}
-        return NAME if self in by_one_daemon or (self in by_leader and not shared) else ""
+        by_one_daemon = {Verb.PLAN, Verb.GC_PLAN}
+        by_one_unless_shared = {Verb.TREE, Verb.GC_APPLY, Verb.GC_ACCEPT}
+        return (
+            NAME if self in by_one_daemon or (self in by_one_unless_shared and not shared) else ""
+        )

@@ -10,6 +10,7 @@ import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -32,8 +33,8 @@ class Result(NamedTuple):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of the printed table without its headings."""
-        return [line.split() for line in self.out.splitlines()[1:]]
+        """The cells of the printed table without its headings, up to an empty line."""
+        return [line.split() for line in takewhile(str.strip, self.out.splitlines()[1:])]
 
     @property
     def json(self) -> Any:

@@ -5,7 +5,7 @@ import { shown } from "../format.js";
 
 const KINDS = {
   good: ["True", "syncing", "leader", "ok", "Normal"],
-  bad: ["False", "failing", "invalid", "Invalid", "Missing", "blocked", "quarantined", "conflict"],
+  bad: ["False", "failing", "invalid", "Invalid", "Missing", "blocked", "quarantined", "conflict", "down"],
   warn: ["paused", "stopping", "starting", "listing", "joining", "standby", "dry-run", "no answer", "Warning"],
 };
 

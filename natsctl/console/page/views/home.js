@@ -13,7 +13,7 @@ const LANE_MAX = 10;
 /** @returns {import("../app.js").View} */
 export function homeView() {
   const table = new Table({
-    label: "Controllers", columns: COLUMNS, keyOf: (row) => row.name, empty: "No controller runs.",
+    label: "Controllers", columns: COLUMNS, keyOf: (row) => row.name, empty: "No controller exists.",
   });
   const failing = new Table({
     label: "Failing keys", columns: FAILING, keyOf: (group) => group.message, empty: "No key fails.",

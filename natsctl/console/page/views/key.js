@@ -86,13 +86,15 @@ class Key {
 
   _facts(explanation) {
     const { paused, quarantined, invalid, queued, failures, held, reads, contested } = explanation;
-    const facts = [["Daemon", shown(explanation.member || nameOf(explanation.daemon), 80)]];
+    const daemon = explanation.daemon.pid ? shown(explanation.member || nameOf(explanation.daemon), 80) : badge("down");
+    const facts = [["Daemon", daemon]];
     if (!explanation.exists) facts.push(["Object", badge("Missing")]);
     if (invalid) facts.push(["Invalid", badge("invalid"), " ", shown(invalid)]);
     if (paused) facts.push(["Paused", badge("paused"), " ", pauseText(paused)]);
     if (quarantined) facts.push(["Quarantined", badge("quarantined"), " ", shown(quarantined)]);
+    if (explanation.failing_since) facts.push(["Fails since", h("span", { class: "bad" }, shown(explanation.failing_since))]);
     if (failures) facts.push(["Failures", h("span", { class: "bad" }, counted(failures, "failed sync"))]);
-    facts.push(["Next sync", queueText(queued)]);
+    if (explanation.daemon.pid) facts.push(["Next sync", queueText(queued)]);
     if (reads?.length) facts.push(["Reads", reads.slice(0, 10).map((text) => shown(text, 80)).join(", ")]);
     if (held?.length) facts.push(["Held", held.slice(0, 10).map((text) => shown(text, 200)).join("; ")]);
     if (contested?.length) facts.push(["Contested", contested.slice(0, 10).map((text) => shown(text, 200)).join("; ")]);
