@@ -25,6 +25,7 @@ class Case(msgspec.Struct, frozen=True):
     always: Callable[[StoredObjects], None] | None = None
     objects: tuple[dict[str, Any], ...] = faulty.DOCUMENTS
     ignore: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
 
     def simulate(self, runs: int, seed: int = 0) -> None:
         simulate(
@@ -34,6 +35,7 @@ class Case(msgspec.Struct, frozen=True):
             seed=seed,
             always=self.always,
             ignore=self.ignore,
+            keep=self.keep,
         )
 
     def finding(self, runs: int = RUNS_MAX, seed: int = 0) -> Finding:
@@ -67,6 +69,13 @@ BUGS = [
     Case(faulty.CreatesUnnamed, "same result", "choose a fixed name"),
     Case(faulty.ReleasesFirst, "same result", "clean up before the finalizer is removed"),
     Case(fragile.AlwaysFails, "settles", "nothing around the handler failed"),
+    Case(
+        faulty.ChargesOnce,
+        "same result",
+        "a change of the spec does not reach the object",
+        keep=("cards",),
+    ),
+    Case(faulty.WaitsInVain, "quiet", "return the seconds until the next one"),
 ]
 CORRECT = [
     Case(faulty.FixedNames),
@@ -79,6 +88,7 @@ CORRECT = [
     Case(faulty.ReservedQuota, always=faulty.quota_holds, ignore=("parts",)),
     Case(faulty.ReservedPort, always=faulty.ports_are_unique, ignore=("parts",)),
     Case(faulty.ReadsConfig, objects=faulty.WITH_CONFIG),
+    Case(faulty.ReadsByName, objects=faulty.WITH_CONFIG),
     Case(faulty.CleansUpFirst),
     Case(faulty.Finalized),
     Case(faulty.ManagedShops),
@@ -118,6 +128,21 @@ def test_a_bug_is_found_and_its_finding_is_small_and_shown_again(case: Case) -> 
 )
 def test_a_finding_names_a_failure_after_a_deletion(controller: ControllerClass, text: str) -> None:
     assert text in str(Case(controller).finding())
+
+
+def test_primaries_that_make_primaries_without_an_end_are_a_finding() -> None:
+    finding = Case(faulty.MakesShops, objects=({"key": "a", "spec": {}},)).finding(1)
+    assert (finding.property, finding.faults) == ("settles", ())
+    assert "primaries, and make more" in finding.detail
+    assert "give the chain an end" in finding.hint
+
+
+def test_objects_that_the_controller_never_opens_are_reported() -> None:
+    unknown = {"bucket": "confgs", "key": "all", "spec": {"registry": "one"}}
+    report = simulate(faulty.FixedNames, objects=(*faulty.DOCUMENTS, unknown), runs=3)
+    assert report.unread == ("confgs",)
+    read = simulate(faulty.ReadsByName, objects=faulty.WITH_CONFIG, runs=3)
+    assert read.unread == ()
 
 
 @pytest.mark.parametrize("case", CORRECT, ids=_name)

@@ -17,7 +17,7 @@ from natsctl.cli.framework.hook_options import with_hook
 from natsctl.cli.framework.options import with_options
 from natsctl.cli.output.encoding import json_text
 from natsctl.cli.output.printing import OUTPUT_OPTION, TextOutput
-from natsctl.cli.output.terminal import progress_bar, write_line, write_text
+from natsctl.cli.output.terminal import progress_bar, write_line, write_notice, write_text
 from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.options import NatsOptions
@@ -144,3 +144,5 @@ def _write(report: Report, runs: int) -> None:
     begin = "interrupted: " if report.interrupted else ""
     count = "1 run" if report.runs == 1 else f"{report.runs} runs"
     write_line(f"{begin}nothing was found in {count} of {report.controller}")
+    for place in () if report.interrupted else report.unread:
+        write_notice(f"{report.controller} never opened {place}, of which the files have objects")

@@ -62,6 +62,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     finding: Finding | None = None
     interrupted: bool = False
+    unread: tuple[str, ...] = ()
+    """Buckets and kinds of given objects that the controller never opened."""
 
     def document(self) -> dict[str, Any]:
         """Return the report as `natsctl simulate -o json` prints it."""
@@ -75,6 +77,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             "script": [] if finding is None else list(finding.script),
             "faults": [] if finding is None else list(finding.faults),
             "writes": [] if finding is None else list(finding.writes),
+            "unread": list(self.unread),
         }
 
 

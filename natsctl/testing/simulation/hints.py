@@ -8,6 +8,7 @@ from natsctl.testing.simulation.script import EditSecondary, Put, Remove, Remove
 from natsctl.testing.simulation.subject import Subject
 from natsctl.testing.simulation.world.faults import CRASHES, LEADERS, FaultType
 
+ERRORS = {FaultType.TIMEOUT, FaultType.AWAY, FaultType.LOST_ANSWER, FaultType.CONFLICT}
 OLD_READS = {FaultType.LAG, FaultType.BREAK, FaultType.OLD}
 
 
@@ -20,7 +21,7 @@ def hint_of(violation: Violation, ran: Ran, subject: Subject) -> str:
         case Property.SAME_RESULT:
             return _another_result(violation, ran, subject, faults)
         case Property.QUIET:
-            return _REPAIRED_LATE if faults else _RESTLESS
+            return _not_quiet(violation, ran, faults)
         case Property.CLEAN:
             return _CLEANUP_LOST if faults else _NO_CLEANUP
         case Property.ALWAYS:
@@ -45,8 +46,16 @@ def _never_settles(violation: Violation, faults: set[FaultType]) -> str:
             return "start() fails when the process starts again"
         case StateDifference.ENDED:
             return "start() or run() fails"
+        case StateDifference.GROWS:
+            return "a primary that a sync makes is synced too: give the chain an end"
         case _:
             return "each sync enqueues its own key, or waits for something that never happens"
+
+
+def _not_quiet(violation: Violation, ran: Ran, faults: set[FaultType]) -> str:
+    if violation.difference is StateDifference.LATE and _reported(ran, faults):
+        return _NOT_REQUEUED
+    return _REPAIRED_LATE if faults else _RESTLESS
 
 
 def _another_result(
@@ -62,9 +71,9 @@ def _another_result(
         case StateDifference.EXTRA:
             return _too_many(ran, faults)
         case StateDifference.MISSING:
-            return _unfinished(faults) or _NOT_ASKED
+            return _unfinished(ran, faults) or _NOT_ASKED
         case _:
-            return _unfinished(faults) or _from_steps(ran, subject)
+            return _unfinished(ran, faults) or _from_steps(ran, subject)
 
 
 def _too_many(ran: Ran, faults: set[FaultType]) -> str:
@@ -87,7 +96,12 @@ def _too_many(ran: Ran, faults: set[FaultType]) -> str:
     )
 
 
-def _unfinished(faults: set[FaultType]) -> str:
+def _reported(ran: Ran, faults: set[FaultType]) -> bool:
+    """Return whether each error of a call can have failed its sync, so that none was swallowed."""
+    return not faults & CRASHES and (not faults & ERRORS or bool(ran.failed_syncs))
+
+
+def _unfinished(ran: Ran, faults: set[FaultType]) -> str:
     """Return the likely cause of an object that lacks a write; empty without faults."""
     if faults & LEADERS:
         return (
@@ -101,6 +115,8 @@ def _unfinished(faults: set[FaultType]) -> str:
         )
     if faults and faults <= OLD_READS:
         return _OLD_READ
+    if faults and _reported(ran, faults):
+        return _NOT_REQUEUED
     if faults:
         return (
             "a call failed, and the sync ended as done: an error was swallowed, or a status or "
@@ -129,6 +145,10 @@ def _from_steps(ran: Ran, subject: Subject) -> str:
 
 
 _OLD_READ = "a sync decided by an old read or missed an event: compare with the newest state"
+_NOT_REQUEUED = (
+    "a sync ended while work was left, and no error was swallowed: a status or the memory states "
+    "that the work is done, or the sync waits for something: return the seconds until the next one"
+)
 _NOT_ASKED = (
     "an object that exists is taken for a right one, or a status or the memory states that it was "
     "made: ask the store in each sync"

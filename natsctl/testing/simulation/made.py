@@ -28,6 +28,7 @@ class Made:
     stores: MemoryStores
     ignored: Sequence[str]
     kept: Collection[str]
+    given: Collection[str] = ()  # the places of objects that users wrote
 
     def result(self) -> dict[str, object]:
         """Return the objects to compare with those of another run."""
@@ -59,5 +60,5 @@ class Made:
     def _kinds(self) -> list[Kind[Any]]:
         if self.subject.made is not None:
             return list(self.subject.made)
-        places = {*map(place_of, self.subject.kinds), *OWN_BUCKETS}
+        places = {*map(place_of, self.subject.kinds), *OWN_BUCKETS, *self.given}
         return [kind for place, kind in sorted(self.network.opened.items()) if place not in places]

@@ -14,7 +14,8 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.keys import check_key
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.manifests import KubeKind, joined
+from natsctl.model.manifests import KubeKind, joined, kube
+from natsctl.model.objects import Object
 from natsctl.testing.manifest_store import MemoryManifestStore
 from natsctl.testing.memory import MemoryStore, MemoryStores
 
@@ -33,6 +34,8 @@ class Desired(msgspec.Struct, frozen=True):
     kind: Kind[Any]
     key: str
     document: Document
+    declared: bool = True
+    """Whether the controller declares the kind, so that an edited object can be checked."""
 
     @property
     def name(self) -> tuple[str, str]:
@@ -143,25 +146,29 @@ def _desired(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired
     kind = next(
         (kind for kind in kinds if isinstance(kind, KvKind) and kind.bucket == bucket), None
     )
-    if kind is None:
-        raise UsageError(f"the controller has no kind in bucket {bucket}")
+    declared = kind is not None
+    if kind is None:  # it may be read by other means: through self.reads, or by an open store
+        plain = "value" in document and "spec" not in document
+        kind = KvKind(dict if plain else Object, bucket=str(bucket))
     key = document.get("key")
     if not isinstance(key, str):
         raise UsageError('it has no key: add a line such as "key: shop"')
     fields = documents.without(document, "bucket", "key")
-    desired = Desired(kind, check_key(key), fields)
-    kind.decode(stored_form(desired, None))
+    desired = Desired(kind, check_key(key), fields, declared)
+    if declared:
+        kind.decode(stored_form(desired, None))
     return desired
 
 
 def _manifest(document: Mapping[str, Any], kinds: Sequence[Kind[Any]]) -> Desired:
-    version, name = document["apiVersion"], document.get("kind")
-    for kind in kinds:
-        if isinstance(kind, KubeKind) and (kind.api_version, kind.kind) == (version, name):
-            metadata = document.get("metadata") or {}
-            namespace = metadata.get("namespace") or kind.namespace or ""
-            return Desired(kind, joined(namespace, str(metadata.get("name"))), dict(document))
-    raise UsageError(f"the controller has no kind {name} of {version}")
+    version, name = str(document["apiVersion"]), str(document.get("kind"))
+    known = [kind for kind in kinds if isinstance(kind, KubeKind)]
+    same = [kind for kind in known if (kind.api_version, kind.kind) == (version, name)]
+    kind = same[0] if same else kube(version, name)
+    metadata = document.get("metadata") or {}
+    namespace = metadata.get("namespace") or kind.namespace or ""
+    key = joined(namespace, str(metadata.get("name")))
+    return Desired(kind, key, dict(document), declared=bool(same))
 
 
 def _marked(kind: Kind[Any], value: bytes) -> bool:

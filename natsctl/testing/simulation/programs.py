@@ -37,6 +37,11 @@ class HostedProgram:
         )
 
     @property
+    def failed_syncs(self) -> int:
+        """The number of failed syncs since the start."""
+        return self.hosted.status().failures if self.hosted.prepared else 0
+
+    @property
     def failing(self) -> dict[str, str]:
         """The error of each key whose last sync failed."""
         return self.hosted.status().failing if self.hosted.prepared else {}

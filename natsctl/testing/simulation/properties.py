@@ -16,8 +16,10 @@ from natsctl.testing.simulation.world.stores import place_of
 Result: TypeAlias = Mapping[str, object]
 """The objects that a controller made, by bucket and key, without fields of servers."""
 
+MADE_MAX = 1000  # primaries that syncs made, above which they do it without end
 SHOWN_MAX = 60  # characters of a value in a difference
 _OWN_DOMAIN = "natsctl.io/"
+_UNNAMED = "/unnamed "  # between an external system, and the fields of a resource without a name
 
 
 class Property(Enum):
@@ -40,6 +42,8 @@ class StateDifference(Enum):
     EXTRA = "too many objects"
     MISSING = "too few objects"
     FIELD = "another field"
+    GROWS = "primaries make primaries"
+    LATE = "only the first resync writes"
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -75,8 +79,8 @@ def result_of_external(name: str, state: ExternalState) -> dict[str, object]:
         key = f"{name}/{resource}"
         if resource in state.unnamed:
             shown = _text(fields)
-            count = sum(line.startswith(f"{name}/unnamed {shown} ") for line in result)
-            key = f"{name}/unnamed {shown} {count + 1}"
+            count = sum(line.startswith(f"{name}{_UNNAMED}{shown} ") for line in result)
+            key = f"{name}{_UNNAMED}{shown} {count + 1}"
         result[key] = fields
     return result
 
@@ -99,12 +103,16 @@ def compare(result: Result, expected: Result) -> Violation | None:
 
 
 def never_settles(
-    failing: Mapping[str, str], failure: str, *, deleted: Collection[str] = ()
+    failing: Mapping[str, str], failure: str, *, deleted: Collection[str] = (), made: int = 0
 ) -> Violation:
     """Return the violation of a controller that does not become idle.
 
-    *deleted* has those of the failing keys whose primary was deleted.
+    *deleted* has those of the failing keys whose primary was deleted, and *made* is the number of
+    primaries that syncs made.
     """
+    if made > MADE_MAX:
+        detail = f"syncs made {made:,} primaries, and make more"
+        return Violation(Property.SETTLES, detail, StateDifference.GROWS)
     if failing:
         key, error = next(iter(failing.items()))
         state = "fails after its deletion" if key in deleted else "still fails"
@@ -115,9 +123,10 @@ def never_settles(
     return Violation(Property.SETTLES, "keys are synced again and again")
 
 
-def not_quiet(writes: Sequence[str]) -> Violation:
-    """Return the violation of a controller whose resync writes."""
-    return Violation(Property.QUIET, f"one more resync wrote: {writes[0]}")
+def not_quiet(writes: Sequence[str], *, once: bool) -> Violation:
+    """Return the violation of a controller whose resync writes; *once* if a second one doesn't."""
+    difference = StateDifference.LATE if once else None
+    return Violation(Property.QUIET, f"one more resync wrote: {writes[0]}", difference)
 
 
 def not_clean(leftovers: Sequence[str]) -> Violation:
@@ -127,11 +136,13 @@ def not_clean(leftovers: Sequence[str]) -> Violation:
 
 
 def _kind_of_difference(missing: Sequence[str], extra: Sequence[str]) -> StateDifference:
-    if missing and extra:
-        return StateDifference.NAMES
-    if extra:
+    if len(extra) > len(missing):
         return StateDifference.EXTRA
-    return StateDifference.MISSING if missing else StateDifference.FIELD
+    if len(missing) > len(extra):
+        return StateDifference.MISSING
+    # a resource without a given name is named by its fields
+    fields = all(_UNNAMED in name for name in (*missing, *extra))
+    return StateDifference.FIELD if fields else StateDifference.NAMES
 
 
 def _difference(actual: object, expected: object, path: str = "") -> str:

@@ -26,6 +26,7 @@ from natsctl.testing.simulation.script import (
     Wait,
     editable,
     edited_fields,
+    final_state,
     replaced,
 )
 from natsctl.testing.simulation.subject import Subject
@@ -83,7 +84,11 @@ class Schedule(msgspec.Struct, frozen=True):
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """The outcome of a run."""
+    """The outcome of a run.
+
+    `failed_syncs` counts those of the last process, and `opened` has the buckets and kinds that
+    the controller opened.
+    """
 
     violation: Violation | None
     result: dict[str, object]
@@ -91,6 +96,8 @@ class Ran(msgspec.Struct, frozen=True):
     steps: tuple[tuple[Step, str], ...]
     writes: tuple[Write, ...]
     standby: bool = False
+    failed_syncs: int = 0
+    opened: frozenset[str] = frozenset()
 
     @property
     def script(self) -> tuple[str, ...]:
@@ -120,16 +127,24 @@ class Run:
         else:
             self._faults = given_faults(scheduled)
         lease = SimulatedLease() if schedule.standby else None
-        self._network = Network(choices, self._faults, hurried=schedule.hurried, lease=lease)
+        self._network = Network(
+            choices,
+            self._faults,
+            hurried=schedule.hurried,
+            lease=lease,
+            calls_max=2 * CALLS_MAX,
+        )
         self._stores = MemoryStores()
         self._objects = StoredObjects(self._stores)
         self._group = SimulatedGroup(
             subject.name, subject.make, self._network, self._stores, seed=schedule.seed
         )
-        self._made = Made(subject, self._network, self._stores, checks.ignored, checks.kept)
+        given = {place_of(step.desired.kind) for step in schedule.script if isinstance(step, Put)}
+        self._made = Made(subject, self._network, self._stores, checks.ignored, checks.kept, given)
         self._steps: list[tuple[Step, str]] = []  # each with its effect by hand
         self._edited: set[str] = set()  # by hand, and not written by the controller since
         self._broken: Violation | None = None
+        self._failed_syncs = 0
         if checks.always is not None:
             self._network.on_write = self._check_always
 
@@ -155,6 +170,7 @@ class Run:
             violation = error.violation
         finally:
             self._faults.over = True
+            self._count_failures()
             self._group.stop()
             await running
         return Ran(
@@ -164,7 +180,14 @@ class Run:
             tuple(self._steps),
             tuple(self._network.writes),
             self._schedule.standby,
+            self._failed_syncs,
+            frozenset(self._network.opened),
         )
+
+    def _count_failures(self) -> None:
+        program = self._group.program
+        if isinstance(program, HostedProgram):
+            self._failed_syncs = program.failed_syncs
 
     async def _take(self, step: Step) -> None:
         done = ""
@@ -285,17 +308,21 @@ class Run:
         failing = program.failing if isinstance(program, HostedProgram) else {}
         keys = {key for kind in self._subject.primaries for key in self._keys(kind)}
         deleted = failing.keys() - keys
-        return properties.never_settles(failing, self._group.failure, deleted=deleted)
+        made = len(keys) - len(final_state(step for step, _ in self._steps))
+        return properties.never_settles(failing, self._group.failure, deleted=deleted, made=made)
 
     async def _check_quiet(self) -> None:
+        count = await self._writes_of_resync()
+        if count:
+            writes = [_short(write) for write in self._last_writes(count)]
+            once = not await self._writes_of_resync()
+            raise ViolatedError(properties.not_quiet(writes, once=once))
+
+    async def _writes_of_resync(self) -> int:
         before = self._network.writes_count
         self._resync()
         await self._settle()
-        count = self._network.writes_count - before
-        if count:
-            raise ViolatedError(
-                properties.not_quiet([_short(write) for write in self._last_writes(count)])
-            )
+        return self._network.writes_count - before
 
     async def _check_clean(self) -> None:
         for kind in self._subject.primaries:

@@ -272,7 +272,7 @@ def editable(document: Document) -> Document:
 
 def _edited(desired: Desired, choices: Choices, place: str) -> Put | None:
     """Return the object with one edited field, None if no edit gives a valid object."""
-    fields = edited_fields(editable(desired.document))
+    fields = edited_fields(editable(desired.document)) if desired.declared else []
     for path, value in choices.shuffled(f"{place}/field", fields):
         edited = msgspec.structs.replace(desired, document=replaced(desired.document, path, value))
         if desired.kind.valid(stored_form(edited, None)):

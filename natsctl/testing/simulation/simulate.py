@@ -22,6 +22,7 @@ from natsctl.testing.simulation.script import Author, final_state
 from natsctl.testing.simulation.shrinking import Shrinker
 from natsctl.testing.simulation.subject import ControllerClass, Subject, subject_of
 from natsctl.testing.simulation.world.choices import Choices
+from natsctl.testing.simulation.world.stores import place_of
 
 REFERENCE_SEED = -1
 STANDBY_SHARE = 0.2  # of the runs, in which a second process stands by
@@ -90,6 +91,7 @@ class Simulation:
         primaries = {kind.name for kind in subject.primaries}
         self._author = Author(desired, primaries=primaries, hands=bool(subject.touched))
         self._references: dict[object, Ran] = {}
+        self._unread = {place_of(wish.kind) for wish in desired}
         self._bench = Bench((subject.module,))
         self.check_interrupt: Callable[[], None] = lambda: None  # called before each run
 
@@ -108,12 +110,16 @@ class Simulation:
                 finding = self.finding(seed)
                 progress(count)
                 if finding is not None:
-                    return Report(controller=name, runs=count, seed=seed, finding=finding)
+                    return self._report(name, count, seed, finding=finding)
         except KeyboardInterrupt:
             return Report(
                 controller=name, runs=max(0, count - 1), seed=seeds.start, interrupted=True
             )
-        return Report(controller=name, runs=count, seed=seeds.start)
+        return self._report(name, count, seeds.start)
+
+    def _report(self, name: str, runs: int, seed: int, finding: Finding | None = None) -> Report:
+        unread = tuple(sorted(self._unread))
+        return Report(controller=name, runs=runs, seed=seed, finding=finding, unread=unread)
 
     def finding(self, seed: int) -> Finding | None:
         """Run one seed, and return its shrunk finding, None if every property holds."""
@@ -167,7 +173,9 @@ class Simulation:
         return known
 
     def _run(self, schedule: Schedule, expected: dict[str, object] | None) -> Ran:
-        return self._bench.run(Run(self.subject, self._checks, schedule).run(expected))
+        ran = self._bench.run(Run(self.subject, self._checks, schedule).run(expected))
+        self._unread -= ran.opened
+        return ran
 
 
 MakeSimulation = Callable[[], Simulation]
@@ -186,7 +194,7 @@ def search_in_processes(
     """
     chunks = deque(seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK))
     context = multiprocessing.get_context("spawn")
-    runs, name = 0, ""
+    runs, name, unread = 0, "", set[str]()
     over = context.Event()
     running: deque[Future[Report]] = deque()
     with ProcessPoolExecutor(
@@ -198,6 +206,7 @@ def search_in_processes(
                     while chunks and len(running) < 2 * processes:
                         running.append(pool.submit(_search, chunks.popleft()))
                 report = running.popleft().result()
+                unread = unread & {*report.unread} if runs else {*report.unread}
                 name, runs = report.controller, runs + report.runs
                 progress(runs)
                 if report.finding is not None:
@@ -211,7 +220,7 @@ def search_in_processes(
         finally:
             over.set()  # and wait, because a process that still starts needs it
             pool.shutdown(cancel_futures=True)
-    return Report(controller=name, runs=runs, seed=seeds.start)
+    return Report(controller=name, runs=runs, seed=seeds.start, unread=tuple(sorted(unread)))
 
 
 def _interrupted(reports: Sequence[Report]) -> Report:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from natsctl import (
+    ConflictError,
     Controller,
     ExistsError,
     ManagedController,
@@ -158,6 +159,51 @@ class SwallowsErrors(MakesParts):
             await self.parts.apply(key, part(shop))
         except StoreError:
             return
+
+
+CARDS = SimulatedExternal("cards")
+
+
+class ChargesOnce(Controller):
+    """Charges an order once, also if its amount changes later."""
+
+    shops = primary(SHOPS)
+
+    async def sync_handler(self, key: str) -> float | None:
+        shop = self.shops.get(key)
+        if shop is not None and not shop.status.get("charged"):
+            await CARDS.create({"shop": key, "amount": shop.spec.parts})
+            await self.shops.update_status(key, {"charged": True})
+        return None
+
+
+class WaitsInVain(MakesParts):
+    """Needs the part of another shop, and asks for no other sync while that is missing."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        if key == "a" or self.parts.get("part-a") is not None:
+            await self.parts.apply(f"part-{key}", part(shop))
+
+
+class MakesShops(Controller):
+    """Makes a further shop for each shop."""
+
+    shops = primary(SHOPS)
+
+    async def sync_handler(self, key: str) -> float | None:
+        name, _, number = key.partition("-")
+        with suppress(ConflictError):
+            await self.shops.create(f"{name}-{int(number or 0) + 1}", Shop(spec=ShopSpec()))
+        return None
+
+
+class ReadsByName(MakesParts):
+    """Reads a kind that no slot declares."""
+
+    async def make(self, key: str, shop: Shop) -> None:
+        config = await self.reads.get(CONFIGS, "all")
+        if config is not None:
+            await self.parts.apply(key, part(shop, note=config.spec.registry))
 
 
 class IgnoresCancellation(MakesParts):

@@ -6,6 +6,7 @@ way takes a time that the seed chooses, so calls of several keys arrive in any o
 
 import asyncio
 import contextvars
+import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -70,6 +71,8 @@ class Network:
     Args:
         hurried: whether calls take no time, so that the run is as simple as possible.
         lease: decides which process leads; None if there is one process.
+        calls_max: the number of calls after which none returns, because a program may never wait
+            otherwise.
     """
 
     def __init__(
@@ -79,8 +82,10 @@ class Network:
         *,
         hurried: bool = False,
         lease: SimulatedLease | None = None,
+        calls_max: float = math.inf,
     ) -> None:
         self.faults = faults
+        self._calls_max = calls_max
         self.lease = lease
         self.calls = 0
         self.active_at = 0.0  # when something last passed
@@ -111,7 +116,7 @@ class Network:
 
         Raises what *may_send* raises before the call is sent.
         """
-        if life.crashed:
+        if life.crashed or self.calls >= self._calls_max:
             await _hang()
         self.calls += 1
         self.pending += 1
