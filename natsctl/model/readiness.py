@@ -10,6 +10,7 @@ from natsctl.model.pause import Pause, active_pause
 UNKNOWN = "-"
 
 _READY_TYPES = ("Ready", "Available")  # condition types, the preferred one first
+_UNSYNCED = ("Synced", "False")
 
 
 def ready(document: Document | None) -> str:
@@ -65,7 +66,9 @@ def _ready_condition(document: Document) -> Document | None:
         for condition in valid:
             if condition.get("type") == ready_type:
                 return condition
-    return None
+    # a resource that fails before its readiness is known, such as an adopted one, isn't ready
+    unsynced = (each for each in valid if (each.get("type"), each.get("status")) == _UNSYNCED)
+    return next(unsynced, None)
 
 
 def _conditions(document: Document) -> list[Document]:

@@ -50,6 +50,15 @@ async def test_changes_shows_only_changes_of_the_desired_state(
     shown = await natsctl("history", "shops", "a", "--changes", "-o", "name")
     assert full_history.out.split() == [str(number) for number in range(1, 11)]
     assert shown.out.split() == ["1", "4", "5", "6", "7", "8", "10"]
+    table = (await natsctl("history", "shops", "a", "--changes")).out
+    *_, changed, value = table.splitlines()[0].split()
+    assert (changed, value) == ("CHANGED", "VALUE")
+    begin, end = table.index("CHANGED"), table.index("VALUE")
+    shown_fields = [line[begin:end].strip() for line in table.splitlines()[1:]]
+    assert shown_fields == [
+        *("-", "spec.text", "labels.tier", "annotations.mine", "paused", "marked deleted"),
+        "-",
+    ]
 
 
 async def test_rollback_restores_the_desired_state_and_keeps_status_and_links(

@@ -1,10 +1,13 @@
 """Separates the desired state of an object from its status and natsctl's bookkeeping."""
 
+from collections.abc import Iterator
+
 from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import object_in
 from natsctl.model import documents
 from natsctl.model.documents import Document, annotations_of
-from natsctl.model.objects import STORED_VERSION, is_bookkeeping, is_reserved
+from natsctl.model.objects import PAUSED, STORED_VERSION, is_bookkeeping, is_reserved
+from natsctl.model.plans.differences import differences
 
 _BOOKKEEPING = ("generation", "finalizers", "uid", "resourceVersion", "managedFields")
 
@@ -59,16 +62,34 @@ def desires_the_same(first_value: bytes, second_value: bytes) -> bool:
     return _desired_in(first_value) == _desired_in(second_value)
 
 
-def desired_changes(messages: list[Message]) -> list[Message]:
-    """Return the first message, and the messages that changed the desired state."""
-    changes: list[Message] = []
+def desired_changes(messages: list[Message]) -> list[tuple[Message, str]]:
+    """Return the first message and those that changed the desired state, with what they changed.
+
+    The text names the fields that changed, such as `spec.text` or `labels.tier`, or `paused` and
+    `resumed`. It is empty for a message that created or deleted the object.
+    """
+    changes: list[tuple[Message, str]] = []
     previous: object = None
     for message in messages:
         current = None if message.marker else _desired_in(message.value)
         if not changes or current != previous:
-            changes.append(message)
+            created_or_deleted = previous is None or current is None
+            changed = "" if created_or_deleted else ", ".join(_changed(previous, current))
+            changes.append((message, changed))
         previous = current
     return changes
+
+
+def _changed(before: object, after: object) -> Iterator[str]:
+    """Yield what differs between two desired states."""
+    for difference in differences(before, after):
+        path = difference.path.removeprefix("metadata.")
+        if path == f'annotations["{PAUSED}"]':
+            yield "resumed" if difference.after is None else "paused"
+        elif path == "deletionTimestamp":
+            yield "marked deleted"
+        else:
+            yield path or "value"
 
 
 def _desired_in(value: bytes) -> object:

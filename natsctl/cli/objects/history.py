@@ -43,20 +43,24 @@ async def history(
     The oldest revision comes first. The bucket's history limits the number of revisions.
 
     With --changes, only changes of spec, labels, annotations and deletion are shown. Changes of the
-    status and of natsctl's own bookkeeping are left out. natsctl rollback restores a revision.
+    status and of natsctl's own bookkeeping are left out. CHANGED names the fields, or says that the
+    object was paused or resumed. natsctl rollback restores a revision.
     """
     name = parse_name(object_)
     async with open_bucket(options, name.bucket) as source:
         messages = await BucketStore(source).messages(name.key)
     if not messages:
         raise NotFoundError(f"{source.name} has no {name.key}, and no revision of it")
+    changed: dict[int, str] | None = None
     if changes:
-        messages = desired_changes(messages)
+        desired = desired_changes(messages)
+        messages = [message for message, _ in desired]
+        changed = {message.revision: fields for message, fields in desired}
     write_entries(
         source.name,
         messages,
         output,
-        table=lambda: _write_table(messages),
+        table=lambda: _write_table(messages, changed),
         event=_event,
         name=lambda message: str(message.revision),
     )
@@ -66,9 +70,16 @@ def _event(message: Message) -> str:
     return "deleted" if message.marker else "put"
 
 
-def _write_table(messages: list[Message]) -> None:
+def _write_table(messages: list[Message], changed: dict[int, str] | None) -> None:
     now = datetime.now(UTC)
-    write_table(HEADINGS, [_row(message, now) for message in messages])
+    rows = [_row(message, now) for message in messages]
+    if changed is None:
+        write_table(HEADINGS, rows)
+        return
+    *first, value = HEADINGS
+    fields = (preview((changed[message.revision] or NONE).encode()) for message in messages)
+    changed_rows = [[*row[:-1], text, row[-1]] for row, text in zip(rows, fields, strict=True)]
+    write_table([*first, "CHANGED", value], changed_rows)
 
 
 def _row(message: Message, now: datetime) -> list[str]:

@@ -12,7 +12,7 @@ from natsctl.cli.framework.names import Name
 from natsctl.cli.framework.usage import only
 from natsctl.core.insight.explain import PrimarySource
 from natsctl.daemon.api.client import Daemons
-from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError
+from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import matches
@@ -27,6 +27,11 @@ NamedOption = Annotated[
         metavar="NAME",
     ),
 ]
+
+
+class NoGarbageError(UsageError):
+    """Raised if no running controller can have garbage."""
+
 
 Choose = Callable[[Daemons], Awaitable[str]]
 """Returns the matching controller of several; raises `UsageError` if several match."""
@@ -49,11 +54,11 @@ async def find_controller(
 ) -> AsyncIterator[tuple[Daemons, str]]:
     """Connect, find the daemons, and return them with the name of the controller.
 
-    If no controller is *named* and several run, *choose* selects one. Raises as `find_daemons` and
+    If no controller is *named*, *choose* selects one. Raises as `find_daemons`, `choose` and
     `Daemons.controller` do.
     """
     async with find_daemons(options, hint=hint) as daemons:
-        if named is None and choose is not None and len(daemons.controllers) > 1:
+        if named is None and choose is not None:
             yield daemons, await choose(daemons)
         else:
             yield daemons, daemons.controller(controller_name(named))
@@ -99,16 +104,18 @@ def _places(sources: Sequence[PrimarySource]) -> list[str]:
 
 
 async def choose_by_garbage(daemons: Daemons) -> str:
-    """Choose the only controller with secondaries, or else the only controller with garbage."""
+    """Choose the only controller with secondaries, or else the only controller with garbage.
+
+    If none has garbage, any of them is chosen. Raises `NoGarbageError` if none makes secondaries.
+    """
     collecting = daemons.collecting
+    if not collecting:
+        raise NoGarbageError("no running controller makes secondaries: there is no garbage")
     if len(collecting) == 1:
         return collecting[0]
     plans = await asyncio.gather(*map(daemons.plan, collecting))
-    names = [plan.controller for plan in plans if plan.orphans or plan.more]
-    if not names:
-        ambiguity = "none of several controllers has garbage"
-        return only(collecting or daemons.controllers, ambiguity, "--controller")
-    return only(names, "several controllers have garbage", "--controller")
+    names = [plan.controller for plan in plans if plan.orphans or plan.more or plan.refused]
+    return only(names or collecting[:1], "several controllers have garbage", "--controller")
 
 
 def controller_name(named: str | None) -> str | None:

@@ -14,7 +14,12 @@ from natsctl.cli.documents.values import read_bytes
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.exit_codes import CONFLICT
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.operate.find_daemon import NamedOption, choose_by_garbage, find_controller
+from natsctl.cli.operate.find_daemon import (
+    NamedOption,
+    NoGarbageError,
+    choose_by_garbage,
+    find_controller,
+)
 from natsctl.cli.operate.local import LOCAL_HINT, LocalOption, local_controller, open_local
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_notice
@@ -54,8 +59,14 @@ async def plan_(
     garbage collection is held, the plan shows the reason. Objects that name no owner, because they
     lost their labels, are listed too; natsctl never removes them.
     """
-    async with _collector(stores, controller, local=local) as collector:
-        plan = await collector.plan()
+    try:
+        async with _collector(stores, controller, local=local) as collector:
+            plan = await collector.plan()
+    except NoGarbageError as clean:
+        plan = ControllerPlan((), controller="")
+        write_notice(str(clean))
+        if output is Output.TABLE:
+            return
     write_result(
         plan,
         output,

@@ -11,6 +11,7 @@ def conditions(*items: object) -> Document:
 
 
 READY = {"type": "Ready", "status": "False", "reason": "Creating"}
+UNSYNCED = {"type": "Synced", "status": "False", "reason": "ReconcileError"}
 AVAILABLE = {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"}
 
 
@@ -23,6 +24,9 @@ AVAILABLE = {"type": "Available", "status": "True", "reason": "MinimumReplicasAv
         (conditions({"type": "Ready", "status": "Unknown", "reason": 5}), "Unknown", ""),
         (conditions({"type": "Progressing", "status": "True", "reason": "x"}), "-", ""),
         (conditions("odd", READY), "False", "Creating"),
+        (conditions(UNSYNCED), "False", "ReconcileError"),
+        (conditions(UNSYNCED, {"type": "Ready", "status": "True"}), "True", ""),
+        (conditions({"type": "Synced", "status": "True"}), "-", ""),
         ({"status": {"conditions": {"type": "Ready"}}}, "-", ""),
         ({"status": {"ready": True, "conditions": [READY]}}, "True", "Creating"),
         ({}, "-", ""),
