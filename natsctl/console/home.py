@@ -13,7 +13,7 @@ from natsctl.console.statuses import ControllerStatuses, Daemon, StatusRow, comb
 from natsctl.daemon.api.absent import absent_statuses
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerStatus
-from natsctl.errors import NoDaemonError, PermissionDeniedError
+from natsctl.errors import NatsctlError, NoDaemonError, PermissionDeniedError
 from natsctl.jetstream.connection.connection import Connection
 
 GROUPS_MAX = 50  # of failing keys
@@ -87,7 +87,13 @@ class Overview:
         return await asyncio.shield(self._reading)
 
     async def _reports(self) -> Sequence[ControllerStatuses]:
-        """Return the reports about each controller; those that no daemon runs come first."""
+        """Return the reports about each controller; those that no daemon runs come first.
+
+        Raises `NatsctlError` without a connection: what is unknown must not look empty.
+        """
+        state = self._connection.state()
+        if not state.connected:
+            raise NatsctlError(f"no connection to NATS: {state.last_error or state.server}")
         try:
             daemons = await self._roster.daemons()
         except NoDaemonError:

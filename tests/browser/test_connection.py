@@ -32,6 +32,29 @@ async def test_a_killed_server_shows_and_heals(chromium: Browser, tmp_path: Path
         visitor.check()
 
 
+async def test_the_last_values_stay_dimmed_with_their_age_without_nats(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as running, Visitor.of(chromium, running.console) as visitor:
+        page = visitor.page
+        view, last = page.locator("#main > div.old"), page.locator(".last-known")
+        await expect(page.get_by_role("link", name="shops").first).to_be_visible()
+        await expect(last).to_be_hidden()
+        running.nats.kill()
+        await expect(last).to_contain_text("The last known values, from")
+        await expect(view).to_contain_text("shops")
+        await expect(page.get_by_text("reconnecting")).to_be_visible()
+        await page.get_by_role("link", name="Members").click()
+        await page.get_by_role("link", name="Home").click()
+        await expect(notice(page)).to_contain_text("no connection to NATS")
+        await expect(page.get_by_text("No key fails.")).to_be_hidden()
+        await running.nats.start()
+        await expect(page.get_by_text("No key fails.")).to_be_visible()
+        await expect(last).to_be_hidden()
+        visitor.expect_status(503, 504)
+        visitor.check()
+
+
 async def test_a_console_that_ended_is_reported(chromium: Browser, tmp_path: Path) -> None:
     async with site(tmp_path) as running, Visitor.of(chromium, running.console) as visitor:
         await expect(visitor.page.locator("#live")).to_have_text("Live")

@@ -69,7 +69,9 @@ class TestReads:
         home = await client.read("home")
         (row,) = home["controllers"]
         assert (row["name"], row["state"], row["mode"]) == ("greetings", "syncing", "alone")
-        assert row["sources"] == [{"bucket": "greetings", "keys": ">"}]
+        assert [(place["bucket"], place["keys"]) for place in row["sources"]] == [
+            ("greetings", ">")
+        ]
         assert (row["keys"], row["failing"]) == (1, 0)
         assert sum(row["activity"]["syncs"]) >= 1
         assert (home["partial"], home["no_daemon"]) == (None, False)
@@ -144,7 +146,7 @@ class TestActions:
     ) -> None:
         reply = await client.act("resync", controller="greetings", keys=["shop", "no"])
         assert reply.body["message"].startswith("1 key of greetings queued in ")
-        assert reply.body["warnings"] == ["no does not exist"]
+        assert reply.body["warnings"] == ["greetings/no does not exist"]
         assert reply.body["recorded"]
         (event,) = [e for e in await events(nats, "shop") if e.reason == "ConsoleResync"]
         user = (await client.read("session"))["os_user"]

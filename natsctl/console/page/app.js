@@ -5,6 +5,7 @@ import { refreshAges } from "./format.js";
 import { listen, SHORTCUTS } from "./keyboard.js";
 import { Live } from "./live.js";
 import { show } from "./parts/dialog.js";
+import { LastKnown } from "./parts/last_known.js";
 import { Notice } from "./parts/notice.js";
 import { clearReports } from "./parts/reports.js";
 import { routeOf } from "./router.js";
@@ -55,13 +56,23 @@ function openView(route) {
   const notice = new Notice();
   view.element.classList.add("loading");
   document.title = `${view.title} · natsctl`;
-  replace(main, h("h1", { class: "text" }, view.title), notice.element, view.element);
+  const last = new LastKnown(view.element);
+  replace(main, h("h1", { class: "text" }, view.title), notice.element, last.element, view.element);
   const load = async (signal) => {
     const answer = await view.load(signal);
     view.element.classList.remove("loading");
     notice.answered(answer);
+    last.answered(answer);
   };
-  const live = new Live(view.live, load, (error) => notice.failed(error), showState);
+  const failed = (error) => {
+    notice.failed(error);
+    last.update({ failed: error !== null });
+  };
+  const report = (state) => {
+    showState(state);
+    last.update({ cut: state.kind === "stale" });
+  };
+  const live = new Live(view.live, load, failed, report);
   present = { path: location.pathname, view, live };
 }
 

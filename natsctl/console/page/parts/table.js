@@ -28,8 +28,10 @@ export class Table {
    * Show these rows.
    *
    * @param {any[]} list
+   * @param {string} [empty] the text without rows, from now on
    */
-  update(list) {
+  update(list, empty = this._empty.textContent) {
+    if (this._empty.textContent !== empty) this._empty.textContent = empty;
     const rows = new Map();
     for (const data of list) {
       const key = this._keyOf(data);

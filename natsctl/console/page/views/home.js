@@ -35,7 +35,7 @@ export function homeView() {
       const answer = await get("/api/home", {}, signal);
       hint.hidden = !answer.no_daemon;
       table.update(answer.controllers);
-      failing.update(answer.failing);
+      failing.update(answer.failing, emptyOf(answer.controllers));
       queue.update(answer.controllers.flatMap(queued));
       replace(problems, ...answer.controllers.flatMap(problemsOf));
       return answer;
@@ -100,6 +100,14 @@ const QUEUE = [
   },
   { name: "reason", label: "Reason", value: (row) => row.reason },
 ];
+
+/** Return what an empty list of failing keys means: unknown is not good. */
+function emptyOf(controllers) {
+  const unknown = controllers.filter((row) => row.failing === null || row.failing === undefined);
+  if (unknown.length === 0) return controllers.length ? "No key fails." : "No controller exists.";
+  const names = unknown.map((row) => shown(row.name, 80)).join(", ");
+  return `It is not known which keys of ${names} fail.`;
+}
 
 /** Return the keys in the work queues of a controller: those that take the longest come first. */
 function queued({ name: controller, lanes }) {

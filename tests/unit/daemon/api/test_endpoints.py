@@ -489,7 +489,7 @@ async def test_each_shard_member_answers_for_its_own_keys() -> None:
         groups = {
             endpoint.metadata["verb"]: endpoint.group for endpoint in client.endpoints.endpoints()
         }
-        assert {verb for verb, group in groups.items() if group} == {"tree", "gc.plan"}
+        assert {verb for verb, group in groups.items() if group} == {"gc.plan"}
     for operator, task in zip(operators, tasks, strict=True):
         operator.stop()
         await task
