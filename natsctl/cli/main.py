@@ -27,7 +27,7 @@ COMMANDS = {
         "daemon.dev",
         "Run controllers with a private nats-server, and restart them when their source changes.",
     ),
-    "get": ("objects.get", "Show one object."),
+    "get": ("objects.get", "Show one object, the objects of a bucket, or the buckets."),
     "list": ("objects.list", "List the objects of a bucket."),
     "put": ("objects.put", "Store a whole object."),
     "apply": ("objects.apply", "Apply objects from files."),
@@ -84,6 +84,16 @@ GONE = {
 }
 """What to use instead of each command that this version no longer has. Not in the help."""
 
+ELSEWHERE = {
+    "ls": "use natsctl get, or natsctl list BUCKET",
+    "describe": "use natsctl explain BUCKET/KEY and natsctl tree BUCKET/KEY",
+    "events": "natsctl explain BUCKET/KEY shows the events of a key",
+    "logs": "the log is the standard error of natsctl run",
+    "create": "use natsctl put --create",
+    "scale": "use natsctl edit",
+}
+"""What to use here for the commands of kubectl and nats. Not in the help."""
+
 GROUPS = ("gc", "installation", "external")
 """Commands that have subcommands."""
 
@@ -111,6 +121,8 @@ class _Commands(TyperGroup):
             return super().get_command(ctx, cmd_name)
         if cmd_name in GONE:
             raise UsageError(f"natsctl {cmd_name} is gone: {GONE[cmd_name]}")
+        if cmd_name in ELSEWHERE:
+            raise UsageError(f"there is no command {cmd_name!r}: {ELSEWHERE[cmd_name]}")
         raise UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base's signature

@@ -105,9 +105,18 @@ async def test_the_commands_for_objects_read_what_they_print(
     assert await objects.done("delete", "shops", "shop") == "shops/shop deleted\n"
 
 
-@pytest.mark.parametrize(
-    "words", [["get", "shop"], ["edit", "shop"], ["history", "shop"], ["delete", "shop"]]
-)
+async def test_get_lists_the_buckets_and_the_objects_of_one(objects: InProcess) -> None:
+    assert await objects.done("get", "-o", "name") == "greetings\nshops\n"
+    assert [row[0] for row in (await objects("get")).rows] == ["greetings", "shops"]
+    assert (await objects("get", "-o", "json")).json[0] == {"bucket": "greetings", "kinds": []}
+    assert await objects.done("get", "greetings") == await objects.done("list", "greetings")
+    narrowed = await objects.done("get", "greetings", "--keys", "shop", "-o", "name")
+    assert narrowed == "shop\n"
+    refused = await objects("get", "-o", "field=spec.text")
+    assert (refused.status, "name a bucket" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["edit", "shop"], ["history", "shop"], ["delete", "shop"]])
 async def test_a_key_without_a_bucket_is_refused(objects: InProcess, words: list[str]) -> None:
     refused = await objects(*words)
     assert (refused.status, "write BUCKET/KEY, or BUCKET KEY" in refused.err) == (2, True)

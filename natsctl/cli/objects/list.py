@@ -22,6 +22,15 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.schemas.field_paths import FieldPath
 from natsctl.model.selectors import Selector
 
+SortOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sort-by",
+        metavar="PATH",
+        help="Sort by a field, such as spec.replicas, instead of by key",
+    ),
+]
+
 app = App()
 
 
@@ -40,13 +49,7 @@ async def list_(
     bucket: BucketArgument,
     selector: SelectorOption = "",
     keys: KeysOption = ">",
-    sort_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Sort by a field, such as spec.replicas, instead of by key",
-        ),
-    ] = None,
+    sort_by: SortOption = None,
     output: FormatOption = Output.TABLE.value,
 ) -> None:
     """List the objects of a bucket.
@@ -59,10 +62,26 @@ async def list_(
     A path is that of a field as -o json shows it, such as spec.image, key or
     status.conditions[0].type. Objects without the field are listed last.
     """
+    await list_objects(
+        options, bucket, selector=selector, keys=keys, sort_by=sort_by, output=output
+    )
+
+
+async def list_objects(
+    options: NatsOptions,
+    bucket: str,
+    *,
+    selector: str,
+    keys: str,
+    sort_by: str | None,
+    output: str,
+) -> None:
+    """Write the objects of a bucket; see `list_`."""
     chosen = parse_format(output)
     labels, pattern = Selector.parse(selector), check_pattern(keys)
     order = None if sort_by is None else FieldPath.parse(sort_by)
     async with open_bucket(options, bucket) as source:
+        bucket = source.name
         messages = await BucketStore(source, keys=pattern).listing()
         columns = await columns_for(source, chosen)
     matching = selected(messages, labels)

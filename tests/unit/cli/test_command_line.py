@@ -148,7 +148,7 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
     ("typed", "message"),
     [
         (["gte"], "there is no command 'gte'; did you mean get?"),
-        (["get", "b"], "'b' alone names no object: write BUCKET/KEY, or BUCKET KEY"),
+        (["edit", "b"], "'b' alone names no object: write BUCKET/KEY, or BUCKET KEY"),
         (
             ["get", "b", "k", "-o", "xml"],
             "--output 'xml' must be table, wide, json, yaml, name, value, custom-columns=",
@@ -162,6 +162,9 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["get", "b", "k", "--outptu", "x"], "no option --outptu; did you mean --output? (see"),
         (["get", "b", "k", "--frobnicate"], "there is no option --frobnicate (see natsctl get"),
         (["gc", "aply"], "there is no command aply; did you mean apply? (see natsctl gc --help)"),
+        (["ls"], "there is no command 'ls': use natsctl get, or natsctl list BUCKET\n"),
+        (["describe", "b/k"], "use natsctl explain BUCKET/KEY and natsctl tree BUCKET/KEY\n"),
+        (["get", "-l", "a=b"], "--selector, --keys and --sort-by are for the objects of a bucket"),
         (["frobnicate"], "there is no command 'frobnicate'\n"),
         (["top"], "natsctl top is gone: use natsctl status, or natsctl console for a live view\n"),
         (["backup", "b", "-o", "f"], "natsctl backup is gone: use nats stream backup KV_BUCKET"),
