@@ -21,6 +21,7 @@ from natsctl.daemon.doctor.finding import Result as Judged
 from natsctl.jetstream.connection.options import NatsOptions
 from tests.support.cli.kube_namespace import unreachable
 from tests.support.cli.natsctl_command import ROOT, Natsctl, Result, Running
+from tests.support.clients.nats_admin import Admin
 from tests.support.eventually import eventually
 from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsCluster, NatsServer
@@ -82,8 +83,7 @@ async def test_a_bucket_with_short_history_and_expiry_is_a_warning_with_advice(
     result, text, advice = findings["bucket greetings"]
     assert result == "warning"
     assert "values expire after 60 s without a delete marker" in text
-    assert "history 1: the last state of an object" in text
-    assert "nats stream edit KV_greetings --max-msgs-per-subject 5" in advice
+    assert "nats stream edit KV_greetings --subject-del-markers-ttl 720h" in advice
 
 
 async def test_a_primary_bucket_that_is_a_mirror_is_a_warning(
@@ -576,6 +576,48 @@ async def test_doctor_warns_about_a_bucket_whose_messages_can_be_deleted(
     assert problems(findings) == ["bucket routes"]
     assert findings["bucket routes"][0] == "warning"
     assert "single messages may be deleted" in findings["bucket routes"][1]
+
+
+@pytest.mark.parametrize(
+    ("config", "found", "advised"),
+    [
+        (
+            {"discard": "old", "max_msgs": 100},
+            "it is limited to 100 messages, and once it is full each write deletes the oldest key",
+            "--discard new",
+        ),
+        (
+            {"max_age": 10**12, "subject_delete_marker_ttl": 60 * 10**9},
+            "the server raises each time to live below 60 s that a client gives a value",
+            "--subject-del-markers-ttl 1s",
+        ),
+    ],
+)
+async def test_doctor_warns_about_a_bucket_that_loses_keys_or_keeps_them_for_too_long(
+    natsctl: Natsctl, nats_server: NatsServer, config: dict[str, Any], found: str, advised: str
+) -> None:
+    async with Admin(nats_server.url) as admin:
+        await admin.create("greetings", **config)
+    findings = await examined(natsctl, "-c", GREETINGS, status=0)
+    result, text, advice = findings["bucket greetings"]
+    assert result == "warning"
+    assert found in text
+    assert f"nats stream edit KV_greetings {advised}" in advice
+
+
+async def test_doctor_warns_about_a_mirror_that_answers_reads_with_only_some_of_the_keys(
+    natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    some = {"name": "KV_greetings", "filter_subject": "$KV.greetings.eu.>"}
+    async with Admin(nats_server.url) as admin:
+        await admin.create("greetings")
+        for name, mirror in (("some", some), ("all", {"name": "KV_greetings"})):
+            config = {"name": name, "mirror": mirror, "mirror_direct": True}
+            await admin.api(f"STREAM.CREATE.{name}", config)
+    findings = await examined(natsctl, "-c", GREETINGS, status=0)
+    assert problems(findings) == ["mirrors of greetings"]
+    assert "stream some has only some of the keys" in findings["mirrors of greetings"][1]
+    assert "without mirror_direct" in findings["mirrors of greetings"][2]
 
 
 async def test_doctor_reports_a_missing_bucket_that_the_controller_does_not_create(

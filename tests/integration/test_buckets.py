@@ -1,6 +1,7 @@
 """Buckets are created as their kinds declare them, and a different option is an error."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -270,6 +271,18 @@ class TestExpiring:
             await expire_after(nats, "b", LONG_S)
             recreated = await store.create("a", note("again"))
             assert await take(events, 1) == [Applied(recreated)]
+
+    @pytest.mark.parametrize(("declared", "history"), [(None, 1), (1, 1), (5, 5)])
+    async def test_a_bucket_with_a_ttl_leaves_the_shorter_ttls_of_other_clients(
+        self, nats: Nats, declared: int | None, history: int
+    ) -> None:
+        kind = natsctl.kv(bytes, bucket="b", ttl_s=LONG_S, history=declared, storage="memory")
+        await nats.open(kind)
+        reply = await nats.connection.request("$KV.b.a", b"x", headers={"Nats-TTL": "2s"})
+        revision = nats.connection.acknowledged(reply)
+        stored = await nats.connection.api("STREAM.MSG.GET.KV_b", {"seq": revision})
+        assert b"Nats-TTL: 2s" in base64.b64decode(stored["message"]["hdrs"])
+        assert (await config(nats, "b"))["max_msgs_per_subject"] == history
 
     async def test_an_object_without_a_ttl_does_not_expire(self, nats: Nats) -> None:
         store = await nats.open(natsctl.kv(bytes, bucket="b", storage="memory"))

@@ -115,6 +115,22 @@ async def test_a_mirror_that_renames_keys_to_its_own_name_is_read(nats: Nats) ->
     assert await (await nats.open(COPY)).get("a") == stored
 
 
+@pytest.mark.parametrize("dest", ["$KV.copy.{{partition(3,1)}}.{{wildcard(1)}}", "$KV.copy.x.$1"])
+async def test_a_mirror_that_makes_other_keys_by_a_function_is_refused(
+    nats: Nats, dest: str
+) -> None:
+    await put(await nats.open(ORIGIN), "a")
+    renamed = [{"src": "$KV.origin.*", "dest": dest}]
+    await mirror(nats, "copy", "origin", subject_transforms=renamed)
+    with pytest.raises(StoreDiffersError, match="bucket copy renames its keys to"):
+        await nats.open(COPY)
+    await nats.connection.api("STREAM.DELETE.KV_copy")
+    sources = [{"name": "KV_origin", "subject_transforms": renamed}]
+    await create_stream(nats, "copy", subjects=["$KV.copy.>"], sources=sources)
+    with pytest.raises(StoreDiffersError, match="bucket copy renames its keys to"):
+        await nats.open(COPY)
+
+
 async def test_no_write_to_a_mirror_reaches_its_origin(nats: Nats) -> None:
     origin = await nats.open(ORIGIN)
     stored = await put(origin, "a")

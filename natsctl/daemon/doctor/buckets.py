@@ -12,7 +12,8 @@ from natsctl.errors import (
     StoreMissingError,
     StoreTimeoutError,
 )
-from natsctl.jetstream.bucket.bucket import ANSWER_S, NANOSECONDS, Bucket
+from natsctl.jetstream.bucket.bucket import ANSWER_S, MARKER_TTL_MIN_S, NANOSECONDS, Bucket
+from natsctl.jetstream.bucket.codec import stream_of
 from natsctl.jetstream.bucket.layout import bucket_in
 from natsctl.jetstream.bucket.permission_probe import PROBE, Probe, unused_key
 from natsctl.jetstream.connection.connection import Connection
@@ -34,6 +35,43 @@ async def check_buckets(
         uses = [use for use in used if use.bucket == name]
         async for finding in check_bucket(bucket, uses, as_declared):
             yield finding
+
+
+async def check_mirrors(
+    connection: Connection, used: Sequence[Used]
+) -> AsyncIterator[CheckFinding]:
+    """Warn of mirrors that answer reads of a bucket's keys and have only some of the keys.
+
+    The servers spread the direct reads of other clients over the bucket and such mirrors.
+    """
+    buckets = {stream_of(use.bucket): use.bucket for use in used}
+    try:
+        streams = await _streams(connection)
+    except StoreError:
+        return  # the user may not list streams
+    for config in streams:
+        upstream = config.get("mirror") or {}
+        origin = buckets.get(str(upstream.get("name")))
+        partial = upstream.get("filter_subject") or upstream.get("subject_transforms")
+        if origin is not None and config.get("mirror_direct") and partial:
+            name = config["name"]
+            yield warning(
+                f"mirrors of {origin}",
+                f"stream {name} has only some of the keys, or renames them, and answers reads of "
+                f"{origin}: the reads of other clients, such as nats kv get, miss keys at times",
+                f"create {name} again without mirror_direct, or let it mirror all keys",
+            )
+
+
+async def _streams(connection: Connection) -> list[dict[str, Any]]:
+    """Return the configurations of all streams."""
+    configs: list[dict[str, Any]] = []
+    while True:
+        page = await connection.api("STREAM.LIST", {"offset": len(configs)}, timeout_s=ANSWER_S)
+        streams = page.get("streams") or []
+        configs += [stream["config"] for stream in streams]
+        if not streams or len(configs) >= page.get("total", 0):
+            return configs
 
 
 async def check_bucket(
@@ -109,15 +147,36 @@ def _mirrored(bucket: Bucket, *, written: bool) -> CheckFinding:
 def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what the bucket deletes too early or never, each with advice."""
     edit = f"nats stream edit {bucket.stream}"
-    if config.get("max_age") and not config.get("subject_delete_marker_ttl"):
+    marker_ttl_s = config.get("subject_delete_marker_ttl", 0) / NANOSECONDS
+    lasting = "720h" if bucket.layout.history == 1 else f"{MARKER_TTL_MIN_S}s"
+    limits = [
+        f"{config[limit]:,} {unit}"
+        for limit, unit in (("max_msgs", "messages"), ("max_bytes", "bytes"))
+        if config.get(limit, -1) > 0
+    ]
+    if limits and config.get("discard", "old") != "new":
+        now = f"it is full now ({bucket.full})" if bucket.full else "once it is full"
+        yield (
+            f"it is limited to {' and '.join(limits)}, and {now} each write deletes the oldest key",
+            f"{edit} --discard new, and raise its limits",
+        )
+    if bucket.layout.history != 1 and bucket.layout.expiring and marker_ttl_s > MARKER_TTL_MIN_S:
+        yield (
+            (
+                f"the server raises each time to live below {marker_ttl_s:g} s that a client gives "
+                "a value to that of its own delete markers"
+            ),
+            f"{edit} --subject-del-markers-ttl {MARKER_TTL_MIN_S}s",
+        )
+    if config.get("max_age") and not marker_ttl_s:
         yield (
             (
                 f"values expire after {config['max_age'] / NANOSECONDS:g} s without a delete "
                 "marker, so each expiry is noticed late and causes a relist"
             ),
-            f"{edit} --subject-del-markers-ttl 720h",
+            f"{edit} --subject-del-markers-ttl {lasting}",
         )
-    if bucket.layout.history == 1:
+    if bucket.layout.history == 1 and not config.get("max_age"):
         yield (
             (
                 "history 1: the last state of an object that is deleted while no daemon runs "

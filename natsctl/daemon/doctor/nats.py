@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.daemon.doctor.buckets import check_buckets, check_events
+from natsctl.daemon.doctor.buckets import check_buckets, check_events, check_mirrors
 from natsctl.daemon.doctor.finding import Bounds, CheckFinding, failed, ok, skew, warning
 from natsctl.daemon.doctor.records import (
     check_garbage,
@@ -108,6 +108,7 @@ async def _connected(
     for part in (
         check_installation(connection),
         check_buckets(connection, needs.used),
+        check_mirrors(connection, needs.used),
         check_leases(connection, needs.leases, needs.lease_ttl_s),
         check_holders(connection, needs.owners, needs.clusters),
         check_garbage(connection, needs.used),

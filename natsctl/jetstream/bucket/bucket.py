@@ -31,6 +31,11 @@ log = get_logger(__name__)
 
 NANOSECONDS = 1_000_000_000
 MARKER_TTL_S = 30 * 24 * 3600  # the time to live of the server's delete markers
+# With more than one revision per key, the server raises each shorter time to live that another
+# client gives a message to that of its own markers.
+MARKER_TTL_MIN_S = 1
+SEEN_S = 60.0  # a marker that lives shorter may be missed by a watch
+FULL = 0.9  # of the bytes of a bucket that evicts its oldest messages
 ANSWER_S = 2.0  # the deadline of a read; a stream without a leader does not answer
 KEY_S = 1e-5  # of `busy_s`: several processes may create consumers at the same time
 ELECTION_S = 20.0  # the deadline of a stream's leader election
@@ -84,6 +89,8 @@ class Bucket:
         self.connection = connection
         self._bulk = bulk
         self._subjects = 0  # the number of keys at the last look, with delete markers
+        self.full = ""  # how full the bucket was at the last look, if it evicts its oldest messages
+        self.evicted = False  # whether a key was lost that way; cleared when it is not full
         self.name = name
         self.stream = stream_of(name)
         self.layout = Layout(prefix_of(name))
@@ -134,7 +141,8 @@ class Bucket:
             info["created"],
             state["last_seq"],
             state.get("num_subjects", 0),
-            forgets=bool(config.get("max_age")) and not config.get("subject_delete_marker_ttl"),
+            forgets=bool(config.get("max_age"))
+            and config.get("subject_delete_marker_ttl", 0) < SEEN_S * NANOSECONDS,
             prefix=self.prefix,
         )
 
@@ -147,6 +155,8 @@ class Bucket:
 
     async def _with_layout(self, info: dict[str, Any]) -> dict[str, Any]:
         self._subjects = info["state"].get("num_subjects", 0)
+        self.full = full(info)
+        self.evicted = self.evicted and bool(self.full)
         layout = layout_of(self.name, info["config"])
         if not layout.settled and info["state"].get("messages"):
             layout = await self._with_prefix(layout)
@@ -163,8 +173,13 @@ class Bucket:
         only_revision = purge or self.layout.history == 1
         return ttl_s if ttl_s and only_revision and self.layout.expiring else None
 
-    def check_writable(self) -> None:
-        """Raise `StoreError` if the bucket is a mirror, which accepts no writes."""
+    def check_writable(self, *, deletes: bool = False) -> None:
+        """Raise `StoreError` if the bucket is a mirror, or would lose another key for a value."""
+        if self.evicted and not deletes:
+            raise StoreError(
+                f"bucket {self.name} is full ({self.full}) and deletes its oldest keys for new "
+                f"values: raise its limits, and run `nats stream edit {self.stream} --discard new`"
+            )
         if self.layout.origin:
             origin = bucket_in(self.layout.origin)
             raise StoreError(
@@ -319,10 +334,11 @@ class Bucket:
     def _config(self, kind: KvKind[Any]) -> dict[str, object]:
         age = int((kind.ttl_s or 0) * NANOSECONDS)
         window = DUPLICATES_S * NANOSECONDS
+        history = kind.history or (1 if age else HISTORY)  # values expire with all their revisions
         config: dict[str, object] = {
             "name": self.stream,
             "subjects": [f"{self.prefix}>"],
-            "max_msgs_per_subject": HISTORY if kind.history is None else kind.history,
+            "max_msgs_per_subject": history,
             "max_bytes": -1,
             "max_age": age,
             "max_msg_size": -1 if kind.max_value_bytes is None else kind.max_value_bytes,
@@ -337,7 +353,8 @@ class Bucket:
         }
         if age:
             ttl_s = math.ceil(self.connection.marker_ttl_s or MARKER_TTL_S)
-            config["subject_delete_marker_ttl"] = ttl_s * NANOSECONDS
+            marker_ttl_s = ttl_s if history == 1 else MARKER_TTL_MIN_S
+            config["subject_delete_marker_ttl"] = marker_ttl_s * NANOSECONDS
         return config
 
     def difference(self, kind: KvKind[Any], config: Mapping[str, Any]) -> str | None:
@@ -358,6 +375,23 @@ class Bucket:
             f"bucket {self.name} does not exist: create it with `nats kv add {self.name}`, "
             "or start a controller that declares it"
         )
+
+
+def full(info: Mapping[str, Any]) -> str:
+    """Return how full a bucket is that evicts its oldest messages; empty if it has room."""
+    config, state = info["config"], info["state"]
+    if config.get("discard", "old") == "new":
+        return ""
+    limits = (
+        (state.get("messages", 0), config.get("max_msgs", -1), 1.0, "messages"),
+        (state.get("bytes", 0), config.get("max_bytes", -1), FULL, "bytes"),
+    )
+    texts = (
+        f"{count:,} of {limit:,} {unit}"
+        for count, limit, share, unit in limits
+        if limit > 0 and count >= share * limit
+    )
+    return ", ".join(texts)
 
 
 _DECLARED = {

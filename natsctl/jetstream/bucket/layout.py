@@ -4,6 +4,7 @@ A mirror keeps the subjects of the stream that it mirrors. A stream with sources
 of its sources, unless a subject transform renames them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 from natsctl.errors import StoreDiffersError
 from natsctl.jetstream.bucket.codec import prefix_of, stream_of
 
+_FUNCTION = re.compile(r"\{\{|\$\d")  # of a subject transform, such as {{partition(3,1)}} or $1
 _TOKENS = 2  # in the prefix of a bucket: `$KV` and the bucket's name
 
 
@@ -36,9 +38,15 @@ class Layout(msgspec.Struct, frozen=True):
 def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
     """Return the layout of a stream with this configuration.
 
-    Raises `StoreDiffersError` if the keys have several prefixes, because some would be missing.
+    Raises `StoreDiffersError` if the keys have several prefixes, because some would be missing, or
+    if a function such as `partition` makes other keys of them.
     """
     mirror = config.get("mirror") or {}
+    own = config.get("subject_transform") or {}
+    for upstream in (mirror, *(config.get("sources") or ()), {"subject_transforms": [own]}):
+        for transform in upstream.get("subject_transforms") or ():
+            if _FUNCTION.search(transform.get("dest") or ""):
+                raise StoreDiffersError(_function_error(bucket, transform["dest"]))
     history, expiring = config.get("max_msgs_per_subject", -1), bool(config.get("allow_msg_ttl"))
     if not mirror:
         own_prefix = prefix_of(bucket)
@@ -76,6 +84,13 @@ def _prefixes(upstream: Mapping[str, Any]) -> Iterator[str]:
         yield prefix_in(transform.get("dest") or transform.get("src") or "")
     if not transforms:
         yield prefix_of(bucket_in(upstream["name"]))
+
+
+def _function_error(bucket: str, subject: str) -> str:
+    return (
+        f"bucket {bucket} renames its keys to {subject}, so they differ from those that were "
+        "written: mirror it without functions, or read the bucket that it copies"
+    )
 
 
 def _mixed_error(bucket: str, source: str, prefix: str) -> str:

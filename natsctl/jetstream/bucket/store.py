@@ -150,7 +150,7 @@ class KvStore:
             raise
 
     async def _publish(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
-        self._bucket.check_writable()
+        self._bucket.check_writable(deletes=OPERATION in headers)
         connection = self._bucket.connection
         subject = connection.publish_prefix + self._bucket.prefix + key
         headers = {**headers, EXPECTED: str(revision)}

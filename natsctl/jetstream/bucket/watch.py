@@ -20,6 +20,9 @@ from natsctl.jetstream.bucket.periodic import Periodic
 from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
 from natsctl.slices import in_slices
 from natsctl.split_dict import SplitDict
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
 
 VERIFY_S = 60.0  # the interval of checks that the consumer has not stopped
 COUNTS = 6  # counts of the keys between two checks
@@ -204,6 +207,7 @@ class KvWatch:
         await in_slices(reported.alive, check)
         if vanished:
             further_keys = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
+            await self._note_eviction(len(vanished))
             raise WatchBrokenError(
                 f"{min(vanished)}{further_keys} vanished from {self._bucket.name} without a trace"
             )
@@ -213,6 +217,23 @@ class KvWatch:
             if state.subjects < len(keys) + len(reported.illegal):
                 raise WatchBrokenError(f"illegal keys vanished from {self._bucket.name}")
         await in_slices(range(len(keys)), lambda _: keys.pop())  # frees a few strings at a time
+
+    async def _note_eviction(self, count: int) -> None:
+        """Note that keys vanished because the bucket is full; natsctl then writes no more values.
+
+        A controller would create them again, and lose others for it, without end.
+        """
+        bucket = self._bucket
+        await bucket.info()
+        if bucket.full:
+            bucket.evicted = True
+            log.error(
+                "bucket is full and deletes its oldest keys: raise its limits, and run `nats "
+                "stream edit KV_… --discard new`",
+                bucket=bucket.name,
+                stored=bucket.full,
+                lost=count,
+            )
 
 
 class _ReportedKeys:
