@@ -38,7 +38,7 @@ def test_help_shows_examples_and_connection_options(
     assert ("NATSCTL_SERVER" in shown) is (
         words
         not in (
-            *(["dev"], ["rbac"], ["simulate"], ["replay"]),
+            *(["dev"], ["rbac"], ["hook-schema"]),
             *(["new"], ["example"], ["health"], ["help"]),
         )
     )
