@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from natsctl.core.cache.cache import Cache
-from natsctl.core.insight.health import health_of
+from natsctl.core.insight.health import health_of, invalid_of
 from natsctl.core.insight.lanes import Lanes, lanes_of
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.sync.counters import Counts
@@ -283,6 +283,7 @@ def status_of(
     health, queues = health_of(host, has, syncs, errors), host.queues().values()
     if syncs is not None and syncs.unanswered:
         oldest_s = syncs.oldest_s
+    keys = sum(map(count, caches))
     oldest_failure_s = health.oldest_failure_s
     ages_s = [age_s for age_s in (oldest_s, oldest_failure_s) if age_s is not None]
     return Status(
@@ -291,8 +292,8 @@ def status_of(
         state="syncing" if host.synced.is_set() else "listing",
         failure="" if host.failure is None else hidden(str(host.failure)),
         primaries=sum(map(len, caches)),
-        keys=sum(map(count, caches)),
-        invalid=dict(health.invalid),
+        keys=keys,
+        invalid=dict(health.invalid) if keys else invalid_of(host),  # a standby warns of all
         failing={key: failure.error for key, failure in health.failing.items()},
         failing_since={
             key: datetime.fromtimestamp(failure.since_s, UTC)

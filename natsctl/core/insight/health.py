@@ -58,12 +58,7 @@ def health_of(
     late = () if syncs is None else syncs.late
     return Health(
         failing=failing,
-        invalid={
-            key: hidden(str(invalid.error))
-            for informer in host.primaries
-            for key, invalid in informer.cache.invalid.items()
-            if has(key)
-        },
+        invalid={key: error for key, error in invalid_of(host).items() if has(key)},
         quarantined={
             key: str(deaths) for key, deaths in host.pausing.quarantined().items() if has(key)
         },
@@ -71,3 +66,12 @@ def health_of(
             key for key in late if key not in failing and host.pausing.of(key) is None
         ),
     )
+
+
+def invalid_of(host: Host) -> dict[str, str]:
+    """Return why the newest state of each invalid primary is invalid, by key."""
+    return {
+        key: hidden(str(invalid.error))
+        for informer in host.primaries
+        for key, invalid in informer.cache.invalid.items()
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status
-from natsctl.core.insight.health import health_of
+from natsctl.core.insight.health import invalid_of
 from natsctl.core.insight.measures import Measures, lags
 from natsctl.core.insight.tree import Beyond, Branch
 from natsctl.core.recording.document import Recording, Surface
@@ -135,7 +135,7 @@ class Hosted(ABC):
 
     def invalid(self) -> dict[str, str]:
         """Return why the newest state of each invalid primary is invalid, by key."""
-        return dict(health_of(self._host, lambda _: True).invalid)
+        return invalid_of(self._host)
 
     @abstractmethod
     def holds(self, key: str) -> bool:
