@@ -113,7 +113,8 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
     async def _release(self, reconciliation: Reconciliation[T]) -> None:
         """Remove the record and then the finalizer, so that a crash leaves no record behind."""
         managed, key = reconciliation.managed, reconciliation.managed.key
-        async with self.calls.storing(managed, "the removal of the finalizer"):
+        change = "the removal of the finalizer"
+        async with self.calls.storing(managed, change, Condition.deleting()):
             if self.links is not None:
                 await self.links.forget(key)
             if managed.gone:

@@ -3,7 +3,8 @@
 The text of a pause is a line such as
 `since=2026-11-22T09:00:00Z until=2026-11-22T11:00:00Z by=ann@desk reason=waits for the new disk`.
 Each part is optional, and the reason is the rest of the line. Any other text is a pause whose
-reason is the text, so that a mistake never resumes anything. Only the text `false` is no pause.
+reason is the text, so that a mistake never resumes anything. Only `false` and an empty text are no
+pause.
 """
 
 import re
@@ -58,11 +59,11 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_pause(text: str) -> Pause | None:
-    """Return the pause in a text, None if the text is `false`."""
+    """Return the pause in a text, None if the text is empty or `false`."""
     text = text.strip()
-    if text.lower() == NO_PAUSE:
+    if text.lower() in {"", NO_PAUSE}:
         return None
-    if text.lower() in {"", "true"}:
+    if text.lower() == "true":
         return Pause()
     parts: dict[str, str] = {}
     position = 0

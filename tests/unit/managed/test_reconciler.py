@@ -1307,6 +1307,7 @@ class TestRefusedWrites:
         await play.primary.delete("a")
         play.cloud.disks.clear()
         await self._failed(play, "the removal of the finalizer")
+        assert (await play.conditions())["Ready"] == ("False", "Deleting")
 
     async def test_a_late_initialization_that_cannot_be_stored_is_reported(self) -> None:
         async def observe(managed: Managed[Disk]) -> Observation:
