@@ -16,6 +16,7 @@ RULES = [
     for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"]
     for rule in group["rules"]
 ]
+A_MINUTE = 'controller="shops", le="60.0"'
 DAEMON = 'job="natsctl", instance="a"'
 
 
@@ -73,6 +74,30 @@ async def test_promtool_accepts_the_configuration_and_the_rules() -> None:
             "NatsctlNobodyLeads",
             "5m",
             {f'leader_election_master_status{{{DAEMON}, name="shops"}}': "0x10"},
+            True,
+        ),
+        *(
+            (
+                "NatsctlConvergenceBurns",
+                "90m",
+                {
+                    f"natsctl_convergence_seconds_bucket{{{DAEMON}, {A_MINUTE}}}": f"0+{fast}x90",
+                    f'natsctl_convergence_seconds_count{{{DAEMON}, controller="shops"}}': "0+60x90",
+                },
+                fires,
+            )
+            for fast, fires in ((45, True), (59, False))
+        ),
+        (
+            "NatsctlKeysQuarantined",
+            "1m",
+            {f'natsctl_quarantined_keys{{{DAEMON}, controller="shops"}}': "1x10"},
+            True,
+        ),
+        (
+            "NatsctlChangeWaits",
+            "11m",
+            {f'natsctl_overdue_keys{{{DAEMON}, controller="shops"}}': "1x20"},
             True,
         ),
         (
