@@ -60,6 +60,14 @@ class Slices:
             return False
         return self._left <= 0 or self._clock() >= self._ends_at
 
+    def is_over_after(self, count: int) -> bool:
+        """Return whether other tasks should run, after *count* items."""
+        if self._number != self._turns.number:  # the task has waited
+            self._begin_slice()
+            return False
+        self._left -= count
+        return self._left <= 0 or self._clock() >= self._ends_at
+
     async def pause(self) -> None:
         """Let other tasks run, and begin the next slice."""
         await asyncio.sleep(0)

@@ -115,7 +115,11 @@ class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         history.around = lambda key, notes: (*listed(notes), *secondaries.around(key))
         reports = SyncReports(history)
         primary = await self._open_primary(slot, reports)
-        reads = Reads(self._backends, lambda key: keys.enqueue(key, Operation.SECONDARY))
+        reads = Reads(
+            self._backends,
+            lambda key: keys.enqueue(key, Operation.SECONDARY),
+            keys.queue.is_claimed,
+        )
         runs = await self._runs(primary, secondaries, reads)
         enqueuer = Enqueuer(
             controller=controller,
@@ -215,7 +219,11 @@ class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         opened = {}
         for slot in slots(type(self.controller)):
             if slot.role is Primary:
-                open_slot = OpenSlot(primary, partial(self.keys.primary_changed, primary))
+                open_slot = OpenSlot(
+                    primary,
+                    partial(self.keys.primary_changed, primary),
+                    partial(self.keys.primaries_changed, primary),
+                )
             else:
                 open_slot = await opening.open(slot)
             if isinstance(open_slot.reader, Owned):

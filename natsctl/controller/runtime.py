@@ -9,7 +9,7 @@ Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of s
 """
 
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -74,6 +74,7 @@ class ControllerRuntime(KeyedController):
         self._barrier = Barrier(barrier_timeout_s)
         self._opened: OpenController | None = None
         super().__init__(
+            self.sync,
             start=controller.start,
             clean=controller.clean,
             stop_timeout_s=stop_timeout_s,
@@ -96,7 +97,7 @@ class ControllerRuntime(KeyedController):
         """See `Hosted.run`; `clean` has run before it returns."""
         async with self._opener.recorders() as recorders, self._open(recorders) as opened:
             for slot in opened.slots.values():
-                self._loop.watch(slot.reader.informer, slot.on_change)
+                self._loop.watch(slot.reader.informer, slot.on_change, slot.on_changes)
             workers = self.controller.workers
             await self._host.run(
                 self._loop.run(self._prepare_first_sync, opened.enqueuer, workers=workers),
@@ -124,7 +125,7 @@ class ControllerRuntime(KeyedController):
         paused = self._host.pausing.advice(key, source_of(self._primary.informer.cache.kind))
         if paused:
             raise PausedError(paused)
-        return await self._parts.runs.sync(key, Operation.MANUAL)
+        return await self._parts.runs.sync(key)
 
     async def visit(self, key: str) -> float | None:
         """Sync the key now; deprecated, use `sync`."""
@@ -299,6 +300,7 @@ class ControllerRuntime(KeyedController):
     async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[OpenController]:
         self._opened = opened = await self._opener.open(recorders)
         primaries = (opened.primary.informer,)
+        self._loop.start = opened.runs.start
         self._loop.paused.follow(primaries)
         watching = self._host.watching(opened.informers, primaries, records=self.nats)
         async with watching, opened.reads.running():
@@ -309,10 +311,6 @@ class ControllerRuntime(KeyedController):
         await self._parts.garbage.start()
         if not self.synced.is_set():
             await self._host.begin()
-
-    def _sync(self, key: str) -> Awaitable[float | None]:
-        opened = self._opened or self._parts
-        return opened.runs.sync(key, self._loop.queue.reason(key))
 
     async def _resync(self) -> None:
         await self.synced.wait()

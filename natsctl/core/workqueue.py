@@ -8,7 +8,7 @@ those of client-go's work queue, with priorities and ages.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import IntEnum, StrEnum
@@ -97,7 +97,8 @@ class Place(IntEnum):
 
 # Python looks up the member of an enum slowly, and every change needs these
 _READY, _CLAIMED, _WAITING, _ASIDE = Place
-_MANUAL, _RETRY, _USER = Operation.MANUAL, Operation.RETRY, Priority.USER
+_MANUAL, _RETRY, _PUT = Operation.MANUAL, Operation.RETRY, Operation.PUT
+_USER = Priority.USER
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
@@ -290,7 +291,7 @@ class WorkQueue(Generic[K]):
             self._lines[priority].append(work)
             self.ready += 1
             self._adds += 1
-            if self._takers:
+            if self._takers and not self._waking:
                 self._wake()
             return True
         work, again = known, known.again
@@ -308,6 +309,34 @@ class WorkQueue(Generic[K]):
         if work.changed is None:
             work.changed = changed_at
         return True
+
+    def offer_changed(self, offered: Sequence[tuple[K, Operation]], priority: Priority) -> None:
+        """Request syncs of keys whose desired states have changed, as `offer` does for each."""
+        if self._shut_down:
+            return
+        now, works, line = self.now(), self._works, self._lines[priority]
+        changed_at = now if self.answers else None
+        for key, reason in offered:
+            if key in works:
+                self.offer(key, reason, priority=priority, changed=True)
+            else:
+                works[key] = work = Work(key, _READY, now, priority, reason, changed_at)
+                line.append(work)
+                self.ready += 1
+                self._adds += 1
+        if self._takers and not self._waking:
+            self._wake()
+
+    def answers_put(self, key: K) -> bool:
+        """Return whether the key is ready because of a put, so that a sync answers another one."""
+        work = self._works.get(key)
+        return (
+            work is not None
+            and work.place is _READY
+            and work.reason is _PUT
+            and work.priority is _USER
+            and work.changed is not None
+        )
 
     def feed(self, keys: Collection[K], add: Callable[[K], object]) -> None:
         """Call *add* for each of many keys: a few now, and more whenever few keys are ready.
@@ -635,6 +664,10 @@ class WorkQueue(Generic[K]):
         work = self._works.get(key)
         return None if work is None or work.place is _ASIDE else work
 
+    def is_claimed(self, key: K) -> bool:
+        """Return whether a worker has claimed the key."""
+        return key in self._claimed
+
     def reason(self, key: K) -> Operation:
         """Return the reason for the sync of a claimed key; without a reason, it's a retry."""
         work = self._claimed.get(key)
@@ -804,7 +837,7 @@ class WorkQueue(Generic[K]):
         self._lines[priority].append(work)
         self.ready += 1
         self._adds += 1
-        if self._takers:
+        if self._takers and not self._waking:
             self._wake()
 
     def _wake(self) -> None:

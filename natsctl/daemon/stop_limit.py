@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 
-from natsctl.core.sync.calls import calls
+from natsctl.core.objects.sync import running
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -47,8 +47,8 @@ class StopLimit:
             os._exit(FAILED)
 
     def _report(self) -> None:
-        for call in list(calls):
-            log.error("call has not ended", call=str(call), stack=call.stack())
+        for sync in list(running):
+            log.error("call has not ended", call=str(sync), stack=sync.stack())
         log.critical(
             "exiting because the stop took too long",
             limit_s=self._limit_s,

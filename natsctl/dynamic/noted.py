@@ -9,12 +9,11 @@ from msgspec import convert, to_builtins
 
 from natsctl.core.dependencies.watches import DependencyWatch, DependencyWatches
 from natsctl.core.insight.program import ProgramHistory
-from natsctl.core.objects.read_your_writes import current_sync, current_tape
+from natsctl.core.objects.sync import Sync, current_sync, current_tape
 from natsctl.core.objects.tape import DependencyRead
 from natsctl.core.recording.noted_stores import place_of
 from natsctl.core.recording.recordings import ReconcilerCall
 from natsctl.core.recording.redelivery import Redelivery
-from natsctl.core.sync.history import SyncRun
 from natsctl.core.workqueue import WorkQueue
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.dynamic.parts import Parts, identifier_of, kind_of
@@ -37,7 +36,7 @@ class NotedCalls(msgspec.Struct, frozen=True, eq=False):
     def _handler(self) -> str:
         return "" if self.name == DYNAMIC else self.name
 
-    def begin(self, watcher: ObjectIdentifier) -> SyncRun:
+    def begin(self, watcher: ObjectIdentifier) -> Sync:
         """Return a new call, whose reads and writes are noted within `with run:`."""
         watched = sorted(self.watches.dependencies_of(watcher), key=str)
         identifiers = [to_builtins(identifier_of(dependency)) for dependency in watched]
@@ -47,7 +46,7 @@ class NotedCalls(msgspec.Struct, frozen=True, eq=False):
     async def failed(
         self,
         watcher: ObjectIdentifier,
-        run: SyncRun,
+        run: Sync,
         error: Exception,
         queue: WorkQueue[ObjectIdentifier],
     ) -> None:
@@ -55,7 +54,7 @@ class NotedCalls(msgspec.Struct, frozen=True, eq=False):
         await self.history.recall(watcher.key, error, queue, watcher, self._handler)
         self.history.failed(run, error, _now(), failures=queue.failures(watcher) + 1)
 
-    def succeeded(self, run: SyncRun, after_s: float | None, *, failed: bool) -> None:
+    def succeeded(self, run: Sync, after_s: float | None, *, failed: bool) -> None:
         """Note a successful call; *failed* if the one before has failed."""
         self.history.succeeded(run, _now(), failed=failed, after_s=after_s)
 
@@ -84,7 +83,7 @@ class NotedCalls(msgspec.Struct, frozen=True, eq=False):
         else:
             redelivery.end(after_s, None)
 
-    def _run(self, watcher: ObjectIdentifier, call: ReconcilerCall) -> SyncRun:
+    def _run(self, watcher: ObjectIdentifier, call: ReconcilerCall) -> Sync:
         return self.history.begin(
             watcher.key, OPERATION, None, handler=self._handler, delivery=call
         )
@@ -102,7 +101,7 @@ def note_read(watch: DependencyWatch[ObjectIdentifier], *, cached: bool = False)
     with suppress(NatsctlError):  # the reader gets the error of an invalid object
         states = tuple(watch.objects())
         tape.append(DependencyRead(str(dependency), place_of(dependency.kind), states))
-    if cached and isinstance(run, SyncRun) and isinstance(run.delivery, ReconcilerCall):
+    if cached and isinstance(run, Sync) and isinstance(run.delivery, ReconcilerCall):
         identifier = to_builtins(identifier_of(dependency))
         if identifier not in run.delivery.watched:
             run.delivery.watched.append(identifier)

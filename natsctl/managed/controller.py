@@ -5,7 +5,7 @@ of a cluster, and for controllers that need nothing but the reconciler.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -107,6 +107,7 @@ class ManagedController(KeyedController, Generic[T]):
         self._calls = Calls(self.name, "reconcile")
         self._opened: _Opened[T] | None = None
         super().__init__(
+            self._sync,
             start=self.start,
             clean=self.clean,
             stop_timeout_s=self.stop_timeout_s,
@@ -139,7 +140,7 @@ class ManagedController(KeyedController, Generic[T]):
         """
         async with self.opened():
             opened = self._parts
-            self._loop.watch(opened.primary.informer, self._changed)
+            self._loop.watch(opened.primary.informer, self._changed, self._all_changed)
             moves = PrimaryListener(self._keys, opened.primary)
             await self._host.run(self._loop.run(self._host.begin, moves, workers=self.workers))
 
@@ -215,6 +216,9 @@ class ManagedController(KeyedController, Generic[T]):
 
     def _changed(self, change: Change[Any]) -> None:
         self._keys.primary_changed(self._primary, change)
+
+    def _all_changed(self, changes: Sequence[Change[Any]]) -> None:
+        self._keys.primaries_changed(self._primary, changes)
 
     def paused(self, key: str, pause: Pause) -> None:  # noqa: ARG002 - the protocol's signature
         """See `PauseListener.paused`: the status of the object shows the pause."""

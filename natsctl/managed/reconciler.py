@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from natsctl.core.objects.primary import Primary
-from natsctl.core.objects.read_your_writes import current_tape
+from natsctl.core.objects.sync import current_tape
 from natsctl.core.sync.calls import blocking
 from natsctl.core.sync.options import SECONDS, check_options
 from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, RetryAfter, StoreError

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.objects.read_your_writes import current_sync, current_tape
+from natsctl.core.objects.sync import current_sync, current_tape
 from natsctl.core.objects.tape import Playback, StoreCall
 from natsctl.core.planning.record import Effect, current_plan, place_of
 from natsctl.core.recording.outside import EXTERNAL, outside

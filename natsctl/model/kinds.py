@@ -5,9 +5,10 @@ import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Generic, Literal, TypeVar, get_origin
+from typing import Any, Generic, Literal, TypeVar, get_origin, get_type_hints
 
 import msgspec
+import msgspec.inspect
 
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, NewerVersionError, UsageError
 from natsctl.model import documents
@@ -32,6 +33,35 @@ class _Counted(msgspec.Struct, frozen=True, gc=False):
 
 
 _counted = msgspec.json.Decoder(_Counted)
+
+
+def _desire_in(object_type: type[Any]) -> Callable[[bytes], object] | None:
+    """Return a function that reads only the spec of an object; None if specs aren't comparable."""
+    try:
+        spec = get_type_hints(object_type).get("spec")
+        if spec is None or not _comparable(msgspec.inspect.type_info(spec), set()):
+            return None
+        return msgspec.json.Decoder(msgspec.defstruct("Desire", [("spec", spec)])).decode
+    except Exception:  # noqa: BLE001 - user types raise anything, and are used without it
+        return None
+
+
+def _comparable(info: Any, seen: set[type]) -> bool:
+    """Return whether equal JSON always decodes to values of the type that are equal."""
+    if isinstance(info, msgspec.inspect.StructType):
+        if info.cls in seen:
+            return True
+        seen.add(info.cls)
+        known = bool(info.cls.__struct_config__.eq) and "__eq__" not in vars(info.cls)
+        return known and all(_comparable(field.type, seen) for field in info.fields)
+    if isinstance(info, msgspec.inspect.UnionType):
+        return all(_comparable(part, seen) for part in info.types)
+    if isinstance(info, msgspec.inspect.DictType):
+        return _comparable(info.value_type, seen)
+    if isinstance(info, msgspec.inspect.ListType | msgspec.inspect.VarTupleType):
+        return _comparable(info.item_type, seen)
+    plain = (msgspec.inspect.IntType, msgspec.inspect.FloatType, msgspec.inspect.StrType)
+    return isinstance(info, (*plain, msgspec.inspect.BoolType, msgspec.inspect.NoneType))
 
 
 class Kind(Generic[T]):
@@ -75,6 +105,7 @@ class Kind(Generic[T]):
         elif decoder is None and object_type is not bytes:
             decoder = msgspec.json.Decoder(object_type).decode
         self._decode = decoder
+        self._desire = None if self.plain or versions or self._custom else _desire_in(object_type)
 
     def __repr__(self) -> str:
         return f"<kind {self.name}>"
@@ -83,6 +114,12 @@ class Kind(Generic[T]):
     def typed(self) -> bool:
         """True if values are JSON that decodes to the kind's type."""
         return not self._custom and self.type is not bytes
+
+    @property
+    def decoder(self) -> Callable[[bytes], T] | None:
+        """The function that `decode` calls, if that only translates its errors; None otherwise."""
+        plain = self.version == 1 and type(self).decode is Kind.decode
+        return self._decode if plain else None
 
     def decode(self, value: bytes) -> T:
         """Return the object in *value*; raises `InvalidObjectError` that names the wrong field.
@@ -257,9 +294,18 @@ class Kind(Generic[T]):
         """Return whether two valid values have different desired states."""
         if self.plain:
             return old != new
+        if self._desire is not None and self._desire_of(old) != self._desire_of(new):
+            return True
         if self._versions is not None:
             old, new = (documents.render(self.document(value)) for value in (old, new))
         return documents.desire_differs(old, new)
+
+    def _desire_of(self, value: bytes) -> object:
+        """Return the spec in a value as far as the type knows it, which is read quickly."""
+        try:
+            return self._desire(value).spec  # type: ignore[misc, union-attr]  # it has a spec
+        except DECODE_ERRORS:
+            return None
 
 
 class KvKind(Kind[T]):

@@ -52,6 +52,12 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
     stored: Stored
 
 
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """Several objects exist in these states, which follow each other."""
+
+    states: list[Stored]
+
+
 class Deleted(msgspec.Struct, frozen=True, gc=False):
     """The object was deleted at this revision; `purged` means that its history was deleted too."""
 
@@ -78,7 +84,7 @@ class IllegalKey(msgspec.Struct, frozen=True, gc=False):
     exists: bool = True
 
 
-WatchEvent: TypeAlias = Listing | Applied | Deleted | IllegalKey | Listed
+WatchEvent: TypeAlias = Listing | Applied | Batch | Deleted | IllegalKey | Listed
 
 
 class ChangeType(Enum):
@@ -179,7 +185,7 @@ class Store(Protocol):
 
         *shown* is a live view of the keys of the objects that exist by the events that the reader
         has taken, for a watch that compares them with the store. Such a watch keeps the keys itself
-        if the reader has no view.
+        if the reader has no view. Only a reader with a view gets states as a `Batch`.
 
         Iterating raises `WatchBrokenError` if the watch breaks. Leaving the context removes
         everything that the watch created at the server.

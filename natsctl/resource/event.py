@@ -3,10 +3,10 @@
 import asyncio
 from enum import StrEnum
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar, cast
 
-from natsctl.core.sync.calls import Call, failure_of
-from natsctl.core.sync.history import SyncRun
+from natsctl.core.objects.sync import Sync
+from natsctl.core.sync.calls import failure_of
 from natsctl.errors import UsageError
 
 T = TypeVar("T")
@@ -45,9 +45,7 @@ class EventKind(StrEnum):
 class Origin(Protocol):
     """The subscription that made an event and receives its outcome."""
 
-    def settle(
-        self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
-    ) -> None:
+    def settle(self, kind: EventKind, key: Key, error: Exception | None, run: Sync | None) -> None:
         """Settle an event that was handled or failed; *run* notes it, if a history is kept."""
         ...
 
@@ -72,10 +70,10 @@ class Event(Generic[T]):
     `key` is empty for a sync event.
     """
 
-    __slots__ = ("_call", "_object", "_origin", "_run", "key", "kind")
+    __slots__ = ("_object", "_origin", "_run", "key", "kind")
 
     def __init__(
-        self, kind: EventKind, key: Key, obj: T | None, origin: Origin, run: SyncRun | None = None
+        self, kind: EventKind, key: Key, obj: T | None, origin: Origin, run: Sync | None = None
     ) -> None:
         self.kind = kind
         self.key = key
@@ -109,10 +107,10 @@ class Event(Generic[T]):
         self._detach(self._origin).settle(self.kind, self.key, error, self._run)
 
     async def __aenter__(self) -> Self:
-        self._call = Call(self.kind, self.key, task=asyncio.current_task())
-        self._call.begin()
-        if self._run is not None:
-            self._run.__enter__()
+        self._run = self._run or Sync(self.key, self.kind)
+        self._run.task = asyncio.current_task()
+        self._run.begin_call()
+        self._run.__enter__()
         return self
 
     async def __aexit__(
@@ -121,16 +119,16 @@ class Event(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        run = cast("Sync", self._run)  # the block has begun
         try:
-            if self._call.has_threads:
-                await self._call.threads.ended()
+            if run.has_threads:
+                await run.threads.ended()
         except asyncio.CancelledError as cancelled:
             error = cancelled
             raise
         finally:
-            self._call.end()
-            if self._run is not None:
-                self._run.__exit__(kind, error, traceback)
+            run.end_call()
+            run.__exit__(kind, error, traceback)
             passes = self._origin is None or self._mark(error)
         return not passes
 

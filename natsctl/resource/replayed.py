@@ -5,9 +5,9 @@ from typing import Generic, TypeVar
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.program import ProgramHistory
+from natsctl.core.objects.sync import Sync
 from natsctl.core.recording.recordings import Delivery
 from natsctl.core.recording.redelivery import Redelivery
-from natsctl.core.sync.history import SyncRun
 from natsctl.errors import EventNotDoneError, QueueShutDownError, StoppedError
 from natsctl.model.kinds import Kind
 from natsctl.resource.event import SYNC_KEY, Event, EventKind, Key
@@ -75,7 +75,7 @@ class ReplayedSubscription(Generic[T]):
         kind: EventKind,  # noqa: ARG002 - the protocol's signature
         key: Key,  # noqa: ARG002 - the protocol's signature
         error: Exception | None,
-        run: SyncRun | None,  # noqa: ARG002 - the protocol's signature
+        run: Sync | None,  # noqa: ARG002 - the protocol's signature
     ) -> None:
         """See `Origin.settle`."""
         self._redelivery.end(None, error)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.read_your_writes import current_tape
+from natsctl.core.objects.sync import current_tape
 from natsctl.core.objects.tape import CacheKeys
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind

@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.program import ProgramHistory
+from natsctl.core.objects.sync import Sync
 from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.recording.recordings import Delivery
 from natsctl.core.retry import Drop, Retry, Stop, TokenBucket, decide_retry
 from natsctl.core.sync.failures import HandlerFailures
-from natsctl.core.sync.history import SyncRun
 from natsctl.core.workqueue import Failed, Priority, WorkQueue
 from natsctl.errors import (
     EventNotDoneError,
@@ -124,9 +124,7 @@ class Subscription(Generic[T]):
         if self._lost:
             raise EventNotDoneError(self._lost)
 
-    def settle(
-        self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
-    ) -> None:
+    def settle(self, kind: EventKind, key: Key, error: Exception | None, run: Sync | None) -> None:
         """See `Origin.settle`; the first failure of a key asks for those of earlier processes."""
         if self._closed:
             return
@@ -143,7 +141,7 @@ class Subscription(Generic[T]):
             self._spawn(self._settle_first(history, kind, key, error, run))
 
     async def _settle_first(
-        self, history: ProgramHistory, kind: EventKind, key: Key, error: Exception, run: SyncRun
+        self, history: ProgramHistory, kind: EventKind, key: Key, error: Exception, run: Sync
     ) -> None:
         past = await history.past_failures(run.key, error, self._handler)
         policy = policy_for(key, self._error_handler)
@@ -152,9 +150,7 @@ class Subscription(Generic[T]):
         if not self._closed:
             self._settle(kind, key, error, run)
 
-    def _settle(
-        self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
-    ) -> None:
+    def _settle(self, kind: EventKind, key: Key, error: Exception | None, run: Sync | None) -> None:
         if self._history is not None and run is not None:
             self._keep_recording(self._history, run, key, error)
         if error is None:
@@ -221,7 +217,7 @@ class Subscription(Generic[T]):
             return Event(EventKind.DELETE, key, self._kind.decode(delivered.value), self, run)
         return None
 
-    def _begin_run(self, kind: EventKind, key: Key, stored: Stored | None = None) -> SyncRun | None:
+    def _begin_run(self, kind: EventKind, key: Key, stored: Stored | None = None) -> Sync | None:
         """Begin to note an event; return None if no history is kept."""
         if self._history is None:
             return None
@@ -232,7 +228,7 @@ class Subscription(Generic[T]):
         )
 
     def _keep_recording(
-        self, history: ProgramHistory, run: SyncRun, key: Key, error: Exception | None
+        self, history: ProgramHistory, run: Sync, key: Key, error: Exception | None
     ) -> None:
         now, failures = self._loop.time(), self._queue.failures(key)
         if error is None:

@@ -23,7 +23,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -83,7 +83,7 @@ class HidingFormatter(logging.Formatter):
 
 
 class SyncFields(msgspec.Struct, eq=False, gc=False):
-    """The log context of one sync, kept raw: it becomes a mapping only if something is logged.
+    """The log context of one sync, kept raw.
 
     `failures` returns how often the key has failed in a row before this sync.
     """
@@ -91,22 +91,27 @@ class SyncFields(msgspec.Struct, eq=False, gc=False):
     outer: Mapping[str, object]
     key: object
     failures: Callable[[Any], int]
-    operation: str | None = None
 
     def mapping(self) -> Mapping[str, object]:
         """Return the fields by name."""
-        operation = {} if self.operation is None else {"operation": self.operation}
-        attempt = self.failures(self.key) + 1
-        return {**self.outer, "key": self.key, "attempt": attempt, **operation}
+        return {**self.outer, "key": self.key, "attempt": self.failures(self.key) + 1}
 
 
-_context: ContextVar[Mapping[str, object] | SyncFields] = ContextVar("log_context", default=_EMPTY)
+class LogFields(Protocol):
+    """Fields that become a mapping only if something is logged."""
+
+    def mapping(self) -> Mapping[str, object]:
+        """Return the fields by name."""
+        ...
+
+
+_context: ContextVar[Mapping[str, object] | LogFields] = ContextVar("log_context", default=_EMPTY)
 
 
 def log_context() -> Mapping[str, object]:
     """Return the fields that belong to every log line of the current task."""
     context = _context.get()
-    return context.mapping() if isinstance(context, SyncFields) else context
+    return context if isinstance(context, dict) else context.mapping()  # type: ignore[union-attr]
 
 
 def bind_log_context(**fields: object) -> None:
@@ -114,18 +119,13 @@ def bind_log_context(**fields: object) -> None:
     _context.set({**log_context(), **fields})
 
 
+set_log_context = _context.set
+"""Begins a log context of `LogFields` in the current task."""
+
+
 def bind_sync(outer: Mapping[str, object], key: object, failures: Callable[[Any], int]) -> None:
     """Begin the log context of a sync in the current task; see `SyncFields`."""
     _context.set(SyncFields(outer, key, failures))
-
-
-def bind_operation(operation: str) -> None:
-    """Add the reason for the current sync to the log context."""
-    context = _context.get()
-    if isinstance(context, SyncFields):
-        context.operation = operation
-    else:
-        bind_log_context(operation=operation)
 
 
 def unbind_sync() -> None:

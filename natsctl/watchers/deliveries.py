@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from natsctl.core.coordination.assignment import OnlyKeys
+from natsctl.core.objects.sync import Sync
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.recording.recordings import Delivery
 from natsctl.core.retry import Stop
 from natsctl.core.sync.calls import Calls
-from natsctl.core.sync.history import SyncHistory, SyncRun
+from natsctl.core.sync.history import SyncHistory
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.errors import StoppedError, StoreError
@@ -325,7 +326,7 @@ class Deliveries:
         self._history.succeeded(run, _now(), failed=failures > 0)
         return None
 
-    def _begin_run(self, registration: Registration, change: ObjectChange) -> SyncRun:
+    def _begin_run(self, registration: Registration, change: ObjectChange) -> Sync:
         before, after, name = change.before, change.after, registration.name
         return self._history.begin(
             change.key,

@@ -23,8 +23,8 @@ from natsctl import (
     blocking,
     primary,
 )
+from natsctl.core.objects.threads import THREADS_MAX
 from natsctl.core.sync.calls import delay_of
-from natsctl.core.sync.threads import THREADS_MAX
 from natsctl.testing.harness import running
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.time import VirtualTimeLoop

@@ -31,7 +31,7 @@ from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.entries import object_in
 from natsctl.model import documents
 from natsctl.model.objects import Object
-from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing
+from natsctl.model.store import Applied, Batch, Deleted, IllegalKey, Listed, Listing
 
 app = App()
 
@@ -140,6 +140,8 @@ async def _watch_deletions(bucket: Bucket, keys: set[str]) -> None:
             match event:
                 case Applied(stored):
                     existing.add(stored.key)
+                case Batch(states):
+                    existing.update(stored.key for stored in states)
                 case Deleted(key):
                     existing.discard(key)
                     keys.discard(key)

@@ -19,7 +19,8 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import is_read
 from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.objects.compare_and_set import ATTEMPTS, Rewritten, read
-from natsctl.core.objects.read_your_writes import Barrier, current_sync
+from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.objects.sync import current_sync
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,
@@ -354,7 +355,7 @@ class KubeSecondary(Owned[T]):
     def _note_touched(self, stored: Stored) -> None:
         sync = current_sync.get()
         if sync is not None:
-            sync.touched.append(self._kube_kind.reference(stored.value))
+            sync.touched += (self._kube_kind.reference(stored.value),)
 
     def _with_marks(self, manifest: T | Manifest | msgspec.Struct, owner: Owner) -> Document:
         """Return the manifest with labels and annotations of its owner, installation and digest.

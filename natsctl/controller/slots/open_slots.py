@@ -14,7 +14,7 @@ from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.slots.predicates import filtered
 from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.cache.index import IndexFunc
-from natsctl.core.cache.informer import Informer, OnChange
+from natsctl.core.cache.informer import Informer, OnChange, OnChanges
 from natsctl.core.cache.keeping import Keeping, Keeps, PrimaryOf
 from natsctl.core.cache.state import Invalid
 from natsctl.core.coordination.installation import InstallationAnnotation
@@ -45,6 +45,7 @@ class OpenSlot(msgspec.Struct, frozen=True):
 
     reader: CacheReader[Any]
     on_change: OnChange[Any]
+    on_changes: OnChanges[Any] | None = None
 
 
 class Opening(msgspec.Struct, frozen=True):

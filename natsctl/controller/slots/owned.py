@@ -10,7 +10,8 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import Rewritten, Written, read
 from natsctl.core.objects.primary import CacheReader
-from natsctl.core.objects.read_your_writes import Barrier, current_sync
+from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.objects.sync import current_sync
 from natsctl.errors import ConflictError, ExistsError, InvalidObjectError, NotFoundError, UsageError
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Deleted, Stored

@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.core.dependencies.watches import Cause, DependencyWatches
 from natsctl.core.objects.backends import Backends
-from natsctl.core.objects.read_your_writes import current_sync
+from natsctl.core.objects.sync import Sync, current_sync
 from natsctl.core.objects.tape import DependencyRead
 from natsctl.core.recording.noted_stores import place_of
 from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
@@ -34,11 +33,17 @@ class Reads:
     Seed: stolostron kubernetes-dependency-watches v0.5.2, whose query batches are syncs here.
     """
 
-    def __init__(self, backends: Backends, enqueue: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        backends: Backends,
+        enqueue: Callable[[str], None],
+        is_claimed: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._is_claimed = is_claimed  # returns whether a key is being synced
         self._backends = backends
         self._enqueue = enqueue
         self._watches = DependencyWatches(self._open, self._changed)
-        self.batches = Batches(self._watches)  # a batch surrounds each run of a handler
+        self.dependents = self._watches.dependents  # keys that depend on objects, a live view
 
     @property
     def watch_count(self) -> int:
@@ -76,11 +81,16 @@ class Reads:
         """Return the objects and selections whose changes enqueue the key, as text."""
         return sorted(map(str, self._watches.dependencies_of(key)))
 
+    def end(self, sync: Sync) -> None:
+        """End the watches of the key on all objects that its sync did not read."""
+        if sync.read or sync.key in self.dependents:
+            self._watches.keep_only(sync.key, sync.read or ())
+
     async def keep(self, wanted: Callable[[str], bool]) -> None:
         """End the watches of keys that are not *wanted* and are not being synced, in slices."""
         await retain(
-            self._watches.dependents,
-            lambda key: key in self.batches or wanted(key),
+            self.dependents,
+            lambda key: self._is_claimed(key) or wanted(key),
             lambda key: self._watches.keep_only(key, ()),
         )
 
@@ -90,9 +100,12 @@ class Reads:
 
     async def _read(self, dependency: Dependency[Any]) -> Sequence[Stored]:
         sync = current_sync.get()
-        if sync is None:
+        if sync is None or sync.over:
             raise UsageError(f"{dependency} can be read only within a sync handler")
-        states = await (await self.batches.read(sync.key, dependency)).read()
+        if sync.read is None:
+            sync.read = set()
+        sync.read.add(dependency)
+        states = await (await self._watches.depend(sync.key, dependency)).read()
         if sync.tape is not None:
             place = place_of(dependency.kind)
             sync.tape.append(DependencyRead(str(dependency), place, tuple(states)))

@@ -2,7 +2,7 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +14,7 @@ from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import (
     Applied,
+    Batch,
     Change,
     Deleted,
     IllegalKey,
@@ -226,8 +227,9 @@ class Cache(Generic[T]):
         listing = self._listing
         match event:
             case Applied():
-                change = self.put(event.stored)
-                return () if change is None else (change,)
+                return self.put((event.stored,))
+            case Batch():
+                return self.put(event.states)
             case Deleted():
                 if listing is None:
                     return self._remove(event)
@@ -245,14 +247,40 @@ class Cache(Generic[T]):
                 return self._end_listing(event.revision)
         return ()
 
-    def put(self, stored: Stored) -> Change[T] | None:
-        """Apply a state of an object, as `apply` does; return the change, None during a listing."""
-        if self._listing is not None:
-            self._listing.put(stored)
-            return None
-        change = self._fold(stored)
-        self._reach(stored.revision)
-        return change
+    def put(self, states: Sequence[Stored]) -> list[Change[T]]:  # noqa: C901 - one straight line
+        """Apply states of objects, as `apply` does; return the changes, none during a listing."""
+        changes: list[Change[T]] = []
+        state, listing = self._state, self._listing
+        if listing is not None:
+            for stored in states:
+                listing.put(stored)
+            return changes
+        kind, decode = self.kind, self.kind.decoder
+        if decode is None or state.keeping is not None or state.indexes or self._key_waiters:
+            for stored in states:
+                change = self._fold(stored)
+                if change is not None:
+                    changes.append(change)
+            self._reach(states[-1].revision)
+            return changes
+        objects, invalid, kept = state.objects, state.invalid, self._decoded.room(len(states))
+        for stored in states:  # as `_fold` does, without a call per state
+            key = stored.key
+            old = objects.get(key)
+            try:
+                if invalid or (old is not None and old.revision == stored.revision):
+                    raise InvalidObjectError("not simply a newer state")  # noqa: TRY301 - rare
+                obj = decode(stored.value)
+            except Exception:  # noqa: BLE001 - found again, and reported
+                change = self._fold(stored)
+                if change is not None:
+                    changes.append(change)
+            else:
+                objects[key] = stored
+                kept[key] = stored, obj
+                changes.append(Change(kind, key, old, stored))
+        self._reach(states[-1].revision)
+        return changes
 
     async def passed(self, revision: int) -> None:
         """Wait until the state includes every write up to *revision*."""

@@ -24,6 +24,12 @@ class DecodedObjects(Generic[T]):
             self._objects.clear()
         self._objects[stored.key] = stored, obj
 
+    def room(self, count: int) -> dict[str, tuple[Stored, T]]:
+        """Return the kept objects by key, each with its state, after making room for more."""
+        if len(self._objects) + count > KEPT_MAX:
+            self._objects.clear()
+        return self._objects
+
     def take(self, stored: Stored) -> T | None:
         """Return the object in *stored* and forget it; None if it is not kept."""
         kept = self._objects.pop(stored.key, None)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -20,6 +20,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import (
     Applied,
+    Batch,
     Change,
     Listed,
     Listing,
@@ -36,8 +37,11 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 OnChange = Callable[[Change[T]], object]
+OnChanges = Callable[[Sequence[Change[T]]], object]
+"""Takes changes in their order; it may be called with some of them again after it raises."""
 
 BEHIND_S = 5.0  # until a cache that is behind its store is logged, and its store is asked again
+BATCH = 64  # states that are applied before the clock is read
 EVENTS = 10  # events and changes after which the informer reads the clock
 FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
@@ -84,6 +88,7 @@ class Informer(Generic[T]):
             kind, indexes, self._report, keeping=keeping, notes_deleted=notes_deleted
         )
         self._subscribers: tuple[OnChange[T], ...] = ()
+        self._in_batches: dict[OnChange[T], OnChanges[T]] = {}  # of those that take many at once
 
     @property
     def notifying(self) -> bool:
@@ -91,16 +96,20 @@ class Informer(Generic[T]):
         return self._notifying.locked()
 
     @asynccontextmanager
-    async def subscribe(self, on_change: OnChange[T]) -> AsyncIterator[None]:
+    async def subscribe(
+        self, on_change: OnChange[T], on_changes: OnChanges[T] | None = None
+    ) -> AsyncIterator[None]:
         """Call *on_change* as `add` does, while the context lasts."""
-        await self.add(on_change)
+        await self.add(on_change, on_changes)
         try:
             yield
         finally:
             self.remove(on_change)
 
-    async def add(self, on_change: OnChange[T]) -> None:
+    async def add(self, on_change: OnChange[T], on_changes: OnChanges[T] | None = None) -> None:
         """Call *on_change* for every cached object, and for every later change until `remove`.
+
+        Several later changes are passed to *on_changes* at once, if it's given.
 
         Returns after the calls for the cached objects. These are made in slices, and later events
         wait until then.
@@ -108,12 +117,15 @@ class Informer(Generic[T]):
         async with self._notifying:
             await in_slices(self.cache.keys(), lambda key: on_change(self._existing(key)))
             self._subscribers = (*self._subscribers, on_change)
+            if on_changes is not None:
+                self._in_batches[on_change] = on_changes
 
     def remove(self, on_change: OnChange[T]) -> None:
         """Call *on_change* no more."""
         remaining = list(self._subscribers)
         remaining.remove(on_change)
         self._subscribers = tuple(remaining)
+        self._in_batches.pop(on_change, None)
 
     def _existing(self, key: str) -> Change[T]:
         return Change(self.cache.kind, key, None, self.cache.get(key), initial=True)
@@ -194,12 +206,18 @@ class Informer(Generic[T]):
         slices, cache = Slices(EVENTS), self.cache
         async for event in events:
             self.failure = None
-            if type(event) is Applied and not self._notifying.locked():
-                change = cache.put(event.stored)
-                if change is not None:
-                    self._notify(change)
-                if slices.is_over():
-                    await slices.pause()
+            if isinstance(event, Batch | Applied):
+                states = event.states if isinstance(event, Batch) else [event.stored]
+                for first in range(0, len(states), BATCH):
+                    part = states[first : first + BATCH]
+                    if self._notifying.locked():
+                        await self._apply(Batch(part), slices)
+                        continue
+                    changes = cache.put(part)
+                    if changes:
+                        self._notify_all(changes)
+                    if slices.is_over_after(len(part)):
+                        await slices.pause()
                 continue
             await self._apply(event, slices)
             if isinstance(event, Listed):
@@ -229,15 +247,36 @@ class Informer(Generic[T]):
                 return False
         return True
 
+    def _notify_all(self, changes: Sequence[Change[T]]) -> None:
+        """Notify each subscriber of all changes; one that fails gets them again, one by one."""
+        subscribers = self._subscribers
+        for on_change in subscribers:
+            if self._subscribers is not subscribers and on_change not in self._subscribers:
+                continue  # another subscriber has unsubscribed it
+            on_changes = self._in_batches.get(on_change)
+            if on_changes is not None:
+                try:
+                    on_changes(changes)
+                except Exception:
+                    log.exception("subscriber failed", kind=self.cache.kind.name)
+                else:
+                    continue
+            for change in changes:
+                if self._subscribers is subscribers or on_change in self._subscribers:
+                    self._notify_one(on_change, change)
+
+    def _notify_one(self, on_change: OnChange[T], change: Change[T]) -> None:
+        try:
+            on_change(change)
+        except Exception:
+            log.exception("subscriber failed", kind=self.cache.kind.name, object=change.key)
+
     def _notify(self, change: Change[T]) -> None:
         subscribers = self._subscribers
         for on_change in subscribers:
             if self._subscribers is not subscribers and on_change not in self._subscribers:
                 continue  # another subscriber has unsubscribed it
-            try:
-                on_change(change)
-            except Exception:
-                log.exception("subscriber failed", kind=self.cache.kind.name, object=change.key)
+            self._notify_one(on_change, change)
 
     def _report(self, invalid: Invalid) -> None:
         self._invalid_log.add(invalid)

@@ -185,6 +185,7 @@ class DependencyWatches(Generic[W]):
         self._list_s = list_s
         self._watches: dict[Dependency[Any], DependencyWatch[W]] = {}
         self._dependencies: dict[W, set[Dependency[Any]]] = {}
+        self.dependents: Collection[W] = self._dependencies.keys()  # a live view
         self._group: asyncio.TaskGroup | None = None
 
     def __len__(self) -> int:
@@ -203,11 +204,6 @@ class DependencyWatches(Generic[W]):
                 for watch in list(self._watches.values()):
                     stopped = f"the watch of {watch.dependency} was stopped"
                     self._end(watch, WatchStoppingError(stopped))
-
-    @property
-    def dependents(self) -> Collection[W]:
-        """All dependents."""
-        return tuple(self._dependencies)
 
     def dependencies_of(self, dependent: W) -> Collection[Dependency[Any]]:
         """Return the dependencies of *dependent*."""

@@ -16,7 +16,7 @@ from natsctl.core.retry import RateLimit, RetryPolicy
 from natsctl.core.sync.counters import OVERDUE_S, Counts
 from natsctl.core.sync.host import Hook, Host
 from natsctl.core.sync.keys import KeyQueue
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.sync.loop import SyncHandler, SyncLoop
 from natsctl.core.workqueue import WorkQueue
 from natsctl.model.recorder import EventType
 
@@ -26,6 +26,7 @@ class KeyedController(Hosted):
 
     def __init__(
         self,
+        handler: SyncHandler,
         *,
         start: Hook,
         clean: Hook,
@@ -46,7 +47,7 @@ class KeyedController(Hosted):
         )
         super().__init__(host)
         self._loop = SyncLoop(
-            self._sync, queue=queue, retry=retry, pausing=host.pausing, on_held_back=on_held_back
+            handler, queue=queue, retry=retry, pausing=host.pausing, on_held_back=on_held_back
         )
         self._keys = KeyQueue(self._loop)
         host.pausing.report_to(PauseReports(self.name, holds=self.holds, event=self.event))
@@ -55,10 +56,6 @@ class KeyedController(Hosted):
     @abstractmethod
     def _primary(self) -> Primary[Any]:
         """The primaries; raises `UsageError` before the stores are open."""
-
-    @abstractmethod
-    def _sync(self, key: str) -> Awaitable[float | None]:
-        """Sync the key; return the seconds until its next sync, or None. Raises its failure."""
 
     def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
         """Record an event about *key*, for people."""

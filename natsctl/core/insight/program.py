@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.insight.explain import Explanation, Status, queued
+from natsctl.core.objects.sync import Sync
 from natsctl.core.recording.document import Recording
 from natsctl.core.recording.noted_stores import NotedManifestStores, NotedStores
 from natsctl.core.recording.recordings import (
@@ -18,7 +19,7 @@ from natsctl.core.recording.recordings import (
     current_recordings,
 )
 from natsctl.core.recording.writing import recording_of
-from natsctl.core.sync.history import SyncHistory, SyncRun
+from natsctl.core.sync.history import SyncHistory
 from natsctl.core.sync.journal import FAILING_MAX
 from natsctl.core.workqueue import Work, WorkQueue
 from natsctl.errors import NotFoundError
@@ -67,7 +68,7 @@ class ProgramHistory(SyncHistory):
             current_history.reset(token)
 
     def succeeded(
-        self, run: SyncRun, now: float, *, failed: bool, after_s: float | None = None
+        self, run: Sync, now: float, *, failed: bool, after_s: float | None = None
     ) -> None:
         """See `SyncHistory.succeeded`; counts the writes of the event."""
         run.count_writes()
@@ -76,7 +77,7 @@ class ProgramHistory(SyncHistory):
 
     def failed(
         self,
-        run: SyncRun,
+        run: Sync,
         error: BaseException,
         now: float,
         *,

@@ -21,7 +21,7 @@ from natsctl.errors import (
 )
 from natsctl.model import documents
 from natsctl.model.schemas.versions import stored_version
-from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing, Store, Stored
+from natsctl.model.store import Applied, Batch, Deleted, IllegalKey, Listed, Listing, Store, Stored
 
 WRITERS = 16
 ROUNDS = 10  # of ten conflicts each, until an object counts as failed
@@ -147,6 +147,8 @@ async def _listing(store: Store) -> list[Stored]:
                     objects.clear()
                 case Applied(stored):
                     objects[stored.key] = stored
+                case Batch(states):
+                    objects.update((stored.key, stored) for stored in states)
                 case Deleted(key):
                     objects.pop(key, None)
                 case Listed():

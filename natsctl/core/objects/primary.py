@@ -13,7 +13,8 @@ from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.state import is_read
 from natsctl.core.objects.compare_and_set import Written, deleted_at, read, rewrite
 from natsctl.core.objects.finalizers import delete, release, with_finalizer
-from natsctl.core.objects.read_your_writes import Barrier, current_sync
+from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.objects.sync import current_sync
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, UnreadError
 from natsctl.model import documents
 from natsctl.model.documents import Document

@@ -8,56 +8,19 @@ is unknown, the store is read instead.
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Collection
-from contextvars import ContextVar, Token
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written
-from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget, Tape
+from natsctl.core.objects.sync import current_sync, current_tape
+from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget
 from natsctl.errors import NotFoundError, StoreMissingError, StoreTimeoutError
-from natsctl.model.manifests import Reference
 from natsctl.model.store import Stored
 
 AnyInformer = Informer[Any]
-
-
-class Sync(msgspec.Struct, eq=False):
-    """One run of a handler: its key, and its writes so far.
-
-    Within `with Sync(key):`, reads and writes belong to this sync. A person requested the sync if
-    `manual` is true. `generation` is that of the key's object, as the handler has read it;
-    `touched` are the objects in a cluster that the sync wrote; `tape` takes notes of its reads.
-    """
-
-    key: str
-    manual: bool = False
-    generation: int = 0
-    created: int = 0
-    updated: int = 0
-    deleted: int = 0
-    touched: list[Reference] = []
-    tape: Tape | None = None
-    _token: "Token[Sync | None] | None" = None
-
-    def begin(self) -> None:
-        """Make this the current sync."""
-        self._token = current_sync.set(self)
-
-    def end(self) -> None:
-        """Restore the sync before it."""
-        if self._token is not None:
-            current_sync.reset(self._token)
-            self._token = None
-
-    def __enter__(self) -> Self:
-        self.begin()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.end()
 
 
 class _Unseen(msgspec.Struct, frozen=True, eq=False):
@@ -67,15 +30,6 @@ class _Unseen(msgspec.Struct, frozen=True, eq=False):
 
 
 _NO_WRITE = Written(0, None)  # every cache includes it
-
-
-current_sync: ContextVar[Sync | None] = ContextVar("current_sync", default=None)
-
-
-def current_tape() -> Tape | None:
-    """Return the tape of the current sync, None if nothing is noted."""
-    sync = current_sync.get()
-    return None if sync is None else sync.tape
 
 
 class Barrier:

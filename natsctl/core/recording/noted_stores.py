@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Self, TypeVar
 
 from natsctl.core.objects.backends import Backends
-from natsctl.core.objects.read_your_writes import current_tape
 from natsctl.core.objects.store_proxy import ManifestStoreProxy, Send, StoreProxy
+from natsctl.core.objects.sync import current_tape
 from natsctl.core.objects.tape import RecordedError, StoreCall, Tape
 from natsctl.errors import StoreMissingError
 from natsctl.model import documents

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from natsctl.core.objects.read_your_writes import current_tape
+from natsctl.core.objects.sync import current_tape
 from natsctl.core.objects.tape import OutsideCall, Playback, RecordedError, RecordedValue
 
 T = TypeVar("T")

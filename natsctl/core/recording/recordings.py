@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from natsctl.core.objects.read_your_writes import current_sync
+from natsctl.core.objects.sync import current_sync
 from natsctl.core.objects.tape import (
     CacheKeys,
     CacheQuery,

@@ -3,23 +3,17 @@
 import asyncio
 import inspect
 import math
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar, Token
 from functools import partial
-from types import CoroutineType
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
-
-import msgspec
+from typing import Any, ParamSpec, TypeVar
 
 from natsctl.core.coordination.term import leading
-from natsctl.core.objects.read_your_writes import current_sync
+from natsctl.core.objects.sync import Sync, current_sync, running
+from natsctl.core.objects.threads import Threads
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.outside import outside
 from natsctl.core.sync.cancellation import is_ordered_to_end
-from natsctl.core.sync.steps import Rest, first_step
-from natsctl.core.sync.threads import Threads
 from natsctl.errors import (
     DELAY_MAX_S,
     HandlerError,
@@ -30,10 +24,7 @@ from natsctl.errors import (
 )
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.frames import (
-    coroutine_frames,
     explained_error,
-    thread_frames,
-    user_frames_text,
 )
 from natsctl.telemetry.hiding import error_text, shown
 from natsctl.telemetry.logger import get_logger
@@ -46,85 +37,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Task = asyncio.Task[Any]
-
-
-class Call(msgspec.Struct, eq=False):
-    """A call of a user's code for `key`, by the controller `owner`.
-
-    `task` is None while the first step of the call runs. `over` is set when the call has ended.
-    """
-
-    owner: str
-    key: Hashable
-    work: Awaitable[object] | None = None
-    over: bool = False
-    task: Task | None = None
-    thread: int = msgspec.field(default_factory=threading.get_ident)
-    _threads: Threads | None = None  # made on first use
-    _token: "Token[Call | None] | None" = None
-
-    @property
-    def threads(self) -> Threads:
-        """The threads that the call started with `blocking`."""
-        if self._threads is None:
-            self._threads = Threads()
-        return self._threads
-
-    @property
-    def has_threads(self) -> bool:
-        """True while one of its threads has not ended."""
-        return bool(self._threads)
-
-    def begin(self) -> None:
-        """Make this the current call."""
-        self._token = current_call.set(self)
-        calls[self] = None
-
-    def end(self) -> None:
-        """End the call, and restore the call before it."""
-        self.over = True
-        calls.pop(self, None)
-        if self._token is not None:
-            current_call.reset(self._token)
-            self._token = None
-
-    def __str__(self) -> str:
-        return f"{self.owner}: {self.key}"
-
-    def stack(self) -> str:
-        """Return the frames of the user's code in which the call and its threads are."""
-        runs = getattr(self.work, "cr_running", False)
-        frames = thread_frames(self.thread) if runs else coroutine_frames(self.work)
-        stacks = (user_frames_text(frames), self.threads.stack())
-        return "\n".join(filter(None, stacks)) or "  (in no file of the user)"
-
-
-current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
-"""The call that the current task belongs to; a task inherits it from its creator."""
-
-calls: dict[Call, None] = {}
-"""The calls that have not ended in this process, the oldest first."""
-
-
-def call_in(task: Task, thread: int) -> Call | None:
-    """Return the innermost call that the task makes, if it is known; *thread* runs its loop."""
-    for call in reversed(list(calls)):
-        if call.task is task or (call.task is None and call.thread == thread):
-            return call
-    return None
-
-
-class Unfinished(Generic[T]):
-    """The rest of a call that waits; await it at once, in the task that began the call."""
-
-    __slots__ = ("_rest",)
-
-    def __init__(self, rest: Coroutine[Any, Any, T]) -> None:
-        self._rest = rest
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        """Return the result of the call."""
-        return self._rest.__await__()
 
 
 class Calls:
@@ -159,47 +71,38 @@ class Calls:
             error = partial(SyncTimeoutError, message)
             self._limit = TimeLimit(limit_s, error=error, on_ignored=_report_ignored)
 
-    def start(self, key: K, function: Callable[[K], Awaitable[T]]) -> T | Unfinished[T]:
-        """Call the function with the key; return its result, or the rest of a call that waits.
-
-        Most calls end with their first step, without waiting for anything. Such a call needs no
-        time limit, because nothing can cancel it, and it has started no thread.
-        """
-        call = Call(self._owner, key)
-        call.begin()
-        try:
-            work = function(key)
-            if type(work) is not CoroutineType:
-                work = _checked(work, function)
-            call.work = work
-            step: T | Rest[T] = first_step(work)
-        except BaseException as error:  # noqa: BLE001 - raised again
-            call.end()
-            _raise_failure(error, _current_task())
-        if isinstance(step, Rest):
-            return Unfinished(self._finish(call, step))
-        call.end()
-        return step
-
     async def call(self, key: K, function: Callable[[K], Awaitable[T]]) -> T:
-        """Call the function with the key, and return its result."""
-        step = self.start(key, function)
-        return await step if isinstance(step, Unfinished) else step
+        """Call the function with the key, in the current sync or in a new one."""
+        sync = current_sync.get()
+        if sync is None or sync.over or sync.work is not None:
+            with Sync(str(key), self._owner) as sync:
+                return await self._call(sync, key, function)
+        sync.owner = self._owner
+        return await self._call(sync, key, function)
 
-    async def _finish(self, call: Call, rest: Rest[T]) -> T:
-        """Wait within the time limit until the rest of the call and its threads have ended."""
-        call.task = _current_task()
+    async def _call(self, sync: Sync, key: K, function: Callable[[K], Awaitable[T]]) -> T:
+        sync.begin_call()
+        try:
+            work = sync.work = awaitable(function, key)
+        except BaseException as error:  # noqa: BLE001 - raised again
+            sync.end_call()
+            raise failed_by(error, _current_task()) from error.__cause__
+        return await self.finish(sync, work)
+
+    async def finish(self, sync: Sync, work: Awaitable[T]) -> T:
+        """Wait within the time limit until the work of a sync and its threads have ended."""
+        sync.task = _current_task()
         try:
             with self._limit:
                 try:
-                    return await rest
+                    return await work
                 finally:
-                    if call.has_threads:
-                        await call.threads.ended()
+                    if sync.has_threads:
+                        await sync.threads.ended()
         except BaseException as error:  # noqa: BLE001 - raised again
-            _raise_failure(error, call.task)
+            raise failed_by(error, sync.task)  # noqa: B904 - it has its cause
         finally:
-            call.end()
+            sync.end_call()
 
     async def delay(self, key: K, function: Callable[[K], Awaitable[object]]) -> float | None:
         """Call the function with the key; return the delay that it returns, see `delay_of`."""
@@ -208,10 +111,8 @@ class Calls:
 
 def current_key() -> str:
     """Return the key that is being synced, as text; empty outside of a sync."""
-    sync, call = current_sync.get(), current_call.get()
-    if sync is not None:
-        return sync.key
-    return "" if call is None else str(call.key)
+    sync = current_sync.get()
+    return "" if sync is None else sync.key
 
 
 async def blocking(function: Callable[..., T], *args: Any, safe: bool = False) -> T:
@@ -238,14 +139,14 @@ async def blocking(function: Callable[..., T], *args: Any, safe: bool = False) -
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    call = current_call.get()
-    if call is None:
+    sync = current_sync.get()
+    if sync is None:
         return await Threads().run(function)
-    if call.over:
+    if sync.over:
         raise UsageError(
-            f"{call}: the handler has returned, so its key is free: await every task in the handler"
+            f"{sync}: the handler has returned, so its key is free: await every task in the handler"
         )
-    return await call.threads.run(function)
+    return await sync.threads.run(function)
 
 
 def awaitable(
@@ -253,6 +154,11 @@ def awaitable(
 ) -> Awaitable[T]:
     """Call a user's function; raises `HandlerError` if its result cannot be awaited."""
     return _checked(function(*args, **kwargs), function)
+
+
+async def awaited(work: Awaitable[T], function: Callable[..., object]) -> T:
+    """Await what a user's function returned; raises `HandlerError` if it cannot be awaited."""
+    return await _checked(work, function)
 
 
 def _checked(work: Awaitable[T], function: Callable[..., object]) -> Awaitable[T]:
@@ -299,15 +205,16 @@ def failure_of(error: BaseException, task: Task | None) -> Exception | None:
     return RuntimeError(f"the handler raised {error_text(error)}")
 
 
-def _raise_failure(error: BaseException, task: Task | None) -> NoReturn:
-    """Raise the error of a user's code, which is the present exception, as an `Exception`.
+def failed_by(error: BaseException, task: Task | None) -> BaseException:
+    """Return the present exception of a user's code as an `Exception`, see `failure_of`.
 
-    The error is raised as it is if the code was cancelled from outside.
+    Returns the error as it is if the code was cancelled from outside.
     """
     failure = failure_of(error, task)
     if failure is None or failure is error:
-        raise error
-    raise failure from error
+        return error
+    failure.__cause__ = error
+    return failure
 
 
 def delay_of(value: object, handler: str) -> float | None:
@@ -329,27 +236,27 @@ def delay_of(value: object, handler: str) -> float | None:
 
 def report_stuck(owner: str) -> None:
     """Log every call of this controller that has not ended although it was cancelled."""
-    for call in list(calls):
-        if call.owner == owner:
-            _log_ignored(call, "stop")
+    for sync in list(running):
+        if sync.owner == owner:
+            _log_ignored(sync, "stop")
 
 
 def _report_ignored(task: Task) -> None:
-    call = next((call for call in reversed(calls) if call.task is task), None)
-    if call is not None:
-        _log_ignored(call, "time limit")
+    sync = next((sync for sync in reversed(running) if sync.task is task), None)
+    if sync is not None:
+        _log_ignored(sync, "time limit")
 
 
-def _log_ignored(call: Call, cause: str) -> None:
+def _log_ignored(sync: Sync, cause: str) -> None:
     """Log a call that has not ended `IGNORED_S` seconds after it was cancelled by *cause*."""
     log.error(
         "a call did not end after its cancellation; its key stays held",
-        controller=call.owner,
-        key=str(call.key),
+        controller=sync.owner,
+        key=sync.key,
         cause=cause,
         cancelled_s=IGNORED_S,
-        waits_for="a thread, which cannot be stopped" if call.has_threads else None,
-        stack=call.stack(),
+        waits_for="a thread, which cannot be stopped" if sync.has_threads else None,
+        stack=sync.stack(),
     )
 
 

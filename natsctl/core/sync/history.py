@@ -8,11 +8,10 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TypeVar
 
-from natsctl.core.objects.read_your_writes import Sync
-from natsctl.core.objects.tape import CacheRead, Note, RecordedError, StoreCall
+from natsctl.core.objects.sync import Sync
+from natsctl.core.objects.tape import CacheRead, Note, RecordedError
 from natsctl.core.pausing.failing_records import FailingRecords
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.recordings import (
@@ -48,73 +47,6 @@ MESSAGE_CREATED = '"%s" synced successfully (created)'
 MESSAGE_UPDATED = '"%s" synced successfully (updated)'
 MESSAGE_DELETED = '"%s" synced successfully (deleted)'
 MESSAGE_RECOVERED = '"%s" synced successfully (after failures)'
-
-
-class SyncRun(Sync, kw_only=True):
-    """A sync that has not ended.
-
-    Attributes:
-        operation: the reason for the sync.
-        started_s: the time of its start, in seconds since 1970.
-        begun: the same by the event loop's clock.
-        handler: the name of the handler, if several handlers get the key.
-        stored: the object as the sync began; None if it did not exist.
-        last: the last state of a deleted object.
-        delivery: the change that a watcher or a stream gets, or the call of a reconciler.
-    """
-
-    operation: str
-    started_s: float
-    begun: float
-    handler: str = ""
-    stored: Stored | None = None
-    last: Stored | None = None
-    delivery: Delivery | ReconcilerCall | None = None
-
-    @property
-    def started(self) -> datetime:
-        """The time of its start."""
-        return datetime.fromtimestamp(self.started_s, UTC)
-
-    def facts(self, now: float, error: str = "") -> SyncFacts:
-        """Return what the journal keeps of the sync, which ends *now*."""
-        stored = self.stored
-        return SyncFacts(
-            self.operation,
-            self.started_s,
-            now - self.begun,
-            None if stored is None else stored.revision,
-            error,
-            self.created,
-            self.updated,
-            self.deleted,
-        )
-
-    def count_writes(self) -> None:
-        """Count the successful writes that the tape has, for a handler that writes to stores."""
-        for note in self.tape if isinstance(self.tape, list) else ():
-            if isinstance(note, StoreCall) and note.error is None:
-                self.created += note.verb == "create"
-                self.updated += note.verb in {"update", "apply", "patch_status"}
-                self.deleted += note.verb == "delete"
-
-    def named(self, text: str) -> str:
-        """Return a text about the sync with the name of its handler."""
-        return f"{self.handler}: {text}" if self.handler else text
-
-    def note(self, now: float, failures: int = 0) -> SyncNote:
-        """Return what an event has of the sync, which ends *now*."""
-        return SyncNote(
-            operation=self.operation,
-            started=self.started,
-            duration_s=now - self.begun,
-            revision=None if self.stored is None else self.stored.revision,
-            created=self.created,
-            updated=self.updated,
-            deleted=self.deleted,
-            failures=failures,
-            handler=self.handler,
-        )
 
 
 Around = Callable[[str, Sequence[Note]], Iterable[CacheRead]]
@@ -173,10 +105,11 @@ class SyncHistory:
         last: Stored | None = None,
         handler: str = "",
         delivery: Delivery | ReconcilerCall | None = None,
-    ) -> SyncRun:
+    ) -> Sync:
         """Return a new sync, whose reads and calls are noted within `with run:`."""
-        return SyncRun(
+        return Sync(
             key,
+            self.controller,
             operation=operation,
             started_s=time.time(),
             begun=asyncio.get_running_loop().time(),
@@ -188,7 +121,7 @@ class SyncHistory:
         )
 
     def succeeded(
-        self, run: SyncRun, now: float, *, failed: bool, after_s: float | None = None
+        self, run: Sync, now: float, *, failed: bool, after_s: float | None = None
     ) -> None:
         """Keep a successful sync; *failed* if the one before has failed.
 
@@ -198,18 +131,18 @@ class SyncHistory:
         self._failures.succeeded(key)
         if failed or run.created or run.updated or run.deleted:
             text = run.named(_message(run) % key)
-            note = run.note(now)
+            note = _note(run, now)
             self._sync_event(
                 key, EventType.NORMAL, REASON_SYNCED, text, note, regarding=run.touched
             )
-        self.journal.add(key, run.facts(now), handler=run.handler)
+        self.journal.add(key, _facts(run, now), handler=run.handler)
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
             self._keep_recording(run, recorder, now, after_s=after_s)
 
     def failed(
         self,
-        run: SyncRun,
+        run: Sync,
         error: BaseException,
         now: float,
         *,
@@ -227,17 +160,17 @@ class SyncHistory:
         if recorder is not None and kept and isinstance(error, Exception):
             self._keep_recording(run, recorder, now, error, failures=failures)
         if delayed:
-            self.journal.add(key, run.facts(now), delayed=True)
+            self.journal.add(key, _facts(run, now), delayed=True)
             return
         cancelled = not isinstance(error, Exception)  # which says nothing about the key
-        self.journal.add(key, run.facts(now, text), delayed=cancelled, handler=run.handler)
+        self.journal.add(key, _facts(run, now, text), delayed=cancelled, handler=run.handler)
         if not isinstance(error, Exception):
             return
         if log_failure:
             fields = {"controller": self.controller, "key": key}
             self._failures.failed(key, self._failed, error, **fields)
         reason = REASON_EXISTS if isinstance(error, ExistsError) else REASON_FAILED
-        note = run.note(now, failures)
+        note = _note(run, now, failures)
         self._sync_event(key, EventType.WARNING, reason, text, note)
 
     async def recall(
@@ -291,7 +224,7 @@ class SyncHistory:
 
     def _keep_recording(
         self,
-        run: SyncRun,
+        run: Sync,
         recorder: SyncRecorder,
         now: float,
         error: Exception | None = None,
@@ -325,7 +258,37 @@ class SyncHistory:
         )
 
 
-def _message(run: SyncRun) -> str:
+def _facts(run: Sync, now: float, error: str = "") -> SyncFacts:
+    """Return what the journal keeps of a sync that ends *now*."""
+    stored = run.stored
+    return SyncFacts(
+        run.operation,
+        run.started_s,
+        now - run.begun,
+        None if stored is None else stored.revision,
+        error,
+        run.created,
+        run.updated,
+        run.deleted,
+    )
+
+
+def _note(run: Sync, now: float, failures: int = 0) -> SyncNote:
+    """Return what an event has of a sync that ends *now*."""
+    return SyncNote(
+        operation=run.operation,
+        started=run.started,
+        duration_s=now - run.begun,
+        revision=None if run.stored is None else run.stored.revision,
+        created=run.created,
+        updated=run.updated,
+        deleted=run.deleted,
+        failures=failures,
+        handler=run.handler,
+    )
+
+
+def _message(run: Sync) -> str:
     if run.created:
         return MESSAGE_CREATED
     if run.updated:

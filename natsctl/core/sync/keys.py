@@ -1,6 +1,6 @@
 """Puts the keys of primaries on a sync loop's queue, each with the reason for its sync."""
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from natsctl.core.cache.cache import Cache
@@ -105,16 +105,24 @@ class KeyQueue:
         return self.count(cache)
 
     def primary_changed(self, primary: Primary[Any], change: Change[Any]) -> None:
-        """Enqueue the changed key unless only the status of its object changed."""
-        key, loop = change.key, self._loop
-        if self.paused_keys.concerns(change):
-            self.paused_keys.observe(change)
-        if not loop.holdings.has(key):
-            return
-        operation = _operation_for(change, primary)
-        if operation is not None:
-            priority = _RESYNC if change.initial else _USER
-            self.queue.offer(key, operation, priority=priority, changed=True)
+        """Enqueue a changed key unless only the status of its object changed."""
+        self.primaries_changed(primary, (change,))
+
+    def primaries_changed(self, primary: Primary[Any], changes: Sequence[Change[Any]]) -> None:
+        """Enqueue each changed key unless only the status of its object changed."""
+        paused, has, answers_put = self.paused_keys, self._loop.holdings.has, self.queue.answers_put
+        offered: list[tuple[str, Operation]] = []
+        for change in changes:
+            key = change.key
+            if paused.concerns(change):
+                paused.observe(change)
+            if has(key) and not (change.after is not None and answers_put(key)):
+                operation = _operation_for(change, primary)
+                if operation is not None:
+                    offered.append((key, operation))
+        if offered:
+            priority = _RESYNC if changes[0].initial else _USER
+            self.queue.offer_changed(offered, priority)
 
     def enqueue_all(self, keys: Collection[str], wanted: KeyFilter = lambda _: True) -> None:
         """Sync the *wanted* keys after more urgent ones; see `WorkQueue.feed`."""

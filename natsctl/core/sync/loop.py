@@ -4,23 +4,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
-from natsctl.core.cache.informer import Informer
+from natsctl.core.cache.informer import Informer, OnChange, OnChanges
 from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.coordination.term_guard import GuardedSteps
 from natsctl.core.pausing.claims import ClaimedKey
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.sync.assigned_keys import AssignedKeys, AssignmentListener
-from natsctl.core.sync.attempts import Attempts
-from natsctl.core.sync.calls import Unfinished
+from natsctl.core.sync.calls import failure_of
 from natsctl.core.sync.cancellation import outlives, supervising
 from natsctl.core.sync.counters import SyncCounters
+from natsctl.core.sync.steps import Rest, first_step
 from natsctl.core.task_group import together
-from natsctl.core.workqueue import Failed, Outcome, Synced, Work, WorkQueue
+from natsctl.core.workqueue import SYNCED, Failed, Outcome, Synced, Work, WorkQueue
 from natsctl.errors import QueueShutDownError
-from natsctl.model.store import Change
 from natsctl.slices import Slices
 from natsctl.telemetry.logger import bind_sync, get_logger, log_context
 
@@ -31,6 +31,10 @@ K = TypeVar("K", bound=Hashable)
 
 SyncHandler = Callable[[str], Awaitable[float | None]]
 """Makes the world match the key's object; returns seconds until the next sync, or None."""
+
+
+Start: TypeAlias = Callable[[Work[K]], "float | Rest[float | None] | None"]
+"""Begins a sync of a claimed key; returns its result, or the rest of a sync that waits."""
 
 
 class SyncLoop(Generic[K]):
@@ -63,6 +67,8 @@ class SyncLoop(Generic[K]):
         self.assigned = AssignedKeys(self.queue, self._pausing)
         self.holdings, self.paused = self.assigned.holdings, self.assigned.paused
         self._handler = handler
+        self.start: Start[K] = self._start
+        self._context = log_context()
         self._on_held_back = on_held_back
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
@@ -74,9 +80,17 @@ class SyncLoop(Generic[K]):
         """True while the whole controller is paused, so that no worker takes a key."""
         return self._pausing.whole is not None
 
-    def watch(self, informer: Informer[T], on_change: Callable[[Change[T]], object]) -> None:
-        """Call *on_change* for every change while the loop runs; it enqueues keys."""
-        self._subscriptions.append(lambda: informer.subscribe(on_change))
+    def watch(
+        self,
+        informer: Informer[T],
+        on_change: OnChange[T],
+        on_changes: OnChanges[T] | None = None,
+    ) -> None:
+        """Call *on_change* for every change while the loop runs; it enqueues keys.
+
+        Several changes may be passed to *on_changes* at once, see `Informer.add`.
+        """
+        self._subscriptions.append(lambda: informer.subscribe(on_change, on_changes))
         self.assigned.watch(informer)
 
     async def run(
@@ -119,6 +133,7 @@ class SyncLoop(Generic[K]):
             self.paused.check_records()
             with self._pausing.claims.of_loop(self.paused.name, workers) as claims:
                 await self._pausing.note_deaths(self.paused, shared=self.assigned.shared)
+                self._context = log_context()
                 async with together() as group:
                     with supervising():
                         for number in range(workers):
@@ -130,18 +145,16 @@ class SyncLoop(Generic[K]):
     async def _work(self, claim: ClaimedKey | None) -> None:
         """Sync keys one after the other; the *claim* notes the key in case the process dies."""
         with nullcontext() if claim is None else claim:
-            attempts = Attempts(self._handler, self.queue, self._leadership, claim)
-            await self._sync_keys(attempts, claim)
+            await self._sync_keys(claim)
 
-    async def _sync_keys(self, attempts: Attempts[K], claim: ClaimedKey | None) -> None:
-        queue, counters, retry = self.queue, self.counters, self._retry
+    async def _sync_keys(self, claim: ClaimedKey | None) -> None:  # noqa: C901 - one straight line
+        queue, retry, counters = self.queue, self._retry, self.counters
         pausing, pauses = self._pausing, self.paused.pauses
         quarantined, wary = self.paused.quarantine.quarantined, pausing.claims.wary
-        clock = asyncio.get_running_loop().time
-        slices = Slices()
-        shared = self.assigned.shared
+        shared, leadership = self.assigned.shared, self._leadership
+        start = self.start if leadership is None else partial(self._in_term, leadership, self.start)
+        slices, clock = Slices(), asyncio.get_running_loop().time
         worker = cast("asyncio.Task[None]", asyncio.current_task())
-        context = log_context()
         while not worker.cancelling() or await outlives(worker):
             work = queue.take_nowait()
             if work is None and (work := await self._next()) is None:
@@ -155,15 +168,20 @@ class SyncLoop(Generic[K]):
                 work, claim
             ):
                 continue
-            bind_sync(context, key, queue.failures)
-            begun = clock()
-            outcome = attempts.start(key)
-            if waited := isinstance(outcome, Unfinished):
-                outcome = await outcome
+            if claim is not None:
+                claim.hold(str(key))
+            begun, waited = clock(), False
+            try:
+                after_s = start(work)
+                if type(after_s) is Rest:
+                    waited = True
+                    after_s = await after_s
+                outcome: Outcome = SYNCED if after_s is None else Synced(cast("float", after_s))
+            except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
+                outcome = self._failed(key, error, worker)
             if claim is not None:
                 self._survived(claim, key)
-            now = clock()
-            counters.end(outcome, begun=begun, now=now, changed=work.changed)
+            counters.end(outcome, begun=begun, now=clock(), changed=work.changed)
             if self._plan is not None:
                 _record(self._plan, key, outcome)
             queue.settle(key, outcome, retry)
@@ -171,6 +189,37 @@ class SyncLoop(Generic[K]):
                 await self.assigned.give_up(key)
             if waited or (queue.ready and slices.is_over()):
                 await slices.pause()  # events of its writes arrive first
+
+    def _start(self, work: Work[K]) -> float | Rest[float | None] | None:
+        """Call the handler; return its result, or the rest of a sync that waits."""
+        bind_sync(self._context, work.key, self.queue.failures)
+        return first_step(self._handler(work.key))
+
+    @staticmethod
+    def _in_term(
+        leadership: Leadership, start: "Start[K]", work: Work[K]
+    ) -> float | Rest[float | None] | None:
+        """Sync the key while the term lasts; it is not given away before the sync has ended."""
+        if not leadership.leads:
+            raise asyncio.CancelledError
+        leadership.hold(work.key)
+        try:
+            step = start(work)
+        except BaseException:
+            leadership.release(work.key)
+            raise
+        if isinstance(step, Rest):
+            return first_step(_rest_of_term(leadership, work.key, step))
+        leadership.release(work.key)
+        return step
+
+    def _failed(self, key: K, error: BaseException, worker: "asyncio.Task[None] | None") -> Failed:
+        """Return the failure of the handler; raise the error if the worker was cancelled."""
+        failure = failure_of(error, worker)
+        if failure is None:
+            self.queue.give_back(key, untouched=True)  # the next worker syncs it
+            raise error
+        return Failed(failure)
 
     def _survived(self, claim: ClaimedKey, key: K) -> None:
         """Note that the process has survived a sync of the key."""
@@ -190,8 +239,7 @@ class SyncLoop(Generic[K]):
         if self._pausing.whole is not None and self._plan is None:
             await self._wait_running(work.key)
         elif self.paused.holds_back(work.key):
-            work.changed = None  # its change is not answered until the key is resumed
-            await self._hold_back(work.key)
+            await self._hold_back(work)
         elif claim is not None and self._pausing.claims.wary:
             return not await self._admitted(work, claim)
         else:
@@ -228,17 +276,35 @@ class SyncLoop(Generic[K]):
             for task in tasks:
                 task.cancel()
 
-    async def _hold_back(self, key: K) -> None:
-        """Give back a paused key."""
+    async def _hold_back(self, work: Work[K]) -> None:
+        """Give back a paused key; its change is not answered until the key is resumed."""
+        key, work.changed = work.key, None
         if self._plan is not None:
             self._plan.held_back(key, self.paused.reason(key))
-        if self._on_held_back is None:
+        report = self._on_held_back
+        if report is None:
             self.queue.give_back(key)
-        else:
-            outcome = Attempts(self._on_held_back, self.queue, self._leadership).start(key)
-            if isinstance(outcome, Unfinished):
-                outcome = await outcome
-            self.queue.settle(key, outcome, self._retry)
+            return
+        try:
+            start: Start[K] = lambda _: first_step(report(key))  # noqa: E731 - a short function
+            term = self._leadership
+            after_s = start(work) if term is None else self._in_term(term, start, work)
+            if isinstance(after_s, Rest):
+                after_s = await after_s
+            outcome: Outcome = SYNCED if after_s is None else Synced(after_s)
+        except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
+            outcome = self._failed(key, error, asyncio.current_task())
+        self.queue.settle(key, outcome, self._retry)
+
+
+async def _rest_of_term(
+    leadership: Leadership, key: Hashable, rest: Rest[float | None]
+) -> float | None:
+    """Do the rest of a sync step by step while the term lasts; the key is not given away."""
+    try:
+        return await GuardedSteps(rest, lambda: leadership.leads)
+    finally:
+        leadership.release(key)
 
 
 def _record(plan: PlanRecord, key: Hashable, outcome: Outcome) -> None:

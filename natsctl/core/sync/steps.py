@@ -11,20 +11,6 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Ended(Generic[T]):
-    """Work that has ended; awaiting it returns its *result* at once."""
-
-    __slots__ = ("result",)
-
-    def __init__(self, result: T) -> None:
-        self.result = result
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        """Return the result."""
-        return self.result
-        yield  # makes this a generator
-
-
 class Rest(Generic[T]):
     """The rest of a coroutine that waits for *future*; await it in the task of the first step."""
 
@@ -53,9 +39,6 @@ class Rest(Generic[T]):
 
 def first_step(work: Awaitable[T]) -> T | Rest[T]:
     """Run the awaitable until it waits or ends; return the rest of it, or its result."""
-    if isinstance(work, Ended):
-        ended: T = work.result
-        return ended
     coroutine = work if type(work) is CoroutineType else _awaited(work)
     try:
         future = coroutine.send(None)

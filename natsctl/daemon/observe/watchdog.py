@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from natsctl.core.sync.calls import Call, call_in, current_call
+from natsctl.core.objects.sync import Sync, current_sync, sync_in
 from natsctl.telemetry.frames import thread_frames, user_frames
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.repeats import Repeats
@@ -162,7 +162,7 @@ class Watchdog:
         self.stalls = {**self.stalls, stall.controller: after}
 
 
-def _call_of(task: "asyncio.Task[object] | None", ident: int) -> Call | None:
+def _call_of(task: "asyncio.Task[object] | None", ident: int) -> Sync | None:
     """Return the call of a handler that the task belongs to, if it is known.
 
     Python 3.12 and later know it also for the tasks that a handler creates.
@@ -170,7 +170,7 @@ def _call_of(task: "asyncio.Task[object] | None", ident: int) -> Call | None:
     if task is None:
         return None
     context = getattr(task, "get_context", None)
-    return call_in(task, ident) or (None if context is None else context().get(current_call))
+    return sync_in(task, ident) or (None if context is None else context().get(current_sync))
 
 
 def _current_line(ident: int) -> tuple[str, str | None]:

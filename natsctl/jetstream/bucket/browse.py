@@ -18,6 +18,7 @@ from natsctl.model.keys import KEY_RULE, check_key
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import (
     Applied,
+    Batch,
     Deleted,
     IllegalKey,
     Listed,
@@ -104,6 +105,8 @@ class BucketStore(KvStore):
                             illegal[key] = None
                     case Applied(stored):
                         values[stored.key] = stored
+                    case Batch(states):
+                        values.update((stored.key, stored) for stored in states)
                     case Deleted(key):
                         values.pop(key, None)
                     case Listed():

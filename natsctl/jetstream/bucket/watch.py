@@ -5,9 +5,11 @@ is missing from the list. A watch never resumes at a sequence, because a resumed
 report keys that an administrator purged, or that a recreated bucket no longer has.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
+from typing import cast
 
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket.bucket import Bucket, Message, StreamState
@@ -17,7 +19,7 @@ from natsctl.jetstream.bucket.fingerprints import Fingerprints
 from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
 from natsctl.jetstream.bucket.key_count import KeyCount
 from natsctl.jetstream.bucket.periodic import Periodic
-from natsctl.model.store import Applied, IllegalKey, Listed, Listing, Stored, WatchEvent
+from natsctl.model.store import Applied, Batch, IllegalKey, Listed, Listing, Stored, WatchEvent
 from natsctl.slices import in_slices
 from natsctl.split_dict import SplitDict
 from natsctl.telemetry.logger import get_logger
@@ -135,6 +137,8 @@ class KvWatch:
             return newest
 
         async def count() -> StreamState:
+            while reported.giving:  # noqa: ASYNC110 - the view has a part of the batch, for a moment
+                await asyncio.sleep(0)
             reported.begin_count()
             return await self._same_stream(state)
 
@@ -256,6 +260,7 @@ class _ReportedKeys:
         self.revision = 0
         self.compared = False
         self.count = KeyCount()
+        self.giving = False  # whether the reader takes a batch
         self._read_ahead: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -281,8 +286,18 @@ class _ReportedKeys:
         await in_slices(keys, keep)
         self.deleted = deleted
 
-    def new_events(self, items: Iterable[Item]) -> Iterator[WatchEvent]:
+    def new_events(self, items: list[Item]) -> Iterator[WatchEvent]:
         """Report the consumer's messages that are newer than the reported state of their key."""
+        if self._is_batch(items):
+            if self.deleted.size:
+                for item in items:
+                    if item.key not in self.alive:
+                        self.deleted.discard(item.key)
+            self.giving = True
+            yield Batch(cast("list[Stored]", items))
+            self.giving = False
+            self.revision = items[-1].revision
+            return
         for item in items:
             if item.revision > self.revision:
                 self.revision = item.revision
@@ -290,6 +305,16 @@ class _ReportedKeys:
                     yield self._event(item)
                 if self.count.active:
                     self.count.note(self.revision, len(self))
+
+    def _is_batch(self, items: list[Item]) -> bool:
+        """Return whether a reader with a view may take all messages at once: states in order."""
+        return (
+            self._own is None
+            and not (self._read_ahead or self.count.active)
+            and bool(items)
+            and items[0].revision > self.revision
+            and set(map(type, items)) == _STATES
+        )
 
     def read_ahead(self, messages: Iterable[Message]) -> Iterator[WatchEvent]:
         """Report messages that were read at the leader; the consumer may send them later."""
@@ -315,6 +340,9 @@ class _ReportedKeys:
             self._own.pop(item.key)
         self.deleted.add(item.key)
         return item
+
+
+_STATES = {Stored}
 
 
 class _Identity:

@@ -3,7 +3,7 @@
 import pytest
 
 from natsctl import UsageError
-from natsctl.core.sync.history import SyncRun
+from natsctl.core.objects.sync import Sync
 from natsctl.resource import Event, EventKind, Key
 
 
@@ -13,9 +13,7 @@ class Origin:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
 
-    def settle(
-        self, kind: EventKind, key: Key, error: Exception | None, run: SyncRun | None
-    ) -> None:
+    def settle(self, kind: EventKind, key: Key, error: Exception | None, run: Sync | None) -> None:
         assert run is None
         self.calls.append(("settled", kind, key, error))
 

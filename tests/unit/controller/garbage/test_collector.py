@@ -16,7 +16,8 @@ from natsctl.controller.slots.owned import OWNER_INDEX
 from natsctl.controller.slots.owners import Owner, OwnerNames
 from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.read_your_writes import Barrier, Sync
+from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.objects.sync import Sync
 from natsctl.errors import (
     PermissionDeniedError,
     StoreError,

@@ -6,7 +6,8 @@ import pytest
 
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.compare_and_set import Written
-from natsctl.core.objects.read_your_writes import Barrier, Sync, current_tape
+from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.objects.sync import Sync, current_tape
 from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget
 from natsctl.errors import (
     ConflictError,

@@ -152,7 +152,7 @@ async def test_a_change_at_the_start_of_a_term_is_synced() -> None:
     member.leadership.expected = ALL
     async with _running(member):
         member.begin(OnlyKeys(["a"]))
-        member.informer.cache.put(Stored("a", 1, value()))  # before the loop runs again
+        member.informer.cache.put([Stored("a", 1, value())])  # before the loop runs again
         await idle(member)
         assert member.began == ["a"]
         assert member.values() == {"a"}
@@ -164,7 +164,7 @@ async def test_a_change_between_two_assignments_at_the_start_of_a_term_is_synced
     member.leadership.expected = ALL
     async with _running(member):
         member.begin(OnlyKeys(["a"]))
-        member.informer.cache.put(Stored("b", 1, value()))
+        member.informer.cache.put([Stored("b", 1, value())])
         member.leadership.move(OnlyKeys(["a", "b"]))
         await idle(member)
         assert member.began == ["b"]

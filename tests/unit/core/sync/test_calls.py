@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
+from natsctl.core.objects.sync import Sync, current_sync, running, sync_in
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.sync.calls import (
     Calls,
-    Unfinished,
     awaitable,
     blocking,
     call_hook,
-    call_in,
-    calls,
-    current_call,
     current_key,
     delay_of,
     report_stuck,
@@ -33,22 +30,20 @@ def sync_calls() -> Calls:
 
 
 class TestResults:
-    async def test_a_call_that_does_not_wait_returns_its_result_at_once(
-        self, sync_calls: Calls
-    ) -> None:
+    async def test_a_call_returns_its_result(self, sync_calls: Calls) -> None:
         async def handler(key: str) -> str:
             return f"done {key}"
 
-        assert sync_calls.start("shop", handler) == "done shop"
+        assert await sync_calls.call("shop", handler) == "done shop"
 
-    async def test_a_call_that_waits_is_unfinished(self, sync_calls: Calls) -> None:
-        async def handler(_key: str) -> int:
-            await asyncio.sleep(1)
-            return 42
+    async def test_a_call_belongs_to_the_current_sync(self, sync_calls: Calls) -> None:
+        async def handler(_key: str) -> Sync | None:
+            return current_sync.get()
 
-        step = sync_calls.start("shop", handler)
-        assert isinstance(step, Unfinished)
-        assert await step == 42
+        with Sync("shop") as sync:
+            assert await sync_calls.call("shop", handler) is sync
+            assert sync.over
+            assert await sync_calls.call("shop", handler) is not sync
 
     async def test_a_call_may_return_an_awaitable_that_is_no_coroutine(
         self, sync_calls: Calls
@@ -143,7 +138,7 @@ class TestFailures:
 
 class TestCurrentCall:
     async def test_no_call_is_current_outside_of_calls(self) -> None:
-        assert (current_call.get(), current_key(), calls) == (None, "", {})
+        assert (current_sync.get(), current_key(), running) == (None, "", {})
 
     @pytest.mark.parametrize("wait_s", [0.0, 1.0])
     async def test_a_call_is_current_until_it_ends(self, sync_calls: Calls, wait_s: float) -> None:
@@ -156,7 +151,7 @@ class TestCurrentCall:
 
         await sync_calls.call("shop", handler)
         assert keys == ["shop"]
-        assert (current_call.get(), calls) == (None, {})
+        assert (current_sync.get(), running) == (None, {})
 
     @pytest.mark.parametrize("wait_s", [0.0, 1.0])
     async def test_a_failed_call_is_not_current(self, sync_calls: Calls, wait_s: float) -> None:
@@ -167,17 +162,17 @@ class TestCurrentCall:
 
         with pytest.raises(KeyError):
             await sync_calls.call("shop", handler)
-        assert (current_call.get(), calls) == (None, {})
+        assert (current_sync.get(), running) == (None, {})
 
     async def test_the_call_of_a_task_is_found(self, sync_calls: Calls) -> None:
         async def handler(_key: str) -> None:
             await asyncio.sleep(5)
 
-        running = [asyncio.create_task(sync_calls.call(key, handler)) for key in ("shop", "bank")]
+        tasks = [asyncio.create_task(sync_calls.call(key, handler)) for key in ("shop", "bank")]
         await asyncio.sleep(1)
-        assert [str(call_in(task, 0)) for task in running] == ["apps: shop", "apps: bank"]
-        await asyncio.wait(running)
-        assert call_in(running[0], 0) is None
+        assert [str(sync_in(task, 0)) for task in tasks] == ["apps: shop", "apps: bank"]
+        await asyncio.wait(tasks)
+        assert sync_in(tasks[0], 0) is None
 
 
 class TestDelays:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from natsctl.core.sync.attempts import Attempts
+from natsctl.core.sync.calls import Calls
 from natsctl.core.sync.failures import ERRORS_MAX, KEYS_MAX, TRACEBACK_S, HandlerFailures
-from natsctl.core.workqueue import Failed, WorkQueue
 from natsctl.errors import NatsctlError, PermanentError, RetryAfter
 from natsctl.telemetry.logger import get_logger
 
@@ -55,9 +54,10 @@ async def test_the_traceback_begins_with_the_code_of_the_user(
     async def handler(key: str) -> None:
         raise ValueError(key)
 
-    outcome = Attempts(handler, WorkQueue[str](), None).start("shop")
-    assert isinstance(outcome, Failed)
-    failures.failed("shop", "sync failed", outcome.error)
+    with pytest.raises(ValueError, match="shop") as raised:
+        await Calls("apps", "sync_handler").call("shop", handler)
+    own = raised.value.__traceback__
+    failures.failed("shop", "sync failed", raised.value.with_traceback(own and own.tb_next))
     assert caplog.records[0].exc_info is not None
     frames = traceback.extract_tb(caplog.records[0].exc_info[2])
     assert [frame.name for frame in frames] == ["handler"]

@@ -8,6 +8,7 @@ import pytest
 
 from natsctl import kv
 from natsctl.core.cache.informer import Informer
+from natsctl.core.objects.sync import Sync
 from natsctl.core.objects.tape import CacheKeys, RecordedError, StoreCall, Tape
 from natsctl.core.recording.recordings import Delivery, KeptSync
 from natsctl.core.sync.history import (
@@ -16,7 +17,6 @@ from natsctl.core.sync.history import (
     REASON_FAILED,
     REASON_SYNCED,
     SyncHistory,
-    SyncRun,
 )
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, RetryAfter, StoreError, StoreTimeoutError
@@ -46,7 +46,7 @@ async def history(recorder: MemoryRecorder) -> SyncHistory:
     return history
 
 
-def begin(history: SyncHistory, **writes: int) -> SyncRun:
+def begin(history: SyncHistory, **writes: int) -> Sync:
     """Begin a sync that has made these writes."""
     run = history.begin("shop", "put", STORED)
     for name, count in writes.items():
@@ -101,7 +101,7 @@ class TestSuccesses:
         self, history: SyncHistory, recorder: MemoryRecorder
     ) -> None:
         run = begin(history, created=1)
-        run.touched.append(SHOP)
+        run.touched += (SHOP,)
         history.succeeded(run, now(), failed=False)
         assert recorder.events[0].regarding == (SHOP,)
 
@@ -405,19 +405,13 @@ class TestRecordings:
 
     def test_the_successful_writes_on_a_tape_are_counted(self) -> None:
         verbs = ("create", "update", "apply", "patch_status", "delete", "get", "get")
-        run = SyncRun("shop", operation="put", started_s=0.0, begun=0.0)
+        run = Sync("shop", operation="put", started_s=0.0, begun=0.0)
         failed = [call(verb, FAILURE) for verb in (*verbs, *verbs)]
         run.tape = [*map(call, verbs), *failed, CacheKeys(SITES, ("shop",))]
         run.count_writes()
         assert (run.created, run.updated, run.deleted) == (1, 3, 1)
 
     def test_no_writes_are_counted_without_a_tape(self) -> None:
-        run = SyncRun("shop", operation="put", started_s=0.0, begun=0.0)
+        run = Sync("shop", operation="put", started_s=0.0, begun=0.0)
         run.count_writes()
         assert (run.created, run.updated, run.deleted) == (0, 0, 0)
-
-
-def test_a_note_of_a_sync_without_an_object_has_no_revision() -> None:
-    run = SyncRun("shop", operation="delete", started_s=0.0, begun=0.0)
-    assert isinstance(note := run.note(5.0), SyncNote)
-    assert note.revision is None

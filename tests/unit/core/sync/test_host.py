@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.sync.calls import Calls, Unfinished
+from natsctl.core.sync.calls import Calls
 from natsctl.core.sync.host import Host, collect_imports
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.core.workqueue import WorkQueue
@@ -66,10 +66,6 @@ class Hosted:
         await self.host.run(
             loop.run(self.host.begin), upkeep=(self.upkeep(),), loops_ended=self.loops_ended
         )
-
-
-async def awaited(call: "float | Unfinished[float | None] | None") -> float | None:
-    return await call if isinstance(call, Unfinished) else call
 
 
 @asynccontextmanager
@@ -167,7 +163,7 @@ async def test_a_sync_that_ignores_its_cancellation_at_the_stop_is_logged(
 
     hosted = Hosted()
     calls = Calls("things", "sync_handler", limit_s=1000.0, setting="sync_timeout_s")
-    loop = SyncLoop(lambda key: awaited(calls.start(key, ignoring)), queue=hosted.queues["first"])
+    loop = SyncLoop(lambda key: calls.call(key, ignoring), queue=hosted.queues["first"])
     hosted.queues["first"].offer("a")
     task = asyncio.create_task(hosted.host.run(loop.run(hosted.host.begin)))
     await asyncio.sleep(1)

@@ -8,7 +8,16 @@ import pytest
 
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket.watch import COUNTS, KvWatch
-from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing, Stored, WatchEvent
+from natsctl.model.store import (
+    Applied,
+    Batch,
+    Deleted,
+    IllegalKey,
+    Listed,
+    Listing,
+    Stored,
+    WatchEvent,
+)
 from tests.support.stores.bucket_server import BucketServer
 
 VERIFY_S = 60.0
@@ -28,9 +37,13 @@ async def events_of(
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds), watch(shown) as reported:
             async for event in reported:
-                events.append(event)
-                if shown is not None and isinstance(event, Applied):
-                    shown.add(event.stored.key)
+                if isinstance(event, Batch):
+                    events.extend(Applied(stored) for stored in event.states)
+                else:
+                    events.append(event)
+                if shown is not None and isinstance(event, Applied | Batch):
+                    states = event.states if isinstance(event, Batch) else [event.stored]
+                    shown.update(stored.key for stored in states)
                 if shown is not None and isinstance(event, Deleted):
                     shown.discard(event.key)
     return events
