@@ -36,12 +36,13 @@ _counted = msgspec.json.Decoder(_Counted)
 
 
 def _desire_in(object_type: type[Any]) -> Callable[[bytes], object] | None:
-    """Return a function that reads only the spec of an object; None if specs aren't comparable."""
+    """Return a function that reads the spec and the generation; None if specs can't be compared."""
     try:
         spec = get_type_hints(object_type).get("spec")
         if spec is None or not _comparable(msgspec.inspect.type_info(spec), set()):
             return None
-        return msgspec.json.Decoder(msgspec.defstruct("Desire", [("spec", spec)])).decode
+        fields: list[Any] = [("spec", spec), ("metadata", _Generation, _Generation())]
+        return msgspec.json.Decoder(msgspec.defstruct("Desire", fields)).decode
     except Exception:  # noqa: BLE001 - user types raise anything, and are used without it
         return None
 
@@ -294,18 +295,22 @@ class Kind(Generic[T]):
         """Return whether two valid values have different desired states."""
         if self.plain:
             return old != new
-        if self._desire is not None and self._desire_of(old) != self._desire_of(new):
-            return True
         if self._versions is not None:
             old, new = (documents.render(self.document(value)) for value in (old, new))
         return documents.desire_differs(old, new)
 
-    def _desire_of(self, value: bytes) -> object:
-        """Return the spec in a value as far as the type knows it, which is read quickly."""
+    def surely_differs(self, old: bytes, new: bytes) -> bool:
+        """Return whether the specs or the generations differ, as far as the type knows the spec.
+
+        This takes little time. If it returns False, only `differs` can tell.
+        """
+        decode = self._desire
+        if decode is None:
+            return False
         try:
-            return self._desire(value).spec  # type: ignore[misc, union-attr]  # it has a spec
+            return bool(decode(old) != decode(new))
         except DECODE_ERRORS:
-            return None
+            return False
 
 
 class KvKind(Kind[T]):

@@ -29,7 +29,7 @@ class HandlerFailures:
     def __init__(self, logger: EventLogger, level: int = logging.ERROR) -> None:
         self._logger = logger
         self._level = level
-        self._counts: OrderedDict[Hashable, int] = OrderedDict()
+        self.counts: OrderedDict[Hashable, int] = OrderedDict()
         self._shown: OrderedDict[Hashable, float] = OrderedDict()
 
     def failed(self, key: Hashable, event: str, error: BaseException, /, **fields: object) -> str:
@@ -53,14 +53,14 @@ class HandlerFailures:
 
     def succeeded(self, key: Hashable) -> None:
         """Reset the key's count of failures."""
-        if self._counts:
-            self._counts.pop(key, None)
+        if self.counts:
+            self.counts.pop(key, None)
 
     def _count(self, key: Hashable) -> int:
-        count = self._counts.pop(key, 0) + 1
-        self._counts[key] = count
-        if len(self._counts) > KEYS_MAX:
-            self._counts.popitem(last=False)
+        count = self.counts.pop(key, 0) + 1
+        self.counts[key] = count
+        if len(self.counts) > KEYS_MAX:
+            self.counts.popitem(last=False)
         return count
 
     def _is_new(self, error: BaseException) -> bool:

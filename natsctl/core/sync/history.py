@@ -128,7 +128,8 @@ class SyncHistory:
         An event is recorded if the sync wrote anything, or if the one before has failed.
         """
         key = run.key
-        self._failures.succeeded(key)
+        if self._failures.counts:
+            self._failures.succeeded(key)
         if failed or run.created or run.updated or run.deleted:
             text = run.named(_message(run) % key)
             note = _note(run, now)

@@ -199,6 +199,8 @@ def _desired_changed(kind: Kind[Any], before: Stored, after: Stored) -> bool:
     by natsctl that changes the desired state changes the generation, which is compared first.
     """
     old, new = before.value, after.value
+    if kind.surely_differs(old, new):
+        return True
     if not kind.plain and kind.generation(old) != kind.generation(new):
         return True
     return kind.differs(old, new)

@@ -15,7 +15,16 @@ from natsctl.jetstream.stores import Nats
 from natsctl.kubernetes.cluster import Kube
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, KubeObject, kube
-from natsctl.model.store import Listed, ManifestStores, Store, Stored, Stores, WatchEvent
+from natsctl.model.store import (
+    Applied,
+    Batch,
+    Listed,
+    ManifestStores,
+    Store,
+    Stored,
+    Stores,
+    WatchEvent,
+)
 from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.kinds import MemoryResource
 from natsctl.testing.memory import MemoryStores
@@ -177,9 +186,13 @@ def text(stored: Stored) -> str:
 
 
 async def take(events: AsyncIterator[WatchEvent], count: int) -> list[WatchEvent]:
-    """Return the next `count` events of a watch."""
+    """Return the next `count` events of a watch; a batch is several events."""
+    taken: list[WatchEvent] = []
     async with asyncio.timeout(PATIENCE_S):
-        return [await anext(events) for _ in range(count)]
+        while len(taken) < count:
+            event = await anext(events)
+            taken += map(Applied, event.states) if isinstance(event, Batch) else [event]
+    return taken
 
 
 async def listing(events: AsyncIterator[WatchEvent]) -> list[WatchEvent]:

@@ -1,0 +1,93 @@
+"""A bucket whose messages are bytes in memory: everything behind the socket, without a server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from natsctl.jetstream.bucket.bucket import StreamState
+from natsctl.jetstream.bucket.feed import Feed
+from natsctl.jetstream.bucket.watch import KvWatch
+from natsctl.jetstream.connection.client import OneTimeClient
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.testing.memory import MemoryStore, MemoryStores
+
+SID = b"7"
+FIRST = 10_000_000  # the revision of the first message
+
+
+class OfflineStores(MemoryStores):
+    """Stores in memory, except that the *bucket* is watched by way of `receive`.
+
+    The bucket lists *count* keys.
+    """
+
+    def __init__(self, bucket: str, count: int) -> None:
+        super().__init__()
+        self.prefix = f"$KV.{bucket}."
+        self.stream = f"KV_{bucket}"
+        self.name = bucket
+        self.busy_s = 0.0
+        self.connection = self.watched_over = self
+        self.began = asyncio.Event()
+        self._client = OneTimeClient()
+        self._sent = 0
+        self._listed = FIRST - 1 + count
+
+    async def open(self, kind: Kind[Any]) -> MemoryStore:
+        store = await super().open(kind)
+        if isinstance(kind, KvKind) and kind.bucket == self.name:
+            watch: Any = KvWatch(self)  # type: ignore[arg-type]  # all that a watch asks a bucket
+            watch._consumers = _Consumers(self)  # noqa: SLF001 - the socket begins here
+            store.watch = watch  # type: ignore[method-assign]
+        return store
+
+    async def receive(self, messages: Iterable[tuple[str, bytes]], chunk: int = 32_768) -> None:
+        """Let messages arrive, each with its key and its value, as reads of so many bytes."""
+        data = b"".join(self._message(key, value) for key, value in messages)
+        for first in range(0, len(data), chunk):
+            await self._client._ps.parse(data[first : first + chunk])  # noqa: SLF001 - no socket
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    def _message(self, key: str, value: bytes) -> bytes:
+        self._sent += 1
+        revision = FIRST - 1 + self._sent
+        reply = f"$JS.ACK.{self.stream}.natsctl.1.{revision}.{self._sent}.1790000000000000000.0"
+        head = f"MSG {self.prefix}{key} {SID.decode()} {reply} {len(value)}\r\n"
+        return head.encode() + value + b"\r\n"
+
+    # ---- what a watch asks of its bucket, its connection and its consumers
+
+    async def wait_connected(self, *, forever: bool) -> None:
+        pass
+
+    async def state(self) -> StreamState:
+        keys = self._listed - FIRST + 1
+        return StreamState(
+            "then", max(self._listed, FIRST - 1 + self._sent), keys, prefix=self.prefix
+        )
+
+    async def newest_revision(self, _pattern: str) -> int:
+        return max(self._listed, FIRST - 1 + self._sent)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Feed]:
+        feed = Feed(self.prefix, self._client)
+        self._client._receivers[SID] = feed.receive  # noqa: SLF001 - no socket
+        self.began.set()
+        try:
+            yield feed
+        finally:
+            feed.close()
+
+
+class _Consumers:
+    """The consumers of a watch, all of which are the messages that are received."""
+
+    def __init__(self, stores: OfflineStores) -> None:
+        self.open = stores.opened
+
+    @asynccontextmanager
+    async def cleared(self) -> AsyncIterator[None]:
+        yield
