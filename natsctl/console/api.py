@@ -32,7 +32,6 @@ Parameters = Mapping[str, str]
 class Session(Answer, frozen=True, kw_only=True):
     """The state of the console and of its connection; `plans` names controllers with code."""
 
-    csrf: str
     version: str
     connected: bool
     server: str
@@ -44,17 +43,15 @@ class Session(Answer, frozen=True, kw_only=True):
 
 
 class Console:
-    """The answers of one console, over one connection; `csrf` is the value that changes need."""
+    """The answers of one console, over one connection."""
 
     def __init__(
         self,
         connection: Connection,
         *,
-        csrf: str,
         version: str,
         planners: Mapping[str, MakePlan],
     ) -> None:
-        self._csrf = csrf
         self._connection = connection
         self._version = version
         self._plans = sorted(planners)
@@ -154,7 +151,6 @@ class Console:
         if self._identity is None and state.connected:
             self._identity = await identity_on(self._connection)
         return Session(
-            csrf=self._csrf,
             version=self._version,
             connected=state.connected,
             server=state.server,

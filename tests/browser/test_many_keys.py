@@ -68,7 +68,7 @@ async def test_an_offset_survives_a_reload(shared_site: Site, visitor: Visitor) 
 async def _listed(visitor: Visitor, bucket: str) -> bool:
     """Return whether the console has listed the bucket, however long a busy machine takes."""
     address = f"{visitor.console.base}/api/objects?bucket={bucket}"
-    return (await visitor.page.request.get(address)).ok
+    return (await visitor.page.request.get(address, headers=visitor.console.headers)).ok
 
 
 async def selected_row(site: Site, visitor: Visitor, bucket: str) -> tuple[Locator, Locator]:
@@ -83,7 +83,7 @@ async def selected_row(site: Site, visitor: Visitor, bucket: str) -> tuple[Locat
 async def _lists(visitor: Visitor, bucket: str, count: int) -> bool:
     """Return whether the console has seen that the bucket has so many keys."""
     address = f"{visitor.console.base}/api/objects?bucket={bucket}"
-    answer = await (await visitor.page.request.get(address)).json()
+    answer = await (await visitor.page.request.get(address, headers=visitor.console.headers)).json()
     return answer["keys"] == count
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession, CookieJar
+from aiohttp import ClientSession
 
 from controllers.greetings import Greetings
 from natsctl import kv
@@ -402,13 +402,15 @@ class TestCommand:
         async with natsctl.running("console", "--port", "0") as console:
             await console.logged("the console serves http://127.0.0.1:")
             url = console.log.split("serves ")[1].split()[0]
-            async with ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
-                async with session.get(url):
-                    pass
-                async with session.get(url.partition("?")[0] + "api/live") as live:
-                    assert (await live.content.readline()).startswith(b"event: ")
-                    assert await console.ends(signal.SIGINT) == 0
-                    await asyncio.wait_for(live.content.read(), 60)
+            address, _, token = url.partition("#token=")
+            headers = {"Authorization": f"Bearer {token}"}
+            async with (
+                ClientSession(headers=headers) as session,
+                session.get(f"{address}api/live") as live,
+            ):
+                assert (await live.content.readline()).startswith(b"event: ")
+                assert await console.ends(signal.SIGINT) == 0
+                await asyncio.wait_for(live.content.read(), 60)
 
     async def test_the_console_opens_the_page_without_showing_the_token(
         self, nats_server: NatsServer, tmp_path: Path

@@ -75,9 +75,7 @@ async def _serve(
 ) -> None:
     async with connect(options) as nats:
         access = ConsoleAccess(bind)
-        console = Console(
-            nats.connection, csrf=access.csrf, version=installed("natsctl"), planners=planners
-        )
+        console = Console(nats.connection, version=installed("natsctl"), planners=planners)
         try:
             async with serving(console, access, bind, port) as url:
                 if not is_loopback(bind):

@@ -1,9 +1,10 @@
 """Decides whether a request of a browser may be answered.
 
 The console acts with the NATS credentials of the user who started it. So only this user's browser
-may use it: the printed URL has a token, which the browser exchanges for a cookie. Other sites
-cannot send the cookie (`SameSite=Strict`), cannot read the CSRF value that changes need, and cannot
-reach the console under a name of their own (`Host`).
+may use it: the printed URL has a token, which the page keeps in its tab and sends as a header. It's
+no cookie, because a browser sends those to every port of a host. Other sites, and other ports of
+this host, cannot read the token, cannot send the header, and cannot reach the console under a name
+of their own (`Host`).
 """
 
 import hmac
@@ -29,20 +30,14 @@ POLICY = {
 
 
 class ConsoleAccess:
-    """The secrets of one console, and the names under which it may be reached.
+    """The secret of one console, and the names under which it may be reached.
 
     Attributes:
-        token: the secret of the printed URL.
-        csrf: the value that requests which change something repeat in a header.
-        cookie: the name of the cookie, which differs between consoles on one machine.
-        session: the value of the cookie.
+        token: the secret of the printed URL, which each request repeats in a header.
     """
 
     def __init__(self, host: str) -> None:
         self.token = secrets.token_urlsafe(32)
-        self.csrf = secrets.token_urlsafe(32)
-        self.session = secrets.token_urlsafe(32)
-        self.cookie = f"natsctl-console-{secrets.token_hex(4)}"
         self._loopback = is_loopback(host)
         self._names = {"localhost", host.lower()}
         if host in ANY_ADDRESS:
@@ -60,20 +55,16 @@ class ConsoleAccess:
             return name in self._names
         return address.is_loopback or not self._loopback
 
-    def is_signed_in(self, cookies: Mapping[str, str]) -> bool:
-        """Return whether the request carries the cookie of this console."""
-        return _is_equal(cookies.get(self.cookie, ""), self.session)
+    def is_signed_in(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the request carries the token."""
+        presented = headers.get("Authorization", "").encode(errors="replace")
+        return hmac.compare_digest(presented, f"Bearer {self.token}".encode())
 
-    def is_token(self, token: str) -> bool:
-        """Return whether this is the token of the printed URL."""
-        return _is_equal(token, self.token)
-
-    def may_change(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a request that changes something comes from the page itself."""
+    @staticmethod
+    def is_own_page(headers: Mapping[str, str]) -> bool:
+        """Return whether no other origin sent the request, as far as the browser says."""
         origin = headers.get("Origin")
-        if origin is not None and origin.partition("://")[2].lower() != headers["Host"].lower():
-            return False
-        return _is_equal(headers.get("X-CSRF-Token", ""), self.csrf)
+        return origin is None or origin.partition("://")[2].lower() == headers["Host"].lower()
 
 
 def is_loopback(host: str) -> bool:
@@ -90,7 +81,3 @@ def _name(host: str) -> str:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
-
-
-def _is_equal(presented: str, expected: str) -> bool:
-    return hmac.compare_digest(presented.encode(errors="replace"), expected.encode())

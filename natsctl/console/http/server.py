@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -31,11 +30,11 @@ SIGNED_OUT = (
     "If the console was started again, its URL is a new one: natsctl console --open opens it."
 )
 
-SIGNED_IN = '<!doctype html><link rel="icon" href="/icon.svg"><p>Signed in.</p>'
 EVENTS = {Changed: b"changed", ConnectionNotice: b"state", Heartbeat: b"ping"}
 """The names of the server-sent events."""
 
 FOLDER = Path(__file__).parents[1] / "page"
+PAGE = "page"  # the route of its files, which have no secrets
 VIEWS = ("", "keys", "key", "garbage", "members", "buckets")
 """The first part of each URL that the page itself routes."""
 
@@ -58,7 +57,8 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve the console while the context lasts; yields its URL with the token.
 
-    Without a *port*, it is `PORT` if that is free, or any other. Raises `UsageError` if the process
+    The token is in the fragment, which a browser sends to nobody; the page reads it. Without a
+    *port*, it is `PORT` if that is free, or any other. Raises `UsageError` if the process
     cannot listen on the address.
     """
     app = web.Application(middlewares=[_checked(access)], client_max_size=BODY_MAX)
@@ -66,13 +66,13 @@ async def serving(
     app.router.add_get("/api/recording", partial(_download, console))
     app.router.add_get("/api/{name}", partial(_answer, console))
     app.router.add_post("/api/actions/{name}", partial(_act, console))
-    app.router.add_get("/{path:.*}", _page)
+    app.router.add_get("/{path:.*}", _page, name=PAGE)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=STOP_S, access_log=None)
     await runner.setup()
     try:
         await _start(runner, host, (PORT, 0) if port is None else (port,))
         bound = Address(Address(host, 0).nearby.host, runner.addresses[0][1])
-        yield f"http://{bound}/?token={access.token}"
+        yield f"http://{bound}/#token={access.token}"
     finally:
         console.stop()
         await runner.cleanup()
@@ -107,30 +107,16 @@ def _checked(access: ConsoleAccess) -> Middleware:
 
 
 def _refusal(request: web.Request, access: ConsoleAccess) -> web.Response | None:
-    """Return the answer to a request that is not let in, or that signs in; None if it is let in."""
+    """Return the answer to a request that is not let in; None if it is let in."""
     if not access.is_own_name(request.headers.get("Host")):
         return _text(421, "this host name is not one of the console: see --bind\n")
-    if request.method == "GET" and access.is_token(request.query.get("token", "")):
-        return _signed_in(request, access)
-    if not access.is_signed_in(request.cookies):
+    if request.match_info.route.name == PAGE:
+        return None
+    if not access.is_signed_in(request.headers):
         return _refused(request, Problem("signed_out", SIGNED_OUT))
-    if request.method not in ("GET", "HEAD") and not access.may_change(request.headers):
+    if not access.is_own_page(request.headers):
         return _refused(request, Problem("refused", "the request does not come from the page"))
     return None
-
-
-def _signed_in(request: web.Request, access: ConsoleAccess) -> web.Response:
-    """Set the cookie, and let the page itself go to the URL without the token.
-
-    A browser would not send the cookie along a redirect that began on another site.
-    """
-    query = {name: text for name, text in request.query.items() if name != "token"}
-    url = str(request.rel_url.with_query(query))
-    path = "/" + quote(url.lstrip("/\\"), safe="/?&=%:@!$'()*+,;~-._")
-    response = web.Response(text=SIGNED_IN, content_type="text/html", headers=POLICY)
-    response.headers["Refresh"] = f"0; url={path}"
-    response.set_cookie(access.cookie, access.session, httponly=True, samesite="Strict", path="/")
-    return response
 
 
 async def _page(request: web.Request) -> web.Response:

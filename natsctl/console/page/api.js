@@ -1,4 +1,6 @@
-/** Sends requests to the server of the console. */
+/** Sends requests to the server of the console, each with the token of this tab. */
+
+import { dropToken, token } from "./token.js";
 
 const LIMIT_MS = 30_000;
 
@@ -38,10 +40,9 @@ export async function get(path, query = {}, signal) {
  * @returns {Promise<any>}
  */
 export async function act(action, body) {
-  const { csrf } = await get("/api/session");
   const answer = await request(`/api/actions/${action}`, {
     method: "POST",
-    headers: { "Content-Type": "application/json", "X-CSRF-Token": csrf },
+    headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body),
   });
   return answer.json();
@@ -60,12 +61,34 @@ export async function download(path, query) {
 }
 
 /**
+ * Yield the name and the data of each event that the server sends, until it ends the stream.
+ *
+ * @param {string} path
+ * @param {Record<string, string | undefined>} query
+ * @param {AbortSignal} signal
+ * @returns {AsyncGenerator<[string, any]>}
+ */
+export async function* events(path, query, signal) {
+  const answer = await sent(address(path, query), { signal });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const blocks = (text + part.value).split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const [, name, data] = /^event: (.*)\ndata: (.*)$/.exec(block);
+      yield [name, JSON.parse(data)];
+    }
+  }
+}
+
+/**
  * Return the path with a query.
  *
  * @param {string} path
  * @param {Record<string, string | number | undefined>} query
  */
-export function address(path, query) {
+function address(path, query) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined);
   const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
   return text ? `${path}?${text}` : path;
@@ -74,14 +97,20 @@ export function address(path, query) {
 async function request(url, options) {
   const limit = AbortSignal.timeout(LIMIT_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
-  let answer;
   try {
-    answer = await fetch(url, { ...options, signal });
+    return await sent(url, { ...options, signal });
   } catch (error) {
-    if (options.signal?.aborted) throw error;
+    if (options.signal?.aborted || error instanceof ApiError) throw error;
     if (limit.aborted) throw new ApiError("timeout", "natsctl console did not answer in 30 s");
     throw new ApiError("offline", "natsctl console does not answer; is the command still running?");
   }
+}
+
+async function sent(url, options) {
+  const used = await token();
+  const headers = { ...options.headers, Authorization: `Bearer ${used}` };
+  const answer = await fetch(url, { ...options, headers });
+  if (answer.status === 401) dropToken(used);
   if (!answer.ok) throw await errorOf(answer);
   return answer;
 }

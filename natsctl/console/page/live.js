@@ -6,7 +6,7 @@
  * each interruption it is loaded again. Silence of `SILENCE_MS` opens a new stream of notices.
  */
 
-import { address, ApiError } from "./api.js";
+import { ApiError, events } from "./api.js";
 
 const INTERVAL_MS = 250;
 const TICK_MS = 1_000;
@@ -60,7 +60,7 @@ export class Live {
     this._abort.abort();
     clearInterval(this._tick);
     document.removeEventListener("visibilitychange", this._show);
-    this._stream?.close();
+    this._stream.abort();
   }
 
   async _start() {
@@ -85,20 +85,31 @@ export class Live {
   }
 
   _open() {
-    this._stream?.close();
+    this._stream?.abort();
     this._openedMs = Date.now();
-    const stream = new EventSource(address("/api/live", this._query));
-    this._stream = stream;
-    stream.addEventListener("changed", () => this._hear(() => this.refresh()));
-    stream.addEventListener("ping", () => this._hear(() => {}));
-    stream.addEventListener("state", (event) => this._hear(() => this._change(event.data)));
-    stream.addEventListener("error", () => this._lost(stream));
+    this._stream = new AbortController();
+    this._follow(this._stream.signal);
+  }
+
+  async _follow(signal) {
+    try {
+      for await (const [name, data] of events("/api/live", this._query, signal)) {
+        if (signal.aborted) return;
+        this._hear(name, data);
+      }
+    } catch (error) {
+      if (error.reason === "signed_out") this.refresh(); // which says so
+    }
+    if (signal.aborted) return;
+    this._heard = false;
+    setTimeout(() => signal.aborted || this._open(), RETRY_MS);
+    this._check();
   }
 
   /** A hidden page has no stream: browsers limit the connections to a server. */
   _showed() {
     if (document.hidden) {
-      this._stream.close();
+      this._stream.abort();
       this._heard = false; // the first notice after that loads the view again
     } else {
       this._heardMs = Date.now();
@@ -106,29 +117,20 @@ export class Live {
     }
   }
 
-  _hear(then) {
-    if (!this._heard) this.refresh(); // there may have been changes without a notice
+  _hear(name, data) {
+    // before the first notice, there may have been changes without one
+    if (name === "changed" || !this._heard) this.refresh();
     this._heardMs = Date.now();
     this._heard = true;
-    then();
+    if (name === "state") this._change(data);
     this._check();
   }
 
-  _change(data) {
+  _change(state) {
     const before = this._state.connected;
-    this._state = JSON.parse(data);
+    this._state = state;
     this._stateMs = Date.now();
     if (this._state.connected && !before) this.refresh();
-  }
-
-  _lost(stream) {
-    this._heard = false;
-    if (stream.readyState === EventSource.CLOSED) setTimeout(() => this._reopen(stream), RETRY_MS);
-    this._check();
-  }
-
-  _reopen(stream) {
-    if (stream === this._stream && !this._abort.signal.aborted) this._open();
   }
 
   _check() {

@@ -20,7 +20,12 @@ class Console(NamedTuple):
 
     @property
     def base(self) -> str:
-        return self.url.partition("/?")[0]
+        return self.url.partition("/#")[0]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the page sends with every request."""
+        return {"Authorization": f"Bearer {self.url.partition('token=')[2]}"}
 
 
 class Site(NamedTuple):

@@ -1,4 +1,4 @@
-"""A browser of the console, as far as a test needs one: requests with the cookie of the page."""
+"""A browser of the console, as far as a test needs one: requests with the token of the page."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from aiohttp import ClientSession, CookieJar
+from aiohttp import ClientSession
 
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
@@ -40,12 +40,10 @@ class ConsoleClient:
         self.session = session
         parts = urlsplit(url)
         self.origin = f"{parts.scheme}://{parts.netloc}"
-        self.csrf = {"X-CSRF-Token": access.csrf}
 
-    async def sign_in(self) -> None:
-        """Exchange the token for the cookie."""
-        async with self.session.get(self.url) as answer:
-            assert answer.status == 200
+    def sign_in(self) -> None:
+        """Send the token from now on."""
+        self.session.headers["Authorization"] = f"Bearer {self.access.token}"
 
     async def get(self, name: str, **parameters: str | int) -> Reply:
         """Return an answer of the console."""
@@ -61,7 +59,7 @@ class ConsoleClient:
     async def act(self, action: str, **body: object) -> Reply:
         """Request an action."""
         url = f"{self.origin}/api/actions/{action}"
-        async with self.session.post(url, json=body, headers=self.csrf) as answer:
+        async with self.session.post(url, json=body) as answer:
             return Reply(answer.status, await answer.json())
 
     @asynccontextmanager
@@ -107,15 +105,15 @@ async def console_on(
     """Run a console in this process, and open a client of it."""
     async with connect(options) as connection:
         access = ConsoleAccess(host)
-        console = Console(connection, csrf=access.csrf, version="1.2.3", planners=planners)
+        console = Console(connection, version="1.2.3", planners=planners)
         try:
             async with (
                 serving(console, access, host, 0) as url,
-                ClientSession(cookie_jar=CookieJar(unsafe=True)) as session,
+                ClientSession() as session,
             ):
                 client = ConsoleClient(access, url, session)
                 if signed_in:
-                    await client.sign_in()
+                    client.sign_in()
                 yield client
         finally:
             await console.close()

@@ -37,39 +37,30 @@ def test_a_console_on_another_address_accepts_the_given_name_and_addresses(
     assert ConsoleAccess("desk.example").is_own_name(host) is accepted
 
 
-def test_the_cookie_signs_in() -> None:
+def test_the_token_signs_in() -> None:
     access = ConsoleAccess("127.0.0.1")
-    assert access.is_signed_in({access.cookie: access.session})
+    assert access.is_signed_in({"Authorization": f"Bearer {access.token}"})
 
 
-@pytest.mark.parametrize("value", ["", "x", "é"])
-def test_another_cookie_does_not_sign_in(value: str) -> None:
+@pytest.mark.parametrize("value", ["", "x", "Bearer ", "Bearer x", "Bearer é", "\udcff"])
+def test_nothing_else_signs_in(value: str) -> None:
     access = ConsoleAccess("127.0.0.1")
-    assert not access.is_signed_in({access.cookie: value})
+    assert not access.is_signed_in({"Authorization": value})
+    assert not access.is_signed_in({})
 
 
 def test_the_secrets_of_two_consoles_differ() -> None:
     first_console, second_console = ConsoleAccess("127.0.0.1"), ConsoleAccess("127.0.0.1")
-    assert not second_console.is_signed_in({second_console.cookie: first_console.session})
-    assert not second_console.is_token(first_console.token)
-    assert first_console.cookie != second_console.cookie
+    headers = {"Authorization": f"Bearer {first_console.token}"}
+    assert not second_console.is_signed_in(headers)
 
 
-def test_a_change_needs_the_value_that_only_the_page_can_read() -> None:
-    access = ConsoleAccess("127.0.0.1")
+def test_another_origin_is_not_the_page() -> None:
     host = {"Host": "127.0.0.1:8222"}
-    assert access.may_change({**host, "X-CSRF-Token": access.csrf})
-    assert not access.may_change({**host, "X-CSRF-Token": access.session})
-    assert not access.may_change(host)
-
-
-def test_a_change_from_another_origin_is_refused() -> None:
-    access = ConsoleAccess("127.0.0.1")
-    headers = {"Host": "127.0.0.1:8222", "X-CSRF-Token": access.csrf}
-    assert access.may_change({**headers, "Origin": "http://127.0.0.1:8222"})
-    assert not access.may_change({**headers, "Origin": "http://evil.example"})
-    assert not access.may_change({**headers, "Origin": "null"})
-    assert not access.may_change({**headers, "Origin": "http://["})
+    assert ConsoleAccess.is_own_page(host)
+    assert ConsoleAccess.is_own_page({**host, "Origin": "http://127.0.0.1:8222"})
+    for origin in ("http://127.0.0.1:8223", "http://evil.example", "null", "http://["):
+        assert not ConsoleAccess.is_own_page({**host, "Origin": origin})
 
 
 def test_the_policy_permits_only_files_of_the_console() -> None:
