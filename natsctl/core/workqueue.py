@@ -70,6 +70,9 @@ class Operation(StrEnum):
     SECONDARY = "secondary"
     RESYNC = "resync"
     RETRY = "retry"
+    """A sync after a failure."""
+    REQUEUE = "requeue"
+    """A sync that the one before asked for: a poll."""
     RESUME = "resume"
     MANUAL = "manual"
 
@@ -82,6 +85,7 @@ class Operation(StrEnum):
 _PRIORITY = {
     Operation.SECONDARY: Priority.SECONDARY,
     Operation.RETRY: Priority.RETRY,
+    Operation.REQUEUE: Priority.RETRY,
     Operation.RESYNC: Priority.RESYNC,
 }
 
@@ -145,7 +149,7 @@ class Work(msgspec.Struct, Generic[K], eq=False, gc=False):
     `again`, when it's given back. `at` is the loop time since which the key has been ready or
     claimed, or until which it waits. `due` is the time since which it should have been taken, if
     that is before `at`. `changed` is the time of the first change of the desired state that waits
-    for a successful sync. Without a `reason` the sync is a retry.
+    for a successful sync. Without a `reason` the sync is a retry, or the last one asked for it.
     """
 
     key: K
@@ -664,9 +668,11 @@ class WorkQueue(Generic[K]):
         return key in self._claimed
 
     def reason(self, key: K) -> Operation:
-        """Return the reason for the sync of a claimed key; without a reason, it's a retry."""
+        """Return the reason for the sync of a claimed key; without one, its last sync asked."""
         work = self._claimed.get(key)
-        return _RETRY if work is None else work.reason or _RETRY
+        if work is None or (work.reason is None and work.trouble and work.trouble.failures):
+            return _RETRY
+        return work.reason or Operation.REQUEUE
 
     def failures(self, key: K) -> int:
         """Return how often *key* was retried since it was last forgotten."""

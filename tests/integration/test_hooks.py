@@ -184,7 +184,7 @@ async def test_a_hook_asks_for_another_sync(site: Site) -> None:
     site.answer = lambda _: {"requeueAfter": 0.01}
     await site.put("shops", "a", {})
     await eventually(lambda: len(site.requests) > 3)
-    assert {request["reason"] for request in site.requests} == {"put", "retry"}
+    assert {request["reason"] for request in site.requests} == {"put", "requeue"}
 
 
 WRONG: list[tuple[Any, str]] = [

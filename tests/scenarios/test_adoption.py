@@ -306,6 +306,17 @@ async def test_a_plan_shows_an_adoption_and_a_stranger(
     assert cloud.disks == {"a": 7}
 
 
+async def test_a_poll_is_no_retry(cloud: Cloud, stores: MemoryStores, play: Play) -> None:
+    controller = Disks(cloud, nats=stores)
+    async with ran(controller):
+        await play.put()
+        await asyncio.sleep(5 * POLL_S)
+        assert controller.explain("a").syncs[-1].operation == "requeue"
+        cloud.failures["observe"] = ValueError("no such cloud")
+        await asyncio.sleep(POLL_S)
+        assert controller.explain("a").syncs[-1].operation == "retry"  # of the failed poll
+
+
 async def test_an_explanation_shows_an_adoption_and_a_stranger(
     cloud: Cloud, stores: MemoryStores, play: Play
 ) -> None:

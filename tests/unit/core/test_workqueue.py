@@ -1509,9 +1509,11 @@ def reasons_of(queue: WorkQueue[str]) -> dict[str, Operation]:
 
 
 class TestReasons:
-    async def test_a_sync_without_a_reason_is_a_retry(self, queue: WorkQueue[str]) -> None:
+    async def test_a_sync_without_a_reason_was_asked_for_by_the_one_before(
+        self, queue: WorkQueue[str]
+    ) -> None:
         queue.offer("a")
-        assert reasons_of(queue) == {"a": Operation.RETRY}
+        assert reasons_of(queue) == {"a": Operation.REQUEUE}
 
     @pytest.mark.parametrize("claimed", [False, True], ids=["ready", "claimed"])
     @pytest.mark.parametrize(
