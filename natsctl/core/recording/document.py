@@ -219,7 +219,7 @@ def decode_recording(data: bytes) -> Recording:
         head = msgspec.json.decode(data, type=_Head)
         if head.format != FORMAT:
             raise InvalidInputError(
-                "this is no recording: natsctl recording KEY -o FILE writes one"
+                "this is no recording: natsctl recording BUCKET/KEY -o FILE writes one"
             )
         if head.version > VERSION:
             raise InvalidInputError(
