@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from natsctl.core.cache.state import Invalid as Invalid
     from natsctl.core.insight.explain import Explanation as Explanation
     from natsctl.core.insight.explain import Status as Status
-    from natsctl.core.insight.program import ProgramHistory as ProgramHistory
-    from natsctl.core.insight.program import keep_recordings as keep_recordings
     from natsctl.core.objects.primary import Primary as Primary
     from natsctl.core.objects.primary import Tertiary as Tertiary
     from natsctl.core.planning.record import planning as planning

@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from natsctl.controller.controller import Controller
@@ -14,7 +13,6 @@ from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.coordination.term_guard import TermGuard
 from natsctl.core.insight.hosted import Hosted
-from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.core.planning.record import current_plan
 from natsctl.core.sync.calls import current_key, report_stuck
@@ -121,7 +119,6 @@ class Operator:
         self._sharded = shard is not None
         self._on_stop = on_stop
         self.participations: dict[str, Participation] = {}  # by controller
-        self.histories: dict[str, ProgramHistory] = {}  # by program
         self.runtimes: tuple[Runnable, ...] = ()
         self.synced = asyncio.Event()  # every controller has begun to sync or is a standby
         self._stopping = asyncio.Event()
@@ -196,9 +193,6 @@ class Operator:
             raise UsageError(f"{controller.name} cannot be sharded: run it without --shard")
         nats, kube = self._stores(controller)
         if not isinstance(controller, Controller):
-            if not isinstance(controller, Hosted):
-                history = self.histories[controller.name] = ProgramHistory(controller.name)
-                nats, kube = nats and history.noted(nats), kube and history.noted_cluster(kube)
             if isinstance(controller, Guest) and (nats is not None or kube is not None):
                 controller.use(nats=nats, kube=kube)
             return controller
@@ -228,19 +222,10 @@ class Operator:
 
     def _work(self, runtime: Runnable) -> tuple[Coroutine[None, None, None], asyncio.Event]:
         """Return a coroutine that runs the controller, and the event that starts the next one."""
-        history, participation = (
-            self.histories.get(runtime.name),
-            self.participations.get(runtime.name),
-        )
-        run = runtime.run if history is None else partial(self._run_program, runtime, history)
+        participation, run = self.participations.get(runtime.name), runtime.run
         if participation is None:
             return run(), runtime.synced
         return participation.during(run, runtime.synced), participation.leadership.sought
-
-    async def _run_program(self, program: Runnable, history: ProgramHistory) -> None:
-        plan = self._plans.get(program.name)
-        async with history.running(self._nats if plan is None else plan.nats):
-            await program.run()
 
     async def _start(self, running: RunnableByTask) -> None:
         """Start the controllers, and return when one ends or `stop` is called."""
@@ -256,7 +241,7 @@ class Operator:
             running[task] = runtime
             if not await self._wait(started, running):
                 return
-            if runtime.name in self.histories and runtime.synced.is_set():
+            if not isinstance(runtime, Hosted) and runtime.synced.is_set():
                 log.info("program synced", controller=runtime.name)
         self.synced.set()
         await self._wait(self._stopping, running)

@@ -10,8 +10,6 @@ import msgspec
 
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.watches import Cause, DependencyWatch, DependencyWatches
-from natsctl.core.insight.program import current_history
-from natsctl.core.recording.redelivery import current_redelivery
 from natsctl.core.sync.calls import Calls, blocking
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.sync.host import Host
@@ -19,7 +17,6 @@ from natsctl.core.sync.loop import SyncLoop
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.dynamic.cache import Objects, named, selected
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier
-from natsctl.dynamic.noted import DYNAMIC, NotedCalls, note_read
 from natsctl.dynamic.options import DynamicOptions, Reconcile, Reconciler
 from natsctl.dynamic.parts import Parts, object_from, objects_from
 from natsctl.dynamic.resources import Resources, ScopedGVR
@@ -41,6 +38,8 @@ from natsctl.telemetry.tracing import sync_span
 log = get_logger(__name__)
 
 _EVERYTHING = Selector()
+
+DYNAMIC = "dynamic"
 
 
 class _Running(msgspec.Struct, frozen=True):
@@ -97,7 +96,6 @@ class DynamicWatcher:
         self._batches = Batches(self._watches)
         self._locks: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
         self._running: _Running | None = None
-        self._noted: NotedCalls | None = None  # in a program that keeps its history
         self._calls = Calls(
             DYNAMIC,
             "the reconciler",
@@ -126,17 +124,10 @@ class DynamicWatcher:
         )
         self._batches = Batches(self._watches)
         self._running = _Running(host, queue)
-        history, redelivery = current_history.get(), current_redelivery.get()
-        if history is not None:
-            self._noted = NotedCalls(history, history.name_of(self, DYNAMIC), self._watches)
-            history.follow(queue, lambda watcher: watcher.key)
         try:
             async with self._watches.running():
                 loop = SyncLoop(self._sync, queue=queue)
-                if self._noted is not None and redelivery is not None:
-                    await self._noted.redeliver(redelivery, self._parts, self._call)
-                else:
-                    await host.run(loop.run(host.begin, workers=options.workers))
+                await host.run(loop.run(host.begin, workers=options.workers))
         finally:
             self.started.clear()
             self._running = None
@@ -285,10 +276,7 @@ class DynamicWatcher:
         watches = [self._watches.find(dependency) for dependency in dependencies]
         if not watches:
             raise NoCacheEntryError(f"{watcher} watches nothing")
-        listed = [watch for watch in watches if watch is not None]
-        for watch in listed:
-            note_read(watch, cached=True)
-        return objects_from(*listed)
+        return objects_from(*(watch for watch in watches if watch is not None))
 
     # ---- syncs
 
@@ -302,27 +290,12 @@ class DynamicWatcher:
     async def _sync(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(DYNAMIC, log_context):
             try:
-                after_s = await self._noted_call(watcher)
+                after_s = await self._call(watcher)
             except Exception as error:
                 self._failures.failed(watcher, "reconciliation failed", error, watcher=str(watcher))
                 raise
             self._failures.succeeded(watcher)
             return after_s
-
-    async def _noted_call(self, watcher: ObjectIdentifier) -> float | None:
-        """Call the reconciler, and note the call if the program keeps a history."""
-        noted, running = self._noted, self._running
-        if noted is None or running is None:
-            return await self._call(watcher)
-        run = noted.begin(watcher)
-        try:
-            with run:
-                after_s = await self._call(watcher)
-        except Exception as error:
-            await noted.failed(watcher, run, error, running.queue)
-            raise
-        noted.succeeded(run, after_s, failed=running.queue.failures(watcher) > 0)
-        return after_s
 
     async def _call(self, watcher: ObjectIdentifier) -> float | None:
         return await self._calls.delay(watcher, self._reconcile)
@@ -330,8 +303,7 @@ class DynamicWatcher:
     # ---- checks
 
     def _started(self) -> WorkQueue[ObjectIdentifier]:
-        started = self.started.is_set() or current_redelivery.get() is not None
-        if self._running is None or not started:
+        if self._running is None or not self.started.is_set():
             raise NotStartedError("the dynamic watcher must be started to do that")
         return self._running.queue
 
@@ -365,16 +337,13 @@ class DynamicWatcher:
     ) -> DependencyWatch[ObjectIdentifier]:
         self._check(watcher)
         self._check_cache()
-        watch = await self._batches.read(watcher, await self._parts.dependency_on(identifier))
-        note_read(watch)
-        return watch
+        return await self._batches.read(watcher, await self._parts.dependency_on(identifier))
 
     def _cached(self, identifier: ObjectIdentifier) -> DependencyWatch[ObjectIdentifier]:
         self._check_cache()
         watch = self._watches.find(self._parts.cached_dependency_on(identifier))
         if watch is None:
             raise NoCacheEntryError(f"no watcher watches {identifier}")
-        note_read(watch, cached=True)
         return watch
 
     async def _begin(self) -> None:

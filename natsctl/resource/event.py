@@ -3,7 +3,7 @@
 import asyncio
 from enum import StrEnum
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar, cast
+from typing import Generic, Protocol, Self, TypeVar
 
 from natsctl.core.objects.sync import Sync
 from natsctl.core.sync.calls import failure_of
@@ -45,8 +45,8 @@ class EventKind(StrEnum):
 class Origin(Protocol):
     """The subscription that made an event and receives its outcome."""
 
-    def settle(self, kind: EventKind, key: Key, error: Exception | None, run: Sync | None) -> None:
-        """Settle an event that was handled or failed; *run* notes it, if a history is kept."""
+    def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
+        """Settle an event that was handled or failed."""
         ...
 
     def restore(self, key: Key) -> None:
@@ -72,14 +72,11 @@ class Event(Generic[T]):
 
     __slots__ = ("_object", "_origin", "_run", "key", "kind")
 
-    def __init__(
-        self, kind: EventKind, key: Key, obj: T | None, origin: Origin, run: Sync | None = None
-    ) -> None:
+    def __init__(self, kind: EventKind, key: Key, obj: T | None, origin: Origin) -> None:
         self.kind = kind
         self.key = key
         self._object = obj
         self._origin: Origin | None = origin
-        self._run = run
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.key}>" if self.key else f"<{self.kind}>"
@@ -104,10 +101,10 @@ class Event(Generic[T]):
         """
         if self._origin is None:
             raise UsageError(f"{self!r} is already marked done")
-        self._detach(self._origin).settle(self.kind, self.key, error, self._run)
+        self._detach(self._origin).settle(self.kind, self.key, error)
 
     async def __aenter__(self) -> Self:
-        self._run = self._run or Sync(self.key, self.kind)
+        self._run = Sync(self.key, self.kind)
         self._run.task = asyncio.current_task()
         self._run.begin_call()
         self._run.__enter__()
@@ -119,7 +116,7 @@ class Event(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        run = cast("Sync", self._run)  # the block has begun
+        run = self._run
         try:
             if run.has_threads:
                 await run.threads.ended()

@@ -8,14 +8,11 @@ from contextlib import (
     asynccontextmanager,
     suppress,
 )
-from itertools import count
 from traceback import extract_stack
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from natsctl.core.cache.informer import Informer
-from natsctl.core.insight.program import ProgramHistory, current_history
-from natsctl.core.recording.redelivery import current_redelivery
 from natsctl.core.retry import always_retry
 from natsctl.core.sync.calls import blocking
 from natsctl.core.task_group import together
@@ -24,9 +21,8 @@ from natsctl.model.kinds import Kind
 from natsctl.model.store import Stores
 from natsctl.resource.event import Event
 from natsctl.resource.failing import ErrorHandler, RateLimiter
-from natsctl.resource.replayed import ReplayedSubscription
 from natsctl.resource.store import ResourceStore
-from natsctl.resource.subscription import EVENTS, Subscription
+from natsctl.resource.subscription import Subscription
 from natsctl.slices import Slices
 
 T = TypeVar("T")
@@ -38,7 +34,7 @@ class EventStream(Generic[T]):
     The stream ends if its error handler returns `Stop`, or if the resource is left or stopped.
     """
 
-    def __init__(self, subscription: Subscription[T] | ReplayedSubscription[T]) -> None:
+    def __init__(self, subscription: Subscription[T]) -> None:
         self._subscription = subscription
         self._slices = Slices()
 
@@ -90,9 +86,7 @@ class Resource(Generic[T]):
         self.kind = kind
         self._stores = stores
         self._informer: Informer[T] | None = None
-        self._subscriptions: list[Subscription[T] | ReplayedSubscription[T]] = []
-        self._streams: set[str] = set()  # the names of the open streams
-        self._history: ProgramHistory | None = None
+        self._subscriptions: list[Subscription[T]] = []
         self._synced = asyncio.Event()  # the first list is complete
         self._lifetime = AsyncExitStack()
         self._group: asyncio.TaskGroup | None = None
@@ -105,7 +99,6 @@ class Resource(Generic[T]):
                 f"the resource of {self.kind.name} cannot be entered twice: make a new one"
             )
         self._group = await self._lifetime.enter_async_context(together())
-        self._history = current_history.get()
         return self
 
     async def __aexit__(
@@ -178,40 +171,18 @@ class Resource(Generic[T]):
         rate_limiter: RateLimiter | None,
         made_at: str,
     ) -> AsyncIterator[EventStream[T]]:
-        group = self._watch()
-        subscription = self._subscription(group, error_handler, rate_limiter, made_at)
+        self._watch()
+        subscription = Subscription(
+            self.kind, error_handler=error_handler, rate_limiter=rate_limiter, made_at=made_at
+        )
         try:
             await self._add(subscription)
             yield EventStream(subscription)
             subscription.check()
         finally:
             subscription.close()
-            self._streams.remove(subscription.stream)
             with suppress(ValueError):  # it was cancelled before it was added
                 self._subscriptions.remove(subscription)
-
-    def _subscription(
-        self,
-        group: asyncio.TaskGroup,
-        error_handler: ErrorHandler,
-        rate_limiter: RateLimiter | None,
-        made_at: str,
-    ) -> Subscription[T] | ReplayedSubscription[T]:
-        history, redelivery = self._history, current_redelivery.get()
-        names = (EVENTS if number == 1 else f"{EVENTS} {number}" for number in count(1))
-        stream = next(name for name in names if name not in self._streams)
-        self._streams.add(stream)
-        if history is not None and redelivery is not None:
-            return ReplayedSubscription(self.kind, stream, history, redelivery)
-        return Subscription(
-            self.kind,
-            error_handler=error_handler,
-            rate_limiter=rate_limiter,
-            made_at=made_at,
-            stream=stream,
-            history=history,
-            spawn=group.create_task,
-        )
 
     def _watch(self) -> asyncio.TaskGroup:
         """Start the watch, unless it runs; return the group of tasks."""
@@ -232,7 +203,7 @@ class Resource(Generic[T]):
         )
         await self._informer.run()
 
-    async def _add(self, subscription: Subscription[T] | ReplayedSubscription[T]) -> None:
+    async def _add(self, subscription: Subscription[T]) -> None:
         """Connect the subscription to the informer, if it exists; else `_run` does."""
         if self._informer is not None:
             await subscription.follow(self._informer)

@@ -1,18 +1,14 @@
 """Decides which event one subscriber receives next, and what follows from its result."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import Informer
-from natsctl.core.insight.program import ProgramHistory
-from natsctl.core.objects.sync import Sync
 from natsctl.core.pausing.paused_keys import PausedKeys
-from natsctl.core.recording.recordings import Delivery
-from natsctl.core.retry import Drop, Retry, Stop, TokenBucket, decide_retry
+from natsctl.core.retry import Drop, Retry, Stop, TokenBucket
 from natsctl.core.sync.failures import HandlerFailures
 from natsctl.core.workqueue import Failed, Priority, WorkQueue
 from natsctl.errors import (
@@ -23,7 +19,7 @@ from natsctl.errors import (
 from natsctl.model.kinds import Kind
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Stored
-from natsctl.resource.event import SYNC_KEY, Event, EventKind, Key
+from natsctl.resource.event import Event, EventKind, Key
 from natsctl.resource.failing import ErrorAction, ErrorHandler, RateLimiter, policy_for
 from natsctl.telemetry.logger import get_logger
 
@@ -31,10 +27,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-Spawn = Callable[[Coroutine[Any, Any, None]], object]
-
 SYNC = Key()
-EVENTS = "events"  # the name of the first stream of a resource
 
 
 class Subscription(Generic[T]):
@@ -45,9 +38,6 @@ class Subscription(Generic[T]):
         error_handler: what follows a failed event.
         rate_limiter: how long a failing key waits.
         made_at: the line of code that made the stream, for errors.
-        stream: the name of the stream among those of the resource.
-        history: the history of the program; None if it keeps none.
-        spawn: starts a task that ends with the resource.
     """
 
     def __init__(
@@ -57,15 +47,7 @@ class Subscription(Generic[T]):
         error_handler: ErrorHandler,
         rate_limiter: RateLimiter | None,
         made_at: str,
-        stream: str,
-        history: ProgramHistory | None,
-        spawn: Spawn,
     ) -> None:
-        self._spawn = spawn
-        self.stream = stream
-        self._history = history
-        self._slot = ""  # the name of the informer in the history
-        self._handler = ""  # the name of the stream there, if it is not the only one
         self._kind = kind
         self._error_handler = error_handler
         self._made_at = made_at
@@ -83,11 +65,6 @@ class Subscription(Generic[T]):
     async def follow(self, informer: Informer[T]) -> None:
         """Enqueue every cached object, and every later change until `close`."""
         self._cache = informer.cache
-        if self._history is not None:
-            self._slot = self._history.slot_of(informer)
-            self._history.follow(self._queue, lambda key: str(key) or SYNC_KEY)
-            if (self._slot, self.stream) != (self._kind.name, EVENTS):
-                self._handler = f"{self._slot} {self.stream}"
         self._paused.follow((informer,), records=False)
         await informer.add(self._enqueue_changed)
         self._following.callback(informer.remove, self._enqueue_changed)
@@ -124,35 +101,10 @@ class Subscription(Generic[T]):
         if self._lost:
             raise EventNotDoneError(self._lost)
 
-    def settle(self, kind: EventKind, key: Key, error: Exception | None, run: Sync | None) -> None:
-        """See `Origin.settle`; the first failure of a key asks for those of earlier processes."""
+    def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
+        """See `Origin.settle`."""
         if self._closed:
             return
-        history = self._history
-        if (
-            error is None
-            or run is None
-            or history is None
-            or not history.recorders
-            or self._queue.failures(key)
-        ):
-            self._settle(kind, key, error, run)
-        else:
-            self._spawn(self._settle_first(history, kind, key, error, run))
-
-    async def _settle_first(
-        self, history: ProgramHistory, kind: EventKind, key: Key, error: Exception, run: Sync
-    ) -> None:
-        past = await history.past_failures(run.key, error, self._handler)
-        policy = policy_for(key, self._error_handler)
-        if past and isinstance(decide_retry(policy, error, past + 1), Retry):
-            self._queue.recall(key, past)  # otherwise the earlier process has given up
-        if not self._closed:
-            self._settle(kind, key, error, run)
-
-    def _settle(self, kind: EventKind, key: Key, error: Exception | None, run: Sync | None) -> None:
-        if self._history is not None and run is not None:
-            self._keep_recording(self._history, run, key, error)
         if error is None:
             self._failures.succeeded(key)
             self._queue.settle(key)
@@ -206,35 +158,14 @@ class Subscription(Generic[T]):
     def _event(self, key: Key) -> Event[T] | None:
         """Return the event that is due; None if the object was neither delivered nor exists."""
         if key == SYNC:
-            return Event(EventKind.SYNC, key, None, self, self._begin_run(EventKind.SYNC, key))
+            return Event(EventKind.SYNC, key, None, self)
         delivered, cached = self._delivered.get(key), self._cached(key)
         if cached is not None and (delivered is None or not self._replaced(delivered, cached)):
             self._delivered[key] = cached
-            run = self._begin_run(EventKind.UPSERT, key, cached)
-            return Event(EventKind.UPSERT, key, self._kind.decode(cached.value), self, run)
+            return Event(EventKind.UPSERT, key, self._kind.decode(cached.value), self)
         if delivered is not None:
-            run = self._begin_run(EventKind.DELETE, key, delivered)
-            return Event(EventKind.DELETE, key, self._kind.decode(delivered.value), self, run)
+            return Event(EventKind.DELETE, key, self._kind.decode(delivered.value), self)
         return None
-
-    def _begin_run(self, kind: EventKind, key: Key, stored: Stored | None = None) -> Sync | None:
-        """Begin to note an event; return None if no history is kept."""
-        if self._history is None:
-            return None
-        before, after = (stored, None) if kind is EventKind.DELETE else (None, stored)
-        delivery = Delivery(self._slot, self.stream, before, after, self._kind)
-        return self._history.begin(
-            str(key) or SYNC_KEY, kind.value, stored, handler=self._handler, delivery=delivery
-        )
-
-    def _keep_recording(
-        self, history: ProgramHistory, run: Sync, key: Key, error: Exception | None
-    ) -> None:
-        now, failures = self._loop.time(), self._queue.failures(key)
-        if error is None:
-            history.succeeded(run, now, failed=failures > 0)
-        else:
-            history.failed(run, error, now, failures=failures + 1)
 
     def _cached(self, key: Key) -> Stored | None:
         return None if self._cache is None else self._cache.get(key)

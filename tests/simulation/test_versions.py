@@ -15,16 +15,17 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from natsctl import Event
+from natsctl import Controller, Object, kv, primary
 from natsctl.testing import replay
 from natsctl.testing.simulation.run import Checks
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
-from tests.support.controllers import faulty, programs
+from tests.support.controllers import faulty
 from tests.support.controllers import simulated_surfaces as surfaces
 
 EXPECTED = Path(__file__).parent / "expected.json"
-RECORDING = Path(__file__).parents[1] / "unit" / "testing" / "recordings" / "version3-resource.json"
+STORED = Path(__file__).parents[1] / "unit" / "testing" / "recordings"
+RECORDING = STORED / "version2-controller.json"
 SEEDS = range(500)
 
 BUGS: dict[str, ControllerClass] = {
@@ -36,15 +37,24 @@ BUGS: dict[str, ControllerClass] = {
 }
 
 
-class Guesses(programs.Streamed):
+class Shop(Object, frozen=True):
+    """A shop of any form."""
+
+    spec: object = None
+
+
+class Guesses(Controller):
     """Reads the clock and the randomness of its replay."""
 
+    name = "shops"
+    shops = primary(kv(Shop, bucket="shops"))
     read: tuple[str, ...] = ()
 
-    async def handle(self, event: Event[programs.Site]) -> None:
+    async def sync_handler(self, key: str) -> float | None:
         """Read values that differ in each process."""
         values = random.random(), uuid4(), secrets.token_hex(8), time.time(), datetime.now(UTC)
         type(self).read = tuple(map(str, values))
+        return None
 
 
 def finding_of(controller: ControllerClass) -> dict[str, object]:

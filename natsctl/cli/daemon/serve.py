@@ -110,7 +110,6 @@ class _Daemon:
                 nats.connection,
                 runtimes,
                 participations=participations,
-                histories=operator.histories,
                 daemon=process,
                 clusters=clusters,
                 planner=Planner(nats=nats, kube=kube, owner_names=self.settings.owner_names),

@@ -11,7 +11,7 @@ from msgspec import Raw
 from natsctl.core.objects.tape import RecordedError
 from natsctl.errors import DECODE_ERRORS, InvalidInputError
 
-Surface: TypeAlias = Literal["controller", "managed", "watchers", "resource", "dynamic"]
+Surface: TypeAlias = Literal["controller", "managed", "watchers"]
 """The kind of a controller: a `Controller`, `ManagedController`, `InformerController`, or a program
 around a `Resource` or a `DynamicWatcher`.
 """
@@ -130,14 +130,6 @@ class RecordedDelivery(msgspec.Struct, frozen=True, kw_only=True):
     after: int | None = None
 
 
-class RecordedReconciliation(msgspec.Struct, frozen=True, kw_only=True):
-    """The call of the reconciler of a dynamic watcher; see `Reconciliation`."""
-
-    part: str
-    watcher: dict[str, Any]
-    watched: tuple[dict[str, Any], ...] = ()
-
-
 class RecordedOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a sync: an error with its traceback, or the requested delay."""
 
@@ -176,16 +168,13 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[RecordedState, ...] = ()  # the states of objects; steps refer to them by number
     primary: int | None = None  # the state as the sync began; None if it did not exist
     last: int | None = None  # the last state of a deleted primary
-    delivery: RecordedDelivery | None = None  # the change, if a watcher or a stream got one
-    reconciliation: RecordedReconciliation | None = None  # the call of a dynamic watcher
+    delivery: RecordedDelivery | None = None  # the change, if a watcher got one
     around: tuple[ReadStep, ...] = ()  # of objects near the key, not by the handler
     steps: tuple[Step, ...] = ()  # what the handler read, called and wrote, in order
 
     @property
     def part(self) -> str:
-        """The watcher, the stream or the dynamic watcher that got the event; empty for a sync."""
-        if self.reconciliation is not None:
-            return self.reconciliation.part
+        """The watcher that got the change; empty for a sync."""
         change = self.delivery
         return "" if change is None else f"{change.watcher} of {change.resource_kind}"
 

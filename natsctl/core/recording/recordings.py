@@ -55,15 +55,6 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     kind: Kind[Any] | None = None  # the kind of the object; None in a replay
 
 
-class ReconcilerCall(msgspec.Struct, frozen=True):
-    """A call of the reconciler of a dynamic watcher."""
-
-    part: str  # the name of the dynamic watcher in its program
-    watcher: dict[str, Any]  # the fields of the watcher's identifier
-    watched: list[dict[str, Any]]  # of the objects that it watched, or read from the cache
-    kind: Kind[Any] | None = None  # the kind of the watcher; None in a replay
-
-
 class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A recorded sync, which refers to the objects that it read."""
 
@@ -75,7 +66,7 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     duration_s: float
     stored: Stored | None  # the primary as the sync began; None if it did not exist
     last: Stored | None = None  # the last state of a deleted primary
-    delivery: Delivery | ReconcilerCall | None = None  # None for a sync handler
+    delivery: Delivery | None = None  # None for a sync handler
     planning: bool = False  # whether the sync only planned
     error: RecordedError | None = None  # the error of a failed sync; None if it succeeded
     frames: tuple[Frame, ...] = ()  # the code and the line of each frame of the error's traceback

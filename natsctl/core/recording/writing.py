@@ -30,7 +30,6 @@ from natsctl.core.recording.document import (
     ReadStep,
     RecordedDelivery,
     RecordedOutcome,
-    RecordedReconciliation,
     RecordedSlot,
     RecordedState,
     Recording,
@@ -41,7 +40,7 @@ from natsctl.core.recording.document import (
     seed_of,
 )
 from natsctl.core.recording.noted_stores import place_of
-from natsctl.core.recording.recordings import Delivery, Frame, KeptSync, ReconcilerCall
+from natsctl.core.recording.recordings import Delivery, Frame, KeptSync
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 from natsctl.model.kinds import Kind
@@ -90,7 +89,6 @@ def recording_of(
         primary=writer.state(writer.primary_place, kept.stored),
         last=writer.state(writer.primary_place, kept.last),
         delivery=writer.delivery(kept.delivery),
-        reconciliation=_reconciliation(kept.delivery),
         around=tuple(writer.reads(kept.around)),
         steps=tuple(step for note in kept.notes for step in writer.steps(note)),
         states=tuple(states),
@@ -108,12 +106,6 @@ def traceback_text(frames: tuple[Frame, ...]) -> str:
 def _slot(informer: Informer[Any]) -> RecordedSlot:
     kind = informer.cache.kind
     return RecordedSlot(kind=kind.name, place=place_of(kind), available=not informer.absent)
-
-
-def _reconciliation(call: Delivery | ReconcilerCall | None) -> RecordedReconciliation | None:
-    if not isinstance(call, ReconcilerCall):
-        return None
-    return RecordedReconciliation(part=call.part, watcher=call.watcher, watched=tuple(call.watched))
 
 
 class _Writer:
@@ -158,9 +150,9 @@ class _Writer:
             self.states.append(self._state(place, stored))
         return number
 
-    def delivery(self, change: Delivery | ReconcilerCall | None) -> RecordedDelivery | None:
-        """Return the change that a watcher or a stream got."""
-        if not isinstance(change, Delivery):
+    def delivery(self, change: Delivery | None) -> RecordedDelivery | None:
+        """Return the change that a watcher got."""
+        if change is None:
             return None
         return RecordedDelivery(
             resource_kind=change.resource_kind,

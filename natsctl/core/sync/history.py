@@ -17,7 +17,6 @@ from natsctl.core.planning.record import planning
 from natsctl.core.recording.recordings import (
     Delivery,
     KeptSync,
-    ReconcilerCall,
     SyncRecorder,
     frames_of,
 )
@@ -104,7 +103,7 @@ class SyncHistory:
         *,
         last: Stored | None = None,
         handler: str = "",
-        delivery: Delivery | ReconcilerCall | None = None,
+        delivery: Delivery | None = None,
     ) -> Sync:
         """Return a new sync, whose reads and calls are noted within `with run:`."""
         return Sync(

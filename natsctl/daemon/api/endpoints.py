@@ -14,7 +14,6 @@ from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.insight.explain import Explanation, Status
 from natsctl.core.insight.hosted import Hosted
-from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.sync.journal import RECORDS_MAX, SyncRecord
 from natsctl.daemon.api.activity import ActivityLog
 from natsctl.daemon.api.messages import (
@@ -35,7 +34,7 @@ from natsctl.daemon.api.messages import (
 from natsctl.daemon.api.mode import configured_mode, current_mode
 from natsctl.daemon.api.peers import Peers, Presence
 from natsctl.daemon.api.planner import Planner
-from natsctl.daemon.api.recorded import Keeper, record_keys, recording_part
+from natsctl.daemon.api.recorded import record_keys, recording_part
 from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Participation, Runnable, owner_of
@@ -68,8 +67,6 @@ class ControllerEndpoints:
         planner: plans keys on request; None if this process does not.
         dry_run: whether the controller only plans. It then answers the verbs `status` and
             `explain`, and none that a daemon answers which works for the controller.
-        history: the history of a program, which answers `explain` and the
-            verbs about recordings.
         cluster: the identity of the controller's cluster; empty if it has none or is not known.
     """
 
@@ -82,10 +79,9 @@ class ControllerEndpoints:
         participation: Participation | None = None,
         planner: Planner | None = None,
         dry_run: bool = False,
-        history: ProgramHistory | None = None,
         cluster: str = "",
     ) -> None:
-        self._keeper: Keeper | None = runnable if isinstance(runnable, Hosted) else history
+        self._hosted = runnable if isinstance(runnable, Hosted) else None
         self._dry_run = dry_run
         self._runnable = runnable
         self._participation = participation
@@ -111,19 +107,14 @@ class ControllerEndpoints:
 
     def _handlers(self, runnable: Runnable, planner: Planner | None) -> dict[Verb, Handler]:
         handlers: dict[Verb, Handler] = {Verb.STATUS: self._status}
-        keeper = self._keeper
-        if keeper is not None:
-            handlers[Verb.EXPLAIN] = partial(self._explain, keeper)
         if isinstance(runnable, Hosted):
             handlers |= {
+                Verb.EXPLAIN: partial(self._explain, runnable),
                 Verb.TREE: partial(self._tree, runnable),
                 Verb.RESYNC: partial(self._resync, runnable),
-            }
-        if keeper is not None:
-            handlers |= {
-                Verb.RECORD: partial(self._record, keeper),
-                Verb.RECORDING: partial(self._recording, keeper, masked=True),
-                Verb.RECORDING_UNMASKED: partial(self._recording, keeper, masked=False),
+                Verb.RECORD: partial(self._record, runnable),
+                Verb.RECORDING: partial(self._recording, runnable, masked=True),
+                Verb.RECORDING_UNMASKED: partial(self._recording, runnable, masked=False),
             }
         if isinstance(runnable, Hosted) and planner is not None:
             handlers[Verb.PLAN] = partial(self._plan_keys, runnable, planner)
@@ -157,8 +148,8 @@ class ControllerEndpoints:
     def status(self) -> ControllerStatus:
         """Return the status of the controller; some parts are empty before its caches exist."""
         status = Status(controller=self._runnable.name)
-        if self._keeper is not None and _prepared(self._keeper):
-            status = self._keeper.status()
+        if self._hosted is not None and self._hosted.prepared:
+            status = self._hosted.status()
         if self._dry_run:  # a plan may have another id
             status = replace(status, installation="")
         return replace(
@@ -179,7 +170,7 @@ class ControllerEndpoints:
 
     @property
     def _sync_counts(self) -> tuple[int, int]:
-        return (0, 0) if self._keeper is None else self._keeper.sync_counts
+        return (0, 0) if self._hosted is None else self._hosted.sync_counts
 
     async def _status(self, request: bytes) -> bytes:
         presence = self.peers.meet(request)
@@ -204,15 +195,14 @@ class ControllerEndpoints:
     def _stopping(self) -> bool:
         return isinstance(self._runnable, Hosted) and self._runnable.stopping
 
-    async def _explain(self, keeper: Keeper, request: bytes) -> bytes:
+    async def _explain(self, runtime: Hosted, request: bytes) -> bytes:
         key = _key(request)
-        self._check_started(keeper)
-        explanation = KeyExplanation.of(keeper.explain(key), self._daemon)
-        if isinstance(keeper, Hosted):
-            explanation = replace(explanation, planned=keeper.planned(key))
-            if self._shard is not None:
-                member = self._shard.whose(key) or ""
-                explanation = replace(explanation, member=member, here=keeper.holds(key))
+        self._check_started(runtime)
+        explanation = KeyExplanation.of(runtime.explain(key), self._daemon)
+        explanation = replace(explanation, planned=runtime.planned(key))
+        if self._shard is not None:
+            member = self._shard.whose(key) or ""
+            explanation = replace(explanation, member=member, here=runtime.holds(key))
         explanation = await self._with_events(explanation)
         return self._fitting(OWNED_MAX, explanation.limited)
 
@@ -240,17 +230,17 @@ class ControllerEndpoints:
         plan = KeyPlans.of(await planner.plan(runtime, keys), self._daemon)
         return self._fitting(ACTIONS_MAX, plan.limited)
 
-    async def _recording(self, keeper: Keeper, request: bytes, *, masked: bool) -> bytes:
-        self._check_started(keeper)
+    async def _recording(self, runtime: Hosted, request: bytes, *, masked: bool) -> bytes:
+        self._check_started(runtime)
         return recording_part(
-            keeper, self._daemon, request, masked=masked, limit=self._connection.payload_max
+            runtime, self._daemon, request, masked=masked, limit=self._connection.payload_max
         )
 
     # ---- verbs that act
 
-    async def _record(self, keeper: Keeper, request: bytes) -> bytes:
-        self._check_started(keeper)
-        return msgspec.json.encode(record_keys(keeper, self._daemon, _keys(request)))
+    async def _record(self, runtime: Hosted, request: bytes) -> bytes:
+        self._check_started(runtime)
+        return msgspec.json.encode(record_keys(runtime, self._daemon, _keys(request)))
 
     async def _resync(self, runtime: Hosted, request: bytes) -> bytes:
         keys = _keys(request)
@@ -330,19 +320,14 @@ class ControllerEndpoints:
     def _fitting(self, count: int, limited: Callable[[int], msgspec.Struct]) -> bytes:
         return fitting(self._connection.payload_max, count, limited)
 
-    def _check_started(self, keeper: Keeper) -> None:
-        if not _prepared(keeper):
+    def _check_started(self, runtime: Hosted) -> None:
+        if not runtime.prepared:
             raise NatsctlError(f"{self._runnable.name} is starting: try again")
 
     def _check_running(self, runtime: Hosted) -> None:
         if runtime.stopping:
             raise NatsctlError(f"{self._runnable.name} is stopping: try again")
         self._check_started(runtime)
-
-
-def _prepared(keeper: Keeper) -> bool:
-    """Return whether keys can be explained: a program knows its own ones from the start."""
-    return not isinstance(keeper, Hosted) or keeper.prepared
 
 
 def with_past(syncs: list[SyncRecord], events: Iterable[KvEvent]) -> list[SyncRecord]:

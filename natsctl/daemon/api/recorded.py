@@ -1,11 +1,8 @@
 """Answers requests to record keys, and requests for recordings."""
 
-from typing import TypeAlias
-
 import msgspec
 
 from natsctl.core.insight.hosted import Hosted
-from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.recording.recordings import Recordings
 from natsctl.daemon.api.messages import DaemonProcess, Recorded, RecordingPart
 from natsctl.errors import NotFoundError, UsageError
@@ -16,11 +13,7 @@ SHARE = 3  # JSON in JSON takes at most so many times its length
 KEYS_MAX = 1_000  # that a controller records at a time
 
 
-Keeper: TypeAlias = Hosted | ProgramHistory
-"""A controller, or the history of a program."""
-
-
-def record_keys(runtime: Keeper, daemon: DaemonProcess, words: list[str]) -> Recorded:
+def record_keys(runtime: Hosted, daemon: DaemonProcess, words: list[str]) -> Recorded:
     """Record the syncs of keys, or only failed ones again if the first word is `-`.
 
     Returns all keys that are recorded. Raises `UsageError` for too many keys.
@@ -37,7 +30,7 @@ def record_keys(runtime: Keeper, daemon: DaemonProcess, words: list[str]) -> Rec
 
 
 def recording_part(
-    runtime: Keeper, daemon: DaemonProcess, request: bytes, *, masked: bool, limit: int
+    runtime: Hosted, daemon: DaemonProcess, request: bytes, *, masked: bool, limit: int
 ) -> bytes:
     """Return a part of the recording of a key; the request is the key and the part's number."""
     key, part = _request(request)
@@ -60,7 +53,7 @@ def recording_part(
     return msgspec.json.encode(answer)
 
 
-def _recordings(runtime: Keeper) -> Recordings:
+def _recordings(runtime: Hosted) -> Recordings:
     if runtime.recordings is None:
         raise UsageError(f"{runtime.name} keeps no recordings")
     return runtime.recordings

@@ -15,7 +15,6 @@ from importlib.metadata import version as installed
 from types import MappingProxyType
 
 from natsctl.core.coordination.own_record import NO_CLUSTERS
-from natsctl.core.insight.program import ProgramHistory
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import DaemonProcess
@@ -29,7 +28,6 @@ from natsctl.model.times import time_text
 CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
 
 NO_PARTICIPATIONS: Mapping[str, Participation] = MappingProxyType({})
-NO_HISTORIES: Mapping[str, ProgramHistory] = MappingProxyType({})
 
 
 def this_process() -> DaemonProcess:
@@ -60,7 +58,6 @@ async def answering(
     runtimes: Sequence[Runnable],
     *,
     participations: Mapping[str, Participation] = NO_PARTICIPATIONS,
-    histories: Mapping[str, ProgramHistory] = NO_HISTORIES,
     daemon: DaemonProcess | None = None,
     clusters: Mapping[str, str] = NO_CLUSTERS,
     planner: Planner | None = None,
@@ -70,9 +67,9 @@ async def answering(
 
     The service also looks for other daemons that run the same controllers, see `Peers`.
 
-    *participations*, *histories* and *clusters*, the identities of their clusters, are by the name
-    of the controller. Without a *planner*, the
-    daemon does not plan keys on request. With *dry_run*, the controllers only plan.
+    *participations* and *clusters*, the identities of their clusters, are by the name of the
+    controller. Without a *planner*, the daemon does not plan keys on request. With *dry_run*, the
+    controllers only plan.
     """
     daemon = this_process() if daemon is None else daemon
     controllers = [
@@ -81,7 +78,6 @@ async def answering(
             daemon,
             connection,
             participation=participations.get(runtime.name),
-            history=histories.get(runtime.name),
             cluster=clusters.get(runtime.name, ""),
             planner=planner,
             dry_run=dry_run,

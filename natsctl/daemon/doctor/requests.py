@@ -37,7 +37,7 @@ def _verbs_of(controller: Controller | Guest) -> Sequence[Verb]:
         case Controller() | Hosted():
             return tuple(verb for verb in Verb if not verb.collects)
         case _:
-            return (Verb.STATUS, Verb.EXPLAIN, Verb.RECORD, *RECORDINGS)
+            return (Verb.STATUS,)
 
 
 async def check_service(connection: Connection, verbs: Verbs) -> AsyncIterator[CheckFinding]:

@@ -11,17 +11,13 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
+from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
-from natsctl.core.insight.hosted import Hosted
 from natsctl.core.objects.primary import Primary
 from natsctl.core.recording.document import Recording
-from natsctl.core.recording.noted_stores import NotedManifestStores, NotedStores
-from natsctl.core.recording.redelivery import Begin
-from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError
 from natsctl.managed.controller import ManagedController
 from natsctl.testing.memory import MemoryStores
-from natsctl.testing.replaying.replayed_program import ReplayedProgram
 from natsctl.testing.replaying.stores import ReplayCluster, ReplayStores
 from natsctl.testing.replaying.world import World
 from natsctl.watchers.controller import InformerController
@@ -35,6 +31,9 @@ CLASSES: Mapping[str, type[Any]] = {
 
 
 _Hosted = ControllerRuntime | ManagedController[Any] | InformerController
+
+Begin = Callable[[Mapping[str, Informer[Any]]], None]
+"""Called with the informers of the controller by name, before the change is handled."""
 
 Handle = Callable[[Begin], Awaitable[float | None]]
 """Calls the handler once, as in the recorded sync; returns the delay, or raises its error.
@@ -51,8 +50,8 @@ async def opened(
 
     Raises `UsageError` if the controller is of another kind than the recorded one.
     """
-    wanted = CLASSES.get(recorded.surface)
-    if not (_is_program(controller) if wanted is None else issubclass(controller, wanted)):
+    wanted = CLASSES[recorded.surface]
+    if not issubclass(controller, wanted):
         raise UsageError(_other_kind(controller, recorded, wanted))
     stores = MemoryStores()
     nats, cluster = ReplayStores(world, stores), ReplayCluster(world, stores.kube)
@@ -66,10 +65,6 @@ async def opened(
         case ManagedController() | InformerController():
             instance.use(nats=nats, kube=cluster)
             hosted = instance
-        case Guest():
-            instance.use(nats=NotedStores(nats), kube=NotedManifestStores(cluster))
-            yield ReplayedProgram(instance, recorded, world).handle
-            return
         case _:
             raise UsageError(_other_kind(controller, recorded, wanted))
     async with hosted.opened():
@@ -109,21 +104,10 @@ def _call_of(
             return partial(hosted.deliver, recorded.key, world.delivery)
 
 
-def _is_program(controller: type[object]) -> bool:
-    """Return whether this may be a class of a user around a resource or a dynamic watcher."""
-    return not issubclass(controller, Controller | Hosted)
-
-
-def _other_kind(controller: type[object], recorded: Recording, wanted: type[Any] | None) -> str:
-    name = controller.__name__
-    if wanted is not None:
-        return (
-            f"{name} is no {wanted.__name__}, and the recording of {recorded.controller} is of one"
-        )
-    around = "Resource" if recorded.surface == "resource" else "DynamicWatcher"
+def _other_kind(controller: type[object], recorded: Recording, wanted: type[Any]) -> str:
     return (
-        f"the recording of {recorded.controller} is of a class around a {around}: give a class "
-        f"with name, kinds, synced, use, run and stop; {name} is none"
+        f"{controller.__name__} is no {wanted.__name__}, and the recording of "
+        f"{recorded.controller} is of one"
     )
 
 

@@ -1,15 +1,11 @@
 """Classes around a `Resource` and a `DynamicWatcher`, which fail for some objects."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from typing import Any
 
 import msgspec
-from msgspec import convert
 
 from natsctl import (
-    DynamicOptions,
-    DynamicWatcher,
     Event,
     EventKind,
     Kind,
@@ -18,9 +14,7 @@ from natsctl import (
     Resource,
     Stores,
     kv,
-    kv_kind,
 )
-from natsctl.model.documents import Document
 from natsctl.model.store import Store
 
 
@@ -104,60 +98,3 @@ class Streamed(Program):
         """Check all sites, since the list is complete."""
         for site in (await self.resource.store()).list():
             self.check(site.spec.text)
-
-
-class Watching(Program, ABC):
-    """Calls `reconcile` of a subclass for a watcher, which `watch` adds."""
-
-    watcher = HOME
-
-    def prepare(self) -> None:
-        options = DynamicOptions(enable_cache=True)
-        self.dynamic = DynamicWatcher(
-            self.reconcile, nats=self.nats, kube=self.kube, options=options
-        )
-
-    def stop(self) -> None:
-        """End `run`."""
-        self.dynamic.stop()
-
-    async def run(self) -> None:
-        """Reconcile until `stop`."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.dynamic.start())
-            await self.dynamic.started.wait()
-            await self.watch()
-            self.synced.set()
-
-    @abstractmethod
-    async def watch(self) -> None:
-        """Add the watcher."""
-
-    @abstractmethod
-    async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
-        """Reconcile the watcher."""
-
-
-class Watched(Watching):
-    """Hangs one sign with the texts of all sites, which a `DynamicWatcher` reads."""
-
-    name = "watched"
-
-    async def watch(self) -> None:
-        all_sites = ObjectIdentifier(group="nats", version="kv", kind="sites", everything=True)
-        await self.dynamic.add_watcher(self.watcher, all_sites)
-
-    async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
-        """Hang the sign."""
-        specs = [convert(site["spec"], SiteSpec) for site in await self.sites(watcher)]
-        texts = [spec.text for spec in specs]
-        for text in texts:
-            self.check(text)
-        signs = await self.nats.open(SIGNS)
-        await signs.create(watcher.key, " ".join(texts).encode())
-        return 30.0
-
-    async def sites(self, watcher: ObjectIdentifier) -> list[Document]:
-        """Return all sites."""
-        async with self.dynamic.query_batch(watcher):
-            return await self.dynamic.list(watcher, kv_kind("sites"), namespace="")

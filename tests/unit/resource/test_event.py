@@ -3,7 +3,6 @@
 import pytest
 
 from natsctl import UsageError
-from natsctl.core.objects.sync import Sync
 from natsctl.resource import Event, EventKind, Key
 
 
@@ -13,8 +12,7 @@ class Origin:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
 
-    def settle(self, kind: EventKind, key: Key, error: Exception | None, run: Sync | None) -> None:
-        assert run is None
+    def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
         self.calls.append(("settled", kind, key, error))
 
     def restore(self, key: Key) -> None:

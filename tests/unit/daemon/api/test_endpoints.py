@@ -13,7 +13,6 @@ from natsctl.controller.slots.declare import primary, secondary
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard, shards
-from natsctl.core.insight.program import ProgramHistory
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.endpoints import KEYS_MAX, ControllerEndpoints
 from natsctl.daemon.api.messages import (
@@ -88,11 +87,10 @@ class Client:
         self,
         runtime: Any,
         participation: Election | Shard | None = None,
-        history: ProgramHistory | None = None,
     ) -> None:
         unconnected = Connection(NatsOptions())
         self.endpoints = ControllerEndpoints(
-            runtime, PROCESS, unconnected, participation=participation, history=history
+            runtime, PROCESS, unconnected, participation=participation
         )
 
     async def __call__(self, verb: Verb, request: str | bytes, response_type: type[Any]) -> Any:
@@ -161,12 +159,12 @@ async def test_a_runnable_that_is_no_controller_serves_only_its_status() -> None
     assert (await client.status()).state == "syncing"
 
 
-async def test_a_program_with_a_history_serves_the_verbs_that_the_doctor_checks() -> None:
-    history, program = ProgramHistory(Streamed.name), Streamed()
-    client = Client(program, history=history)
+async def test_a_program_serves_the_verbs_that_the_doctor_checks() -> None:
+    program = Streamed()
+    client = Client(program)
     served = {endpoint.metadata["verb"] for endpoint in client.endpoints.endpoints()}
     assert served == {str(verb) for verb in verbs_of([program])["streamed"]}
-    assert served == {"status", "explain", "record", "recording", "recording.unmasked"}
+    assert served == {"status"}
 
 
 async def test_a_status_counts_all_invalid_and_failing_keys_and_names_the_first() -> None:
