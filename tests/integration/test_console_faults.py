@@ -3,14 +3,18 @@
 import asyncio
 import json
 import re
+import resource
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from controllers.greetings import Greetings
 from natsctl import kv
@@ -21,12 +25,14 @@ from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events import events_of
 from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
 from natsctl.jetstream.stores import Nats, connect
+from tests.support.cli.console import console as console_command
 from tests.support.cli.natsctl_command import ROOT, Natsctl
 from tests.support.clients.console_client import ConsoleClient, console_on
 from tests.support.controllers.daemon import are_served, daemon_on
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
+FILES = 400  # that a console may have open
 OLD = {
     "controller": "shops",
     "state": "syncing",
@@ -411,6 +417,29 @@ class TestCommand:
                 assert (await live.content.readline()).startswith(b"event: ")
                 assert await console.ends(signal.SIGINT) == 0
                 await asyncio.wait_for(live.content.read(), 60)
+
+    async def test_idle_connections_do_not_keep_the_page_out(
+        self, natsctl: Natsctl, nats_server: NatsServer
+    ) -> None:
+        async with console_command(natsctl) as console, AsyncExitStack() as stack:
+            pid = console.process.process.pid
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+            address = ("127.0.0.1", urlsplit(console.base).port)
+            async with asyncio.timeout(120):
+                connect_to = partial(socket.create_connection, address, timeout=30)
+                for _ in range(FILES + 50):
+                    stack.enter_context(await asyncio.to_thread(connect_to))
+            session = await stack.enter_async_context(ClientSession(headers=console.headers))
+
+            async def is_answered() -> bool:
+                try:
+                    limit = ClientTimeout(5)
+                    async with session.get(f"{console.base}/api/session", timeout=limit) as answer:
+                        return answer.status == 200
+                except (ClientError, TimeoutError):
+                    return False  # while the connections arrive, each new one may be closed
+
+            await eventually(is_answered)
 
     async def test_the_console_opens_the_page_without_showing_the_token(
         self, nats_server: NatsServer, tmp_path: Path

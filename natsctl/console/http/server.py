@@ -1,20 +1,18 @@
 """Serves the console over HTTP: its page, its answers, and the checks of every request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from natsctl.console.answers import STATUS, Problem, encoded, problem_of
 from natsctl.console.api import Console
 from natsctl.console.http.access import POLICY, ConsoleAccess
 from natsctl.console.live import Changed, ConnectionNotice, Heartbeat, Notice
-from natsctl.daemon.http.server import reason_of
+from natsctl.daemon.http.server import BoundedServer, reason_of
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.telemetry.logger import get_logger
@@ -23,7 +21,8 @@ log = get_logger(__name__)
 
 PORT = 8222
 ANSWER_S = 25.0  # the deadline of an answer
-BODY_MAX = 1024 * 1024  # bytes of a request
+CONNECTIONS_MAX = 128  # four per open page, of which there are `FEEDS_MAX`
+IDLE_S = 30.0  # the deadline of a connection without a request
 STOP_S = 0.5  # for answers under way when the console stops
 SIGNED_OUT = (
     "This page needs the URL that natsctl console printed when it started, with its token. "
@@ -34,7 +33,6 @@ EVENTS = {Changed: b"changed", ConnectionNotice: b"state", Heartbeat: b"ping"}
 """The names of the server-sent events."""
 
 FOLDER = Path(__file__).parents[1] / "page"
-PAGE = "page"  # the route of its files, which have no secrets
 VIEWS = ("", "keys", "key", "garbage", "members", "buckets")
 """The first part of each URL that the page itself routes."""
 
@@ -48,8 +46,6 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 @asynccontextmanager
 async def serving(
@@ -61,13 +57,13 @@ async def serving(
     *port*, it is `PORT` if that is free, or any other. Raises `UsageError` if the process
     cannot listen on the address.
     """
-    app = web.Application(middlewares=[_checked(access)], client_max_size=BODY_MAX)
-    app.router.add_get("/api/live", partial(_follow, console))
-    app.router.add_get("/api/recording", partial(_download, console))
-    app.router.add_get("/api/{name}", partial(_answer, console))
-    app.router.add_post("/api/actions/{name}", partial(_act, console))
-    app.router.add_get("/{path:.*}", _page, name=PAGE)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=STOP_S, access_log=None)
+
+    async def respond(request: web.BaseRequest) -> web.StreamResponse:
+        with server.busy(request):
+            return await _respond(console, access, request)
+
+    server = BoundedServer(respond, connections_max=CONNECTIONS_MAX, connection_s=IDLE_S)
+    runner = web.ServerRunner(server, shutdown_timeout=STOP_S)
     await runner.setup()
     try:
         await _start(runner, host, (PORT, 0) if port is None else (port,))
@@ -78,7 +74,7 @@ async def serving(
         await runner.cleanup()
 
 
-async def _start(runner: web.AppRunner, host: str, ports: Sequence[int]) -> None:
+async def _start(runner: web.ServerRunner, host: str, ports: Sequence[int]) -> None:
     """Listen on the first of the ports that is free."""
     for port in ports:
         try:
@@ -88,30 +84,47 @@ async def _start(runner: web.AppRunner, host: str, ports: Sequence[int]) -> None
     raise failure
 
 
-def _checked(access: ConsoleAccess) -> Middleware:
-    """Return the middleware that lets only the user's own browser in."""
-
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        refusal = _refusal(request, access)
-        if refusal is not None:
-            return refusal
-        try:
-            return await handler(request)
-        except web.HTTPException as error:
-            return _text(error.status, f"{error.reason}\n")
-        except NotFoundError as error:
-            return _refused(request, problem_of(error))
-
-    return check
+async def _respond(
+    console: Console, access: ConsoleAccess, request: web.BaseRequest
+) -> web.StreamResponse:
+    """Answer a request of the user's own browser, and refuse every other one."""
+    refusal = _refusal(request, access)
+    if refusal is not None:
+        return refusal
+    try:
+        return await _routed(console, request)
+    except web.HTTPException as error:
+        return _text(error.status, f"{error.reason}\n")
+    except NotFoundError as error:
+        return _refused(request, problem_of(error))
 
 
-def _refusal(request: web.Request, access: ConsoleAccess) -> web.Response | None:
+async def _routed(console: Console, request: web.BaseRequest) -> web.StreamResponse:
+    response: web.StreamResponse
+    match request.method, request.path.split("/")[1:]:
+        case "GET", ["api", "live"]:
+            response = await _follow(console, request)
+        case "GET", ["api", "recording"]:
+            response = await _download(console, request)
+        case "GET", ["api", name]:
+            response = await _json(console.answer(name, request.query))
+        case "POST", ["api", "actions", name]:
+            response = await _json(_act(console, name, request))
+        case _, ["api", *_]:
+            raise NotFoundError(f"the console has no answer {request.path}")
+        case "GET" | "HEAD", _:
+            response = _page(request)
+        case _:
+            response = _text(405, "method not allowed\n")
+    return response
+
+
+def _refusal(request: web.BaseRequest, access: ConsoleAccess) -> web.Response | None:
     """Return the answer to a request that is not let in; None if it is let in."""
     if not access.is_own_name(request.headers.get("Host")):
         return _text(421, "this host name is not one of the console: see --bind\n")
-    if request.match_info.route.name == PAGE:
-        return None
+    if request.path.split("/")[1:2] != ["api"]:
+        return None  # the files of the page have no secrets
     if not access.is_signed_in(request.headers):
         return _refused(request, Problem("signed_out", SIGNED_OUT))
     if not access.is_own_page(request.headers):
@@ -119,7 +132,7 @@ def _refusal(request: web.Request, access: ConsoleAccess) -> web.Response | None
     return None
 
 
-async def _page(request: web.Request) -> web.Response:
+def _page(request: web.BaseRequest) -> web.Response:
     """Return a file of the page; raises `NotFoundError`."""
     names = request.path.strip("/").split("/")
     file = FOLDER / "index.html" if names[0] in VIEWS else FOLDER.joinpath(*names)
@@ -132,15 +145,11 @@ async def _page(request: web.Request) -> web.Response:
     )
 
 
-async def _answer(console: Console, request: web.Request) -> web.Response:
-    return await _json(console.answer(request.match_info["name"], request.query))
+async def _act(console: Console, name: str, request: web.BaseRequest) -> msgspec.Struct:
+    return await console.act(name, await request.read())
 
 
-async def _act(console: Console, request: web.Request) -> web.Response:
-    return await _json(console.act(request.match_info["name"], await request.read()))
-
-
-async def _download(console: Console, request: web.Request) -> web.Response:
+async def _download(console: Console, request: web.BaseRequest) -> web.Response:
     try:
         async with asyncio.timeout(ANSWER_S):
             name, text = await console.recording(request.query)
@@ -152,7 +161,7 @@ async def _download(console: Console, request: web.Request) -> web.Response:
     )
 
 
-async def _follow(console: Console, request: web.Request) -> web.StreamResponse:
+async def _follow(console: Console, request: web.BaseRequest) -> web.StreamResponse:
     response = web.StreamResponse(headers={**POLICY, "Content-Type": "text/event-stream"})
 
     async def send(notice: Notice) -> None:
@@ -178,6 +187,8 @@ async def _json(work: Awaitable[msgspec.Struct]) -> web.Response:
         body = encoded(answer)
     except (NatsctlError, TimeoutError) as error:
         return _problem(problem_of(error))
+    except web.HTTPException:
+        raise
     except Exception:
         log.exception("cannot answer a request of the console")
         return _problem(Problem("failed", "the console failed: its log has the error"))
@@ -191,7 +202,7 @@ def _problem(problem: Problem) -> web.Response:
     )
 
 
-def _refused(request: web.Request, problem: Problem) -> web.Response:
+def _refused(request: web.BaseRequest, problem: Problem) -> web.Response:
     if request.path.startswith("/api/"):
         return _problem(problem)
     return _text(STATUS[problem.reason], f"{problem.message}\n")

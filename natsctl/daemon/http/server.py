@@ -10,12 +10,12 @@ their sockets, which the stand-in needs, so this module opens the sockets.
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
 from logging import CRITICAL, Logger
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -91,7 +91,7 @@ async def _serving(
 ) -> AsyncIterator[Sequence[socket.socket]]:
     async with together() as group:
         scrapes = Scrapes(pages.metrics, group)
-        server = _BoundedServer(_endpoints(pages, scrapes), connection_s, patience_s)
+        server = _probe_server(_endpoints(pages, scrapes), connection_s, patience_s)
         try:
             async with _listening(server, listen) as sockets:
                 with ExitStack() as stack:
@@ -117,7 +117,7 @@ def http_stand_in(sockets: Sequence[socket.socket]) -> StandIn:
         return _response(HTTPStatus.SERVICE_UNAVAILABLE, verdict.text())
 
     async def serve(stall: Stall) -> None:
-        server = _BoundedServer(partial(respond, stall=stall), CONNECTION_S, PATIENCE_S)
+        server = _probe_server(partial(respond, stall=stall), CONNECTION_S, PATIENCE_S)
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
             for original in sockets:
@@ -156,34 +156,58 @@ def _response(status: HTTPStatus, text: str) -> web.Response:
     return web.Response(status=status, text=text, headers={"Cache-Control": "no-store"})
 
 
-class _BoundedServer(web.Server):
-    """Bounds the number of connections, their time, and the time of each response."""
+class BoundedServer(web.Server):
+    """Bounds the number of connections, and the time of each that waits for a request.
 
-    def __init__(self, handler: Handler, connection_s: float, patience_s: float) -> None:
-        super().__init__(
-            self._respond,
-            handler_cancellation=True,
-            access_log=None,
-            logger=_SILENT,
-            lingering_time=0,
-        )
-        self._handler = handler
+    A connection ends after *connection_s* seconds. If there are *connections_max* connections, a
+    new one replaces the oldest one, or is closed if none is older than *patience_s* seconds. A
+    connection is exempt while it is `busy`.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        *,
+        connections_max: int,
+        connection_s: float,
+        patience_s: float = PATIENCE_S,
+        **options: Any,
+    ) -> None:
+        super().__init__(handler, handler_cancellation=True, access_log=None, **options)
+        self._connections_max = connections_max
         self._connection_s = connection_s
         self._patience_s = patience_s
         self._deadlines: dict[RequestHandler, asyncio.TimerHandle] = {}  # the oldest first
 
+    @contextmanager
+    def busy(self, request: web.BaseRequest) -> Iterator[None]:
+        """Let the connection of a request last during the context; it has a new deadline then."""
+        handler = request.protocol
+        self._forget(handler)
+        try:
+            yield
+        finally:
+            if isinstance(handler.transport, asyncio.Transport):
+                self._limit(handler, handler.transport)
+
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Set the deadline of the connection; close it if there are too many."""
         super().connection_made(handler, transport)
-        if len(self.connections) > CONNECTIONS_MAX and not self._make_room():
+        if len(self.connections) > self._connections_max and not self._make_room():
             transport.abort()
-            return
-        loop = asyncio.get_running_loop()
-        self._deadlines[handler] = loop.call_later(self._connection_s, transport.abort)
+        else:
+            self._limit(handler, transport)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         """Forget the deadline of the connection."""
         super().connection_lost(handler, exc)
+        self._forget(handler)
+
+    def _limit(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        loop = asyncio.get_running_loop()
+        self._deadlines[handler] = loop.call_later(self._connection_s, transport.abort)
+
+    def _forget(self, handler: RequestHandler) -> None:
         if handler in self._deadlines:
             self._deadlines.pop(handler).cancel()
 
@@ -200,20 +224,33 @@ class _BoundedServer(web.Server):
             oldest.transport.abort()
         return True
 
-    async def _respond(self, request: web.BaseRequest) -> web.Response:
+
+def _probe_server(handler: Handler, connection_s: float, patience_s: float) -> BoundedServer:
+    """Return a server with a request per connection, and with a deadline of each response."""
+
+    async def respond(request: web.BaseRequest) -> web.Response:
         if request.method not in METHODS:
             response = _response(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed\n")
             response.headers["Allow"] = ", ".join(METHODS)
         else:
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    response = await self._handler(request)
+                    response = await handler(request)
             except Exception:
                 log.exception("cannot answer request", path=request.path)
                 response = _response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error\n")
         response.headers["Server"] = "natsctl"
         response.force_close()
         return response
+
+    return BoundedServer(
+        respond,
+        connections_max=CONNECTIONS_MAX,
+        connection_s=connection_s,
+        patience_s=patience_s,
+        logger=_SILENT,
+        lingering_time=0,
+    )
 
 
 @asynccontextmanager
