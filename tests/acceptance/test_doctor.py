@@ -12,13 +12,12 @@ from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
 from nats.js.errors import NotFoundError
 
-from natsctl import connect
+from natsctl import NatsOptions, connect
 from natsctl.core.coordination.lease import Lease
 from natsctl.core.coordination.own_record import Workload
 from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import Bounds
 from natsctl.daemon.doctor.finding import Result as Judged
-from natsctl.jetstream.connection.options import NatsOptions
 from tests.support.cli.kube_namespace import unreachable
 from tests.support.cli.natsctl_command import ROOT, Natsctl, Result, Running
 from tests.support.clients.nats_admin import Admin

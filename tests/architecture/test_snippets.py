@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -10,7 +10,7 @@ import pytest
 
 import natsctl
 from natsctl import errors
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -9,7 +9,7 @@ from time import process_time
 
 from controllers.greetings import Greetings
 from natsctl import ControllerRuntime, plan
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.benchmarks.support.measured_server import Sizes
 from tests.benchmarks.support.results import Row, compared
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import natsctl
+from natsctl import Kind
 from natsctl.core.coordination.installation import INSTALLATION
 from natsctl.core.coordination.term import Leadership
 from natsctl.core.coordination.term_guard import TermGuard
 from natsctl.errors import NotFoundError, NotLeadingError
 from natsctl.model.documents import metadata_of, parse
-from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStore, Store
 from natsctl.model.write_guard import WriteGuard
 from tests.support.stores.backends import Backend, ManifestBackend, listing, note

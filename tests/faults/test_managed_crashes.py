@@ -16,9 +16,7 @@ from natsctl.managed.creation.links import RECORDS
 from natsctl.managed.creation.resolution import resolve, unresolved
 from natsctl.model import documents
 from natsctl.model.store import Deleted, Store
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.memory import MemoryStore
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Play
 from tests.support.stores.crashing_store import MortalStore
 

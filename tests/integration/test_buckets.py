@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import natsctl
+from natsctl import Kind, NatsOptions
 from natsctl.errors import (
     ConflictError,
     NotFoundError,
@@ -18,9 +19,7 @@ from natsctl.errors import (
     TooLargeError,
     UsageError,
 )
-from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats
-from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted
 from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S

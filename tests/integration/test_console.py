@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from controllers.greetings import Greetings
-from natsctl import Controller, Object, kv, primary
+from natsctl import Controller, Object, Plan, connect, kv, primary
 from natsctl.console.reads.listings import BUCKETS_MAX, Listings
 from natsctl.console.table import Query, Tables
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.events import KvEvent, events_of
-from natsctl.jetstream.stores import Nats, connect
-from natsctl.model.plans.plan import Plan, PlanSummary
+from natsctl.jetstream.stores import Nats
+from natsctl.model.plans.plan import PlanSummary
 from natsctl.telemetry.hiding import MASK
 from tests.support.clients.console_client import ConsoleClient, console_on
 from tests.support.clients.span_recorder import recording

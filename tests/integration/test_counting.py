@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from nats.aio.msg import Msg
 
+from natsctl import connect, kv
 from natsctl.core.cache.cache import Cache
 from natsctl.core.task_group import together
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket.store import KvStore
-from natsctl.jetstream.stores import connect
-from natsctl.model.kinds import kv
 from natsctl.model.store import Listed
 from tests.support.clients.patient_client import PatientClient, patient_client
 from tests.support.eventually import eventually

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trustme
 
+from natsctl import NatsOptions
 from natsctl.errors import ConnectError, StoreError, UsageError
 from natsctl.jetstream.connection.connection import Connection, connect
-from natsctl.jetstream.connection.options import NatsOptions
 from tests.support.eventually import eventually
 from tests.support.servers.nats_accounts import Identity, Operator
 from tests.support.servers.nats_server import NatsServer

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 import natsctl
+from natsctl import NatsOptions
 from natsctl.errors import NotFoundError
 from natsctl.jetstream.bucket.store import KvStore
-from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Deleted
 from tests.support.eventually import eventually

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 import natsctl
-from natsctl import Controller, Object, kv, primary
-from natsctl.controller.runtime import ControllerRuntime
+from natsctl import Controller, ControllerRuntime, Object, Selector, kv, primary
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier, kv_kind
 from natsctl.errors import (
     NotFoundError,
@@ -20,7 +19,6 @@ from natsctl.errors import (
     StoreMissingError,
 )
 from natsctl.jetstream.stores import Nats
-from natsctl.model.selectors import Selector
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

@@ -10,8 +10,17 @@ import msgspec
 import pytest
 
 import natsctl
-from natsctl import Controller, Object, kube, kv, primary
-from natsctl.controller.runtime import ControllerRuntime
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    KubeOptions,
+    Object,
+    Selector,
+    connect_kube,
+    kube,
+    kv,
+    primary,
+)
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, GroupVersionKind, ObjectIdentifier
 from natsctl.errors import (
     InvalidInputError,
@@ -21,9 +30,7 @@ from natsctl.errors import (
     PermissionDeniedError,
     StoreError,
 )
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.cluster import Kube, connect_kube
-from natsctl.model.selectors import Selector
+from natsctl.kubernetes.cluster import Kube
 from natsctl.model.store import Store
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer

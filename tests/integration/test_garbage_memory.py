@@ -1,10 +1,10 @@
 """The record of garbage collection in a real bucket, and its checks in doctor."""
 
+from natsctl import NatsOptions
 from natsctl.daemon.doctor.finding import Result
 from natsctl.daemon.doctor.records import check_garbage
 from natsctl.daemon.doctor.used_buckets import used_by
 from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.connection.options import NatsOptions
 from tests.integration.test_runtime import (
     FastGarbage,
     app,

@@ -8,15 +8,14 @@ from typing import NamedTuple
 
 import pytest
 
-from natsctl import Controller, Object, kv, primary
+from natsctl import Controller, Object, Operator, kv, primary
 from natsctl.daemon.http.checks import CheckVerdict
 from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
 from natsctl.daemon.http.vitals import Vitals
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.connection import ConnectionState
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 
 HERE = Address("127.0.0.1", 0)

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
+from natsctl import KubeOptions
 from natsctl.errors import (
     ConnectError,
     PermissionDeniedError,
@@ -21,7 +22,6 @@ from natsctl.errors import (
     UsageError,
     WatchBrokenError,
 )
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.connect import connecting
 from natsctl.kubernetes.http.transport import Transport
 from tests.support.eventually import eventually

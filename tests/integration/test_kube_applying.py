@@ -8,9 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Controller, ControllerRuntime, Object, kube, kv, primary, secondary
-from natsctl.model.manifests import KubeKind, Manifest
-from natsctl.testing.memory import MemoryStores
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    KubeKind,
+    Manifest,
+    Object,
+    kube,
+    kv,
+    primary,
+    secondary,
+)
+from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_cluster import Write

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from natsctl import KubeKind, kube
+from natsctl import KubeKind, KubeOptions, kube
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import NotFoundError, StoreError, StoreMissingError
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.connect import connecting
 from natsctl.kubernetes.http.api_errors import UnavailableError

@@ -6,11 +6,10 @@ import pytest
 from aiohttp import web
 
 from controllers.webapps import WebApps
-from natsctl import kube, tertiary
+from natsctl import KubeOptions, kube, tertiary
 from natsctl.daemon.doctor.finding import Bounds, CheckFinding, Result
 from natsctl.daemon.doctor.kube import CLOCK, CLUSTER, check_kube
 from natsctl.daemon.rbac import needs
-from natsctl.kubernetes.access.options import KubeOptions
 from tests.support.servers.kube_http import answering, hang, in_turn
 
 VERSION = json.dumps({"major": "1", "minor": "30", "gitVersion": "v1.30.0"}).encode()

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from natsctl import KubeOptions
 from natsctl.errors import StoreTimeoutError, TooLargeError
 from natsctl.kubernetes.access.login import Access
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.connect import connecting, load_access
 from natsctl.kubernetes.http.pool import HttpPool
 from tests.support.eventually import eventually

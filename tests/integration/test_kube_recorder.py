@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from natsctl import EventType, Reference
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.recorder import NOTE_MAX_BYTES, KubeRecorder, recording
-from natsctl.model.manifests import Reference
-from natsctl.model.recorder import EventType
 from natsctl.telemetry.outbox import BURST
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import natsctl
+from natsctl import KubeKind, KubeOptions, connect_kube, kube
 from natsctl.errors import (
     ConflictError,
     ConnectError,
@@ -18,13 +19,11 @@ from natsctl.errors import (
     StoreTimeoutError,
     UsageError,
 )
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.cluster import Kube, connect_kube
+from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.http.wire import Reply
 from natsctl.kubernetes.objects.store import KubeStore
 from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.model.documents import Document, metadata_of, parse
-from natsctl.model.manifests import KubeKind, kube
 from natsctl.model.store import Stored
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer

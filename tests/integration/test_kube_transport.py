@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from natsctl import KubeOptions
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,
@@ -23,7 +24,6 @@ from natsctl.errors import (
     TooLargeError,
     WatchBrokenError,
 )
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.connect import connecting
 from natsctl.kubernetes.http.api_errors import ExpiredError
 from natsctl.kubernetes.http.transport import Transport

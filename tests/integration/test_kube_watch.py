@@ -7,14 +7,13 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from natsctl import KubeOptions, Manifest, connect_kube, kube
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import NotFoundError, PermissionDeniedError, StoreMissingError
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.cluster import Kube, connect_kube
+from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.objects.store import KubeStore
 from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.model.documents import metadata_of, parse
-from natsctl.model.manifests import Manifest, kube
 from natsctl.model.store import Applied, Deleted, Listing, Store, Stored, WatchEvent
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer

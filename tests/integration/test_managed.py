@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from natsctl import ConflictError, Manifest, NotFoundError, kube
-from natsctl.core.objects.primary import Primary
+from natsctl import ConflictError, KubeKind, Manifest, NotFoundError, Primary, kube
 from natsctl.kubernetes.cluster import Kube
 from natsctl.managed import FINALIZER_NAME, Managed, ManagedController, ManagedReconciler
-from natsctl.model.manifests import KubeKind
 from natsctl.model.store import ManifestStore, Stored
 from tests.support.controllers.disk_reconciler import Cloud, CloudClient
 from tests.support.eventually import eventually

@@ -11,8 +11,7 @@ from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
 
 import natsctl
-from natsctl import kv
-from natsctl.core.objects.primary import Primary
+from natsctl import Primary, kv
 from natsctl.jetstream.stores import Nats
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.managed.creation.links import RECORDS

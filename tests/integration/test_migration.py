@@ -7,10 +7,10 @@ from contextlib import aclosing
 
 import pytest
 
-from natsctl import Operator
+from natsctl import Operator, connect
 from natsctl.core.objects.compare_and_set import rewrite
 from natsctl.core.objects.migration import Migrated, migrate, objects_of, outdated
-from natsctl.jetstream.stores import Nats, connect
+from natsctl.jetstream.stores import Nats
 from natsctl.model import documents
 from natsctl.model.store import Stored
 from tests.support.controllers.shop_versions import SHOPS, Shops, old

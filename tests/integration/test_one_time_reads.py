@@ -4,12 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from natsctl import NatsOptions, kv
 from natsctl.errors import StoreError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.kinds import kv
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

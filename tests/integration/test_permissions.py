@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from controllers.greetings import Greetings
+from natsctl import NatsOptions, Operator, connect
 from natsctl.daemon.api.messages import KeyExplanation
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.pauses import pause_object, resume_object
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.schemas import publishing
 from natsctl.errors import PermissionDeniedError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.stores import Nats, connect
+from natsctl.jetstream.stores import Nats
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
 from tests.support.clients.daemons import find_daemons, running_operator

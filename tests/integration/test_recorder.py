@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 import natsctl
+from natsctl import EventType, NatsOptions
 from natsctl.errors import NotFoundError, StoreMissingError
-from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.events import AGE_S, STREAM, KvEvent, StreamRecorder, events_of
 from natsctl.jetstream.stores import Nats
-from natsctl.model.recorder import EventType
 from natsctl.telemetry import outbox
 from natsctl.telemetry.outbox import BURST, REFILL_S
 from tests.support.eventually import eventually

@@ -9,7 +9,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 import natsctl
-from natsctl import kv
+from natsctl import NatsOptions, kv
 from natsctl.errors import (
     ConflictError,
     NotFoundError,
@@ -20,7 +20,6 @@ from natsctl.errors import (
     TooLargeError,
 )
 from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.store import Applied, Listing
 from tests.support.clients.stream_requests import STREAM, messages, put, works
 from tests.support.eventually import eventually

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from opentelemetry.trace import SpanKind, StatusCode
 
 import natsctl
-from natsctl import ConflictError, NotFoundError, StoreError, StoreTimeoutError, kv
+from natsctl import ConflictError, KubeOptions, NotFoundError, StoreError, StoreTimeoutError, kv
 from natsctl.jetstream.stores import Nats
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.kubernetes.connect import connecting
 from natsctl.model.store import Store
 from natsctl.telemetry.tracing import sync_span

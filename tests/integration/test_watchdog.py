@@ -18,7 +18,7 @@ from natsctl.daemon.http.server import DEAD_S, http_stand_in, serving
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.observe.watchdog import Stall, Watchdog
 from natsctl.daemon.settings.address import Address
-from natsctl.testing.harness import running
+from natsctl.testing import running
 from tests.support.eventually import eventually
 
 LIMIT_S = 30.0

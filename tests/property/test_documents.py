@@ -7,11 +7,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsctl import Metadata, Object, kv
 from natsctl.core.objects.finalizers import with_finalizer
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.kinds import kv
-from natsctl.model.objects import Metadata, Object
 from natsctl.model.store import Stored
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=3)

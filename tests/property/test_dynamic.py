@@ -9,10 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl import NotFoundError, PermissionDeniedError
+from natsctl import NotFoundError, PermissionDeniedError, Selector
 from natsctl.dynamic import ObjectIdentifier
-from natsctl.model.selectors import Selector
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop
 from tests.support.controllers.dynamic_dependents import (
     LIMITS,
     QUIET,

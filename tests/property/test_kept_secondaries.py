@@ -27,7 +27,7 @@ from natsctl.core.cache.state import is_read
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored
-from natsctl.testing.time import in_virtual_time
+from natsctl.testing import in_virtual_time
 from tests.support.controllers.sharing_group import SharingGroup, SharingMember, Step
 
 KEYS = [f"k{number}" for number in range(8)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from natsctl import Controller, NotFoundError, Object, kv, primary
 from natsctl.core.cache.state import is_read
-from natsctl.testing.time import in_virtual_time
+from natsctl.testing import in_virtual_time
 from tests.support.controllers.sharing_group import SharingGroup, SharingMember, Step
 
 KEYS = [f"k{number}" for number in range(12)]

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from natsctl import (
     Controller,
     ControllerRuntime,
+    KubeKind,
     NotFoundError,
     Object,
+    Plan,
     kube,
     kv,
     plan,
@@ -23,10 +25,9 @@ from natsctl import (
 )
 from natsctl.core.planning.diff import actions_of
 from natsctl.kubernetes.cluster import Kube
-from natsctl.model.manifests import KubeKind
-from natsctl.model.plans.plan import Action, Plan
+from natsctl.model.plans.plan import Action
 from natsctl.model.store import Applied, Listed, ManifestStore
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.stores.custom_resources import cluster

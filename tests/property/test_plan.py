@@ -13,14 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import natsctl
-from natsctl import ControllerRuntime, NotFoundError, plan
+from natsctl import ControllerRuntime, Kind, NotFoundError, Plan, plan
 from natsctl.core.planning.diff import actions_of
-from natsctl.model.kinds import Kind
-from natsctl.model.plans.plan import Action, Plan
+from natsctl.model.plans.plan import Action
 from natsctl.model.store import Applied, Listed, Store, Stores
+from natsctl.testing import MemoryStores, VirtualTimeLoop
 from natsctl.testing.harness import QUIET_STEPS, STEP_S
-from natsctl.testing.memory import MemoryStores
-from natsctl.testing.time import VirtualTimeLoop
 from tests.support.controllers.app_controller import APPS, PARTS, Apps
 from tests.support.eventually import eventually
 from tests.support.plugins.server_location import new_nats_server

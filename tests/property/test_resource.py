@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from natsctl import NotFoundError, StoreTimeoutError
 from natsctl.resource import Event, EventKind, EventStream, Resource
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop
 from tests.support.controllers.app_controller import SlowStores, put
 from tests.support.stores.sample_objects import THINGS, Thing, value
 

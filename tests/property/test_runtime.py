@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl import NotFoundError, Operation, StoreTimeoutError
-from natsctl.testing.harness import running
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop, running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,

@@ -5,8 +5,9 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsctl import Selector
 from natsctl.errors import UsageError
-from natsctl.model.selectors import Absent, Exists, In, NotIn, Requirement, Selector
+from natsctl.model.selectors import Absent, Exists, In, NotIn, Requirement
 
 ENDS = string.ascii_letters + string.digits
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)

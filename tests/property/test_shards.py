@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from natsctl.testing.time import in_virtual_time
+from natsctl.testing import in_virtual_time
 from tests.support.controllers.sharding_group import TTL_S, Member, Town
 from tests.support.eventually import eventually
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from natsctl import ConflictError, NotFoundError, Retry, StoreTimeoutError
 from natsctl.core.objects.finalizers import delete
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import MemoryStore, VirtualTimeLoop
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
 from tests.support.controllers.app_controller import SlowStore, SlowStores
 from tests.support.controllers.recording_watcher import (

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from natsctl.core.workqueue import AGEING_S, Priority, WorkQueue
 from natsctl.errors import QueueShutDownError
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop
 from tests.support.places import Claimed, Place, Ready, Waiting, place, take
 
 T = TypeVar("T")

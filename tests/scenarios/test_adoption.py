@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from natsctl import Manifest, UsageError, kube, plan
-from natsctl.core.objects.primary import Primary
+from natsctl import Manifest, Primary, UsageError, kube, plan
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore, MemoryStores
 from tests.support.controllers.disk_reconciler import (
     DISKS,
     HELD,

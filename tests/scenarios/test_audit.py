@@ -8,9 +8,7 @@ import pytest
 from controllers.audit import TRAIL, Audit, audited_kinds, fields
 from natsctl import StoreTimeoutError, kube, kv
 from natsctl.model.store import Stored
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore, MemoryStores
 from tests.support.controllers.recording_watcher import change, put, running, site
 
 GREETINGS = kv(bytes, bucket="greetings")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from natsctl import InvalidObjectError, Object, kv, primary, secondary
-from natsctl.testing.harness import Harness, running
+from natsctl.testing import Harness, running
 from tests.support.controllers.app_controller import (
     App,
     AppClient,

@@ -3,7 +3,7 @@
 import asyncio
 
 from natsctl import ControllerRuntime, Operation
-from natsctl.testing.harness import Harness, running
+from natsctl.testing import Harness, running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from natsctl import Selector
 from natsctl.dynamic import DynamicOptions, ObjectIdentifier
 from natsctl.errors import (
     InvalidInputError,
@@ -13,7 +14,6 @@ from natsctl.errors import (
     QueryBatchInProgressError,
     QueryBatchNotStartedError,
 )
-from natsctl.model.selectors import Selector
 from tests.support.controllers.dynamic_dependents import (
     CACHED,
     LIMITS,

@@ -12,7 +12,7 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.controllers.dynamic_dependents import (
     QUIET,
     SECRET,

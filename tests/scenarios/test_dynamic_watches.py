@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from natsctl.core.retry import ExponentialLimiter, TokenBucket, no_jitter
+from natsctl import ExponentialLimiter, TokenBucket
+from natsctl.core.retry import no_jitter
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier
 from natsctl.errors import (
     CacheDisabledError,
@@ -15,7 +16,7 @@ from natsctl.errors import (
     UsageError,
     WatchStoppingError,
 )
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.controllers.dynamic_dependents import (
     CACHED,
     QUIET,

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from natsctl.model import documents
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores, running
 from tests.scenarios.test_evidence import stopped_after_a_gc_cycle
 from tests.scenarios.test_garbage import LONG, OVER, converged
 from tests.scenarios.test_installations import configs

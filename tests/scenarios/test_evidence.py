@@ -6,10 +6,9 @@ import json
 import msgspec
 import pytest
 
+from natsctl import GarbagePlan, Orphan
 from natsctl.controller.garbage.evidence import MEMORY
-from natsctl.model.garbage import GarbagePlan, Orphan
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores, running
 from tests.scenarios.test_garbage import GC_INTERVAL_S, LONG, OVER, converged, owned_by, plan, put  # type: ignore[attr-defined]
 from tests.scenarios.test_installations import (  # type: ignore[attr-defined]
     configs,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from natsctl import StoreMissingError, UsageError, finalized, kv, primary
-from natsctl.testing.harness import Harness, running
+from natsctl.testing import Harness, running
 from tests.support.controllers.app_controller import (
     App,
     AppClient,

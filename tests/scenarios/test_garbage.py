@@ -17,8 +17,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.controller.garbage.evidence import MEMORY
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,

@@ -3,7 +3,7 @@
 import pytest
 
 from controllers.greetings import Greetings
-from natsctl.testing.harness import Harness, running
+from natsctl.testing import Harness, running
 from tests.support.controllers.app_controller import document, edit, put
 
 GREETINGS, ROUTES, DEFAULTS = (

@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 
-from natsctl import Controller, Retry, SimpleWatcher, Snapshot, kv, primary
-from natsctl.controller.runtime import ControllerRuntime
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    Primary,
+    Retry,
+    SimpleWatcher,
+    Snapshot,
+    give_up_after,
+    kv,
+    primary,
+)
 from natsctl.core.insight.hosted import Hosted
-from natsctl.core.objects.primary import Primary
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
-from natsctl.core.retry import give_up_after
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
 from natsctl.model.recorder import SyncNote
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.quarantined_apps import die
 from tests.support.eventually import eventually

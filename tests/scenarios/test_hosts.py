@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from controllers.hosts import BEGIN, END, HOSTS, Hosts, replace
-from natsctl import UsageError
-from natsctl.daemon.operator import Operator
-from natsctl.testing.memory import MemoryStores
+from natsctl import Operator, UsageError
+from natsctl.testing import MemoryStores
 from tests.support.controllers.app_controller import SlowStores, put
 
 FOREIGN = "127.0.0.1\tlocalhost\r\n# caf\xe9 \x0c of mine"

@@ -11,9 +11,7 @@ import pytest
 from natsctl import Controller, kv, primary, secondary
 from natsctl.core.coordination.installation import INSTALLATION, adopt, assign, installation
 from natsctl.model import documents
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
 from tests.scenarios.test_kube_secondaries import CONFIGS, SITES, Site, Sites, edit, site
 
 MARK = "natsctl.io/installation"

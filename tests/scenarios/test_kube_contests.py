@@ -24,9 +24,7 @@ from natsctl import (
 from natsctl.controller.slots.kube_secondary import GONE_S
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
 
 MAP = "default/shop"
 CONFIGS = kube("v1", "ConfigMap", namespace="default")

@@ -25,9 +25,7 @@ from natsctl import (
     tertiary,
 )
 from natsctl.model import documents
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running
 
 
 class SiteSpec(msgspec.Struct, frozen=True):

@@ -11,22 +11,25 @@ from natsctl import (
     Controller,
     Manifest,
     Operator,
+    Primary,
+    Reference,
     StoreError,
     UsageError,
     kube,
     primary,
     retry_up_to,
 )
-from natsctl.core.objects.primary import Primary
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import InvalidInputError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
-from natsctl.model.manifests import Reference
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.harness import running
-from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import (
+    MemoryCluster,
+    MemoryManifestStore,
+    MemoryRecorder,
+    MemoryStore,
+    MemoryStores,
+    running,
+)
 from tests.support.controllers.disk_reconciler import (
     DISKS,
     SYNCED,

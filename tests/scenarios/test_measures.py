@@ -4,13 +4,11 @@ import asyncio
 
 import pytest
 
-from natsctl import ControllerRuntime, PermanentError, StoreError
+from natsctl import ControllerRuntime, PermanentError, Primary, StoreError
 from natsctl.core.insight.measures import CacheMeasures, Measures
-from natsctl.core.objects.primary import Primary
 from natsctl.core.sync.counters import Counts
 from natsctl.managed import ManagedController, ManagedReconciler
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import (
     APPS,

@@ -25,9 +25,7 @@ from natsctl import (
 )
 from natsctl.core.objects.threads import THREADS_MAX
 from natsctl.core.sync.calls import delay_of
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import MemoryStores, VirtualTimeLoop, running
 from natsctl.watchers import InformerController
 from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Open, on, put
 from tests.support.controllers.app_controller import App, Apps, AppSpec, app_client

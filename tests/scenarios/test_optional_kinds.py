@@ -17,9 +17,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.core.cache.informer import BACKOFF_MAX_S
-from natsctl.testing.harness import running
-from natsctl.testing.kinds import MemoryResource
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryResource, MemoryStores, running
 
 
 class AppSpec(msgspec.Struct, frozen=True):

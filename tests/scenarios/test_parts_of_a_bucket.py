@@ -3,8 +3,7 @@
 import asyncio
 
 from natsctl import kv, primary
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import PARTS, App, AppClient, Apps, edit, put
 
 

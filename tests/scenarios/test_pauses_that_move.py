@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.controller.runtime import ControllerRuntime
+from natsctl import ControllerRuntime, Operator, kv
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.sharding import shards
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pausing import PAUSES, deaths_record, key_record
-from natsctl.daemon.operator import Operator
 from natsctl.jetstream.bucket.leases import LEASES
-from natsctl.model.kinds import kv
 from natsctl.model.pause import Pause
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit, put
 from tests.support.controllers.quarantined_apps import die
 from tests.support.controllers.sharding_group import TTL_S, Way, WayStore

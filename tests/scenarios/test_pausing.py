@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from natsctl import InformerController, Operation, Resource, ResourceWatcher, Snapshot
+from natsctl import InformerController, Kind, Operation, Resource, ResourceWatcher, Snapshot
 from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
 from natsctl.errors import PausedError, PermissionDeniedError
-from natsctl.model.kinds import Kind
 from natsctl.model.pause import Pause
 from natsctl.model.store import Stored
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,

@@ -9,6 +9,7 @@ from natsctl import (
     ExistsError,
     Metadata,
     Object,
+    Plan,
     PlanningError,
     kv,
     plan,
@@ -16,9 +17,8 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.model.plans.plan import Action, KeyPlan, Plan, PlanSummary
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.model.plans.plan import Action, KeyPlan, PlanSummary
+from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,

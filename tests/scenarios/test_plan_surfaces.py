@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from natsctl import InformerController, Kind, Object, Snapshot, kv, plan
-from natsctl.core.objects.primary import Primary
+from natsctl import InformerController, Kind, Object, Plan, Primary, Snapshot, kv, plan
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
-from natsctl.model.plans.plan import Plan
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.controllers.app_controller import put
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk
 from tests.support.eventually import eventually

@@ -18,7 +18,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.controller.slots.predicates import Predicate, WakeOn
-from natsctl.testing.harness import Harness, running
+from natsctl.testing import Harness, running
 
 
 class AppSpec(msgspec.Struct, frozen=True):

@@ -20,8 +20,7 @@ from natsctl import (
     kv,
     primary,
 )
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 from tests.support.controllers.app_controller import APPS, document, put
 
 

@@ -9,7 +9,7 @@ import pytest
 from natsctl import RetryPolicy, StoreMissingError, UsageError, retry_up_to
 from natsctl.errors import StoppedError
 from natsctl.resource import Event, Resource
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import SlowStores, put
 from tests.support.controllers.resource_subscribers import (
     ResourceHarness,

@@ -3,7 +3,7 @@
 import asyncio
 
 from natsctl.resource import EventKind
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop
 from tests.support.controllers.resource_subscribers import (
     clock,
     handled,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from controllers.rollouts import RECHECK_S, Rollouts
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import Harness, MemoryStore, running
 from tests.support.controllers.app_controller import document, edit, put
 
 EU, US = {"region": "eu"}, {"region": "us"}

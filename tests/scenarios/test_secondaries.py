@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from natsctl import Change, Controller, UsageError, kv, primary, secondary, tertiary
-from natsctl.testing.harness import running
+from natsctl.testing import running
 from tests.support.controllers.app_controller import (
     Apps,
     Part,

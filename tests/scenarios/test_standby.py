@@ -7,17 +7,26 @@ from typing import Any
 
 import pytest
 
-from natsctl import Controller, Object, StoreError, kube, kv, primary, secondary
+from natsctl import (
+    Controller,
+    EventType,
+    Object,
+    Operator,
+    StoreError,
+    kube,
+    kv,
+    primary,
+    secondary,
+)
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.lease import Claim
 from natsctl.core.coordination.term import Leadership
 from natsctl.core.coordination.term_guard import TermGuard
-from natsctl.daemon.operator import Operator, Runnable
+from natsctl.daemon.operator import Runnable
 from natsctl.errors import NotLeadingError
 from natsctl.kubernetes.http.wire import Reply
 from natsctl.kubernetes.resources.discovery import KindWire
-from natsctl.model.recorder import EventType
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site
 from tests.support.eventually import eventually

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from natsctl import Controller, Object, kv, primary
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores, running
 
 COUNT = 600
 START_S = 60.0

@@ -20,7 +20,7 @@ from natsctl import (
 )
 from natsctl.controller.controller import check_controller
 from natsctl.errors import InvalidInputError
-from natsctl.testing.harness import running
+from natsctl.testing import running
 from tests.support.controllers.app_controller import (
     APPS,
     App,

@@ -9,21 +9,17 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 import pytest
 
-from natsctl import Controller, finalized, kv, primary
+from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, kv, primary
 from natsctl.controller.garbage.evidence import MEMORY
-from natsctl.controller.runtime import ControllerRuntime
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.sharding import shards
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.objects.finalizers import delete
-from natsctl.core.objects.primary import Primary
-from natsctl.daemon.operator import Operator
 from natsctl.errors import PermanentError, StoreError, UsageError
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
-from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored, WatchEvent
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.app_controller import APPS, App, AppClient, Apps
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, CloudClient, Disk, clock

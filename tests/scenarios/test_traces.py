@@ -7,16 +7,13 @@ from collections.abc import Iterator
 import pytest
 from opentelemetry.trace import StatusCode, get_current_span
 
-from natsctl import Object, RetryAfter, kv
+from natsctl import Object, Operator, Primary, RetryAfter, kv
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.lease import Claim
-from natsctl.core.objects.primary import Primary
-from natsctl.daemon.operator import Operator
 from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import trace_ids
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores, running
 from natsctl.watchers import InformerController, SimpleWatcher
 from tests.support.clients.span_recorder import Recording, recording
 from tests.support.controllers.app_controller import APPS, App, Apps, AppSpec

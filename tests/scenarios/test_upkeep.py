@@ -20,8 +20,7 @@ from natsctl import (
     primary,
 )
 from natsctl.core.insight.explain import Queued
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
     AppClient,

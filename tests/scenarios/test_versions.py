@@ -22,8 +22,7 @@ from natsctl.core.objects.migration import migrate, objects_of, outdated
 from natsctl.model import documents
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.store import Stored
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import Harness, MemoryStore, MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers.old_shops import Shops as OldShops
 from tests.support.controllers.shop_versions import SHOPS, SIGNS, Shop, Shops, ShopSpec, old

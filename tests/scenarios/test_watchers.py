@@ -18,7 +18,7 @@ from natsctl import (
     kv,
 )
 from natsctl.errors import InformerAlreadyAddedError
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController, ResourceAction, Snapshot
 from tests.support.controllers.recording_watcher import (
     SITES,

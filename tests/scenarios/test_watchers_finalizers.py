@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from natsctl import StoreTimeoutError, UsageError, kube
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import (
+    MemoryCluster,
+    MemoryManifestStore,
+    MemoryRecorder,
+    MemoryStore,
+    MemoryStores,
+)
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot
 from tests.support.controllers.recording_watcher import (
     FINALIZER,

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from controllers.webapps import WebApps, name_of
 from natsctl import InvalidObjectError, StoreMissingError
 from natsctl.model import documents
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.manifest_store import MemoryManifestStore
+from natsctl.testing import Harness, MemoryManifestStore, running
 from tests.support.controllers.app_controller import document, put
 
 APPS, DEFAULTS = WebApps.apps.kind, WebApps.defaults.kind

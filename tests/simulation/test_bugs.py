@@ -6,9 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl.testing.simulation.finding import Finding
-from natsctl.testing.simulation.objects import StoredObjects
-from natsctl.testing.simulation.simulate import SimulationError, simulate
+from natsctl.testing import Finding, SimulationError, StoredObjects, simulate
 from natsctl.testing.simulation.subject import ControllerClass
 from tests.support.controllers import faulty, fragile
 

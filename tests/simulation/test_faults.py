@@ -5,8 +5,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from natsctl.testing import StoredObjects
 from natsctl.testing.simulation.hints import hint_of
-from natsctl.testing.simulation.objects import Desired, StoredObjects
+from natsctl.testing.simulation.objects import Desired
 from natsctl.testing.simulation.run import Checks, Ran, Schedule
 from natsctl.testing.simulation.script import Put, Remove, Step, StepPause
 from natsctl.testing.simulation.simulate import Simulation

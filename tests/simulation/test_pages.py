@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl.testing.simulation.simulate import simulate
+from natsctl.testing import simulate
 from natsctl.testing.simulation.subject import ControllerClass
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,8 @@ from controllers.rollouts import Rollouts
 from controllers.streams import Consumers, Streams
 from controllers.webapps import WebApps
 from natsctl import JetStream
-from natsctl.testing.simulation.objects import StoredObjects
+from natsctl.testing import StoredObjects, simulate
 from natsctl.testing.simulation.run import Check
-from natsctl.testing.simulation.simulate import simulate
 from natsctl.testing.simulation.subject import ControllerClass
 
 

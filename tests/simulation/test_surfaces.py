@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from natsctl import DynamicWatcher, InformerController, Resource, UsageError
-from natsctl.testing.simulation.finding import Finding
-from natsctl.testing.simulation.simulate import SimulationError, simulate
+from natsctl.testing import Finding, SimulationError, simulate
 from natsctl.testing.simulation.subject import ControllerClass
 from tests.support.controllers import simulated_surfaces as surfaces
 from tests.support.controllers.faulty import DOCUMENTS

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import ClientSession
 
+from natsctl import NatsOptions
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
 from natsctl.console.http.access import ConsoleAccess
 from natsctl.console.http.server import serving
 from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.connection.options import NatsOptions
 
 NO_PLANNERS: Mapping[str, MakePlan] = {}
 

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from natsctl import Controller
+from natsctl import Controller, Operator
 from natsctl.core.task_group import together
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.service import answering
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.stores import Nats

@@ -23,8 +23,8 @@ from natsctl import (
     kv_kind,
     primary,
 )
-from natsctl.testing.harness import running as running_controller
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
+from natsctl.testing import running as running_controller
 from natsctl.watchers import InformerController
 from tests.support.stores.sample_objects import THINGS, Thing, value
 

@@ -20,8 +20,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.model.store import Stored, WatchEvent
-from natsctl.testing.harness import Harness
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import Harness, MemoryStore, MemoryStores
 
 
 class AppSpec(msgspec.Struct, frozen=True):

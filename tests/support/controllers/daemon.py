@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from natsctl import Controller
+from natsctl import Controller, Operator
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.core.task_group import together
 from natsctl.daemon.api.service import answering
 from natsctl.daemon.api.verbs import NAME
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreError
 from natsctl.jetstream.connection.connection import Connection

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from natsctl import Object, kv
+from natsctl import Kind, Object, Primary, kv
 from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.errors import NotFoundError, RetryAfter, StoreError
 from natsctl.managed import (
@@ -24,10 +23,8 @@ from natsctl.managed import (
     Observation,
 )
 from natsctl.managed.creation.links import RECORDS
-from natsctl.model.kinds import Kind
 from natsctl.model.store import Store
-from natsctl.testing.memory import MemoryStore
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import MemoryRecorder, MemoryStore
 
 NAMES = AnnotationNames()
 EPOCH = datetime.now(UTC)

@@ -18,8 +18,7 @@ from natsctl.dynamic import (
 )
 from natsctl.dynamic.identifier import identified
 from natsctl.model.documents import Document
-from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryManifestStore, MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import put
 
 SECRET = GroupVersionKind("", "v1", "Secret")

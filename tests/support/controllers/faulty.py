@@ -25,8 +25,7 @@ from natsctl import (
     secondary,
     tertiary,
 )
-from natsctl.testing.simulation.objects import StoredObjects
-from natsctl.testing.simulation.world.external import ExternalError, SimulatedExternal
+from natsctl.testing import ExternalError, SimulatedExternal, StoredObjects
 
 
 class ShopSpec(msgspec.Struct, frozen=True):

@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from natsctl import Controller, primary
+from natsctl import Controller, Kind, Primary, primary
 from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.managed import Managed, ManagedReconciler, Observation
-from natsctl.model.kinds import Kind
 from tests.support.controllers.disk_reconciler import DISKS, Disk
 from tests.support.stores.crashing_store import MortalStore
 

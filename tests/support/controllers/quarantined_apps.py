@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from natsctl.core.pausing.pausing import PAUSES
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
 
 DYING = """

@@ -11,7 +11,7 @@ import msgspec
 from natsctl import Object, kv
 from natsctl.errors import NotFoundError
 from natsctl.model.store import ManifestStores, Store
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController, Snapshot
 
 A_MOMENT = 0.01

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from natsctl.core.retry import ExponentialLimiter, no_jitter
+from natsctl import ExponentialLimiter
+from natsctl.core.retry import no_jitter
 from natsctl.resource import Event, EventKind, EventStream, Resource
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import put
 from tests.support.stores.sample_objects import THINGS, Thing, value
 

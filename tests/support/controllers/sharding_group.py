@@ -8,16 +8,15 @@ from typing import Any
 
 import msgspec
 
-from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary
+from natsctl import Controller, NotFoundError, Object, Operator, StoreError, kv, primary
 from natsctl.core.coordination.lease import Claim, Vacant, always_vacant
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.sharding import Shard, shards
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreTimeoutError
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.model.store import Deleted, Stored, WatchEvent
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 
 TTL_S = 10.0
 ALL = kv(Claim, bucket=LEASES.bucket, history=1)

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from natsctl import Controller, kv
+from natsctl import Controller, Operator, kv
 from natsctl.core.coordination.lease import Claim
 from natsctl.core.coordination.sharding import shards
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.jetstream.bucket.leases import LEASES
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 
 TTL_S = 10.0

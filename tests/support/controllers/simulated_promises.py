@@ -13,10 +13,12 @@ from natsctl import (
     DynamicWatcher,
     EventKind,
     InformerController,
+    KvKind,
     ManagedController,
     ManagedReconciler,
     NotFoundError,
     ObjectIdentifier,
+    Operator,
     Primary,
     Resource,
     SimpleWatcher,
@@ -30,11 +32,9 @@ from natsctl import (
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.lease import Claim
 from natsctl.core.coordination.sharding import shards
-from natsctl.daemon.operator import Operator
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.model import documents
-from natsctl.model.kinds import KvKind
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.testing.simulation.objects import Desired, put, remove
 from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.faults import Faults, drawn_faults

@@ -16,9 +16,12 @@ from natsctl import (
     ConflictError,
     Controller,
     InformerController,
+    Kind,
+    KubeKind,
     ManagedController,
     ManagedReconciler,
     NotFoundError,
+    Operator,
     OpinionatedWatcher,
     Primary,
     Snapshot,
@@ -31,19 +34,16 @@ from natsctl.core.coordination.sharding import shards
 from natsctl.core.coordination.vacancy import Vacancy
 from natsctl.core.insight.hosted import Hosted
 from natsctl.core.pausing.pausing import PAUSES, controller_record
-from natsctl.daemon.operator import Operator, Runnable
+from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import Managed
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.kinds import Kind
-from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import PAUSED
-from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryManifestStore, MemoryStore, MemoryStores, SimulatedExternal
 from natsctl.testing.simulation.objects import Desired, put, remove, store_of
 from natsctl.testing.simulation.world.choices import Choices
-from natsctl.testing.simulation.world.external import ExternalSpecs, SimulatedExternal
+from natsctl.testing.simulation.world.external import ExternalSpecs
 from natsctl.testing.simulation.world.faults import (
     CRASHES,
     JUMPS_S,

@@ -8,13 +8,12 @@ import msgspec
 import pytest
 
 import natsctl
+from natsctl import Kind, KubeKind, KubeObject, kube
 from natsctl.core.planning.overlay import planned_revisions
 from natsctl.core.planning.planning_stores import PlanningStores
 from natsctl.core.planning.record import PlanRecord
 from natsctl.jetstream.stores import Nats
 from natsctl.kubernetes.cluster import Kube
-from natsctl.model.kinds import Kind
-from natsctl.model.manifests import KubeKind, KubeObject, kube
 from natsctl.model.store import (
     Applied,
     Batch,
@@ -25,10 +24,7 @@ from natsctl.model.store import (
     Stores,
     WatchEvent,
 )
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.kinds import MemoryResource
-from natsctl.testing.memory import MemoryStores
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryResource, MemoryStores
 from tests.support.stores.custom_resources import define, watches
 
 PATIENCE_S = 60.0

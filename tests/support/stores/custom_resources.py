@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from natsctl import KubeOptions, connect_kube
 from natsctl.errors import ConflictError, StoreMissingError, StoreTimeoutError
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.cluster import Kube, connect_kube
+from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.http.transport import Transport
 from natsctl.kubernetes.http.wire import Reply, Wire
 from tests.support.eventually import eventually

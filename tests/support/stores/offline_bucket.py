@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from natsctl import Kind, KvKind
 from natsctl.jetstream.bucket.bucket import StreamState
 from natsctl.jetstream.bucket.feed import Feed
 from natsctl.jetstream.bucket.watch import KvWatch
 from natsctl.jetstream.connection.client import OneTimeClient
-from natsctl.model.kinds import Kind, KvKind
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 
 SID = b"7"
 FIRST = 10_000_000  # the revision of the first message

@@ -10,7 +10,7 @@ import msgspec
 import natsctl
 from natsctl.core.cache.informer import Informer
 from natsctl.model.store import Applied, Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 
 
 class ThingSpec(msgspec.Struct, frozen=True):

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from natsctl import KubeOptions
 from natsctl.daemon.settings.load import load_settings
 from natsctl.daemon.settings.settings import KubeSettings
 from natsctl.errors import UsageError
-from natsctl.kubernetes.access.options import KubeOptions
 
 ENVIRON = {"NATSCTL_KUBECONFIG": "env.yaml", "NATSCTL_KUBE_CONTEXT": "lab"}
 

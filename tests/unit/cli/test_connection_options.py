@@ -2,9 +2,9 @@
 
 import pytest
 
+from natsctl import NatsOptions
 from natsctl.daemon.settings.load import load_settings
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions
 
 
 def nats(flags: dict[str, str], environ: dict[str, str]) -> NatsOptions:

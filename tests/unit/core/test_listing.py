@@ -8,7 +8,7 @@ import pytest
 from natsctl.core.cache.informer import Informer
 from natsctl.model.store import Change
 from natsctl.slices import ITEMS_MAX
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import THINGS, Thing, informed, value
 
 KEYS = [f"k{number}" for number in range(3 * ITEMS_MAX)]

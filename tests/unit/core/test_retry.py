@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from natsctl.core.retry import (
-    Decision,
+from natsctl import (
     Drop,
     ExponentialLimiter,
     RateLimit,
@@ -16,13 +15,11 @@ from natsctl.core.retry import (
     Stop,
     TokenBucket,
     always_retry,
-    backoff,
     exponential,
     give_up_after,
-    no_jitter,
     retry_up_to,
-    up_to_a_tenth,
 )
+from natsctl.core.retry import Decision, backoff, no_jitter, up_to_a_tenth
 from natsctl.errors import UsageError
 
 

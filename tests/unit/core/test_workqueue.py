@@ -10,22 +10,13 @@ from typing import Any, TypeVarTuple
 
 import pytest
 
-from natsctl.core.retry import (
-    Decision,
-    Drop,
-    ExponentialLimiter,
-    RateLimit,
-    Retry,
-    Stop,
-    TokenBucket,
-    no_jitter,
-)
+from natsctl import Drop, ExponentialLimiter, Operation, RateLimit, Retry, Stop, TokenBucket
+from natsctl.core.retry import Decision, no_jitter
 from natsctl.core.workqueue import (
     AGEING_S,
     FEW,
     STALE_MAX,
     Failed,
-    Operation,
     Outcome,
     Priority,
     Synced,
@@ -39,7 +30,7 @@ from natsctl.errors import (
     RetryAfter,
     UsageError,
 )
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop
 from tests.support.places import Claimed, Place, Ready, Waiting, place, places, take, take_nowait
 
 Ts = TypeVarTuple("Ts")

@@ -9,7 +9,9 @@ from natsctl import (
     Controller,
     InformerController,
     KubeKind,
+    KubeOptions,
     Object,
+    Operator,
     UsageError,
     kube,
     kv,
@@ -17,9 +19,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.daemon.cluster import cluster_for
-from natsctl.daemon.operator import Operator
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 
 NOWHERE = KubeOptions(kubeconfig="/nowhere/at/all")
 

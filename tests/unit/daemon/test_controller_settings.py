@@ -2,10 +2,9 @@
 
 import asyncio
 
-from natsctl import Controller, ControllerRuntime, kv, primary, secondary
-from natsctl.daemon.operator import Operator
+from natsctl import Controller, ControllerRuntime, Operator, kv, primary, secondary
 from natsctl.daemon.settings.settings import ControllerSettings
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.stores.sample_objects import THINGS, Thing, document, thing, value
 
 SIGNS = kv(Thing, bucket="signs")

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from natsctl import Controller, primary
+from natsctl import Controller, Operator, primary
 from natsctl.daemon.observe.logs import log_to_stderr
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import LogSettings
 from natsctl.telemetry.logger import log_context
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, value
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from natsctl import Controller, ControllerRuntime, Object, Stop, kv, primary
+from natsctl import Controller, ControllerRuntime, Kind, Object, Operator, Stop, kv, primary
 from natsctl.core.coordination.election import elections
-from natsctl.daemon.operator import Operator
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import HandlerError, NatsctlError, UsageError
-from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Stores
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, site
 

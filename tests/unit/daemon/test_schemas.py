@@ -10,7 +10,7 @@ from natsctl import Controller, Object, kube, kv, primary, secondary, tertiary
 from natsctl.daemon.schemas import publish, publishing, schemas_of
 from natsctl.errors import PermissionDeniedError, StoreTimeoutError
 from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 
 
 class ShopSpec(msgspec.Struct, frozen=True):

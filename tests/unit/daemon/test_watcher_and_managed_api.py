@@ -8,15 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Kind, Object, kv
+from natsctl import Kind, NatsOptions, Object, kv
 from natsctl.core.insight.tree import Branch
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, KeyExplanation, Queuing
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.disk_reconciler import (
     DISKS,

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from natsctl import Selector
 from natsctl.dynamic import GroupVersionKind, ObjectCache, ObjectIdentifier
 from natsctl.errors import InvalidInputError, NoCacheEntryError, UsageError
 from natsctl.model.documents import Document
-from natsctl.model.selectors import Selector
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 
 SECRET = GroupVersionKind("", "v1", "Secret")
 GOLD = Selector.parse("tier=gold")

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
+from natsctl import KubeKind, KvKind
 from natsctl.dynamic import ObjectCacheOptions, ObjectIdentifier
 from natsctl.dynamic.parts import Parts
 from natsctl.dynamic.resources import Resources
-from natsctl.model.kinds import KvKind
-from natsctl.model.manifests import KubeKind
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 
 SECRET = ObjectIdentifier(version="v1", kind="Secret", namespace="x", name="a")
 

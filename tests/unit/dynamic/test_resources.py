@@ -6,9 +6,7 @@ import pytest
 
 from natsctl.dynamic import GroupVersionKind, ObjectCache, ObjectCacheOptions, ScopedGVR, kv_kind
 from natsctl.errors import NoVersionedResourceError, StoreError
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.kinds import MemoryResource
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryCluster, MemoryResource, MemoryStores
 
 POLICY = GroupVersionKind("x.io", "v1", "Policy")
 

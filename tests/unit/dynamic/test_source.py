@@ -12,7 +12,7 @@ from natsctl.dynamic import (
     controller_runtime_source,
     kv_kind,
 )
-from natsctl.testing.harness import running
+from natsctl.testing import running
 from tests.support.controllers.app_controller import APPS, Apps, put
 from tests.support.controllers.dynamic_dependents import limit, secret, watcher_called
 

@@ -6,12 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import UsageError
+from natsctl import Retry, UsageError
 from natsctl.core.pausing.pausing import PAUSES, controller_record, deaths_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
-from natsctl.core.retry import Retry
 from natsctl.managed import ManagedController
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.controllers.disk_reconciler import (
     DISKS,
     Cloud,

@@ -8,7 +8,7 @@ import pytest
 
 from natsctl.errors import ConflictError, NotFoundError, StoreError
 from natsctl.managed import AnnotationNames, Managed, RetryingCriticalAnnotationUpdater
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.controllers.disk_reconciler import DISKS, clock
 
 NAMES = AnnotationNames()

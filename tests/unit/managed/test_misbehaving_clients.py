@@ -6,11 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Object, kv
+from natsctl import KvKind, Object, kv
 from natsctl.core.sync.calls import delay_of
 from natsctl.errors import HandlerError, UsageError
 from natsctl.managed import ExternalClientFns, Managed, Observation
-from natsctl.model.kinds import KvKind
 from tests.support.controllers.disk_reconciler import Cloud, CloudClient, DiskSpec, Play
 
 

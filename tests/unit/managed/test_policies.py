@@ -2,8 +2,8 @@
 
 import pytest
 
+from natsctl import AnnotationNames
 from natsctl.errors import InvalidObjectError
-from natsctl.managed.names import AnnotationNames
 from natsctl.managed.policies import Permissions, permissions
 
 NAMES = AnnotationNames()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Object, UsageError, kube, kv
+from natsctl import FINALIZER_NAME, EventType, Object, UsageError, kube, kv
 from natsctl.errors import (
     ConflictError,
     RetryAfter,
@@ -28,14 +28,9 @@ from natsctl.managed import (
     ManagedReconciler,
     Observation,
 )
-from natsctl.managed.names import FINALIZER_NAME
-from natsctl.model.recorder import EventType
 from natsctl.model.store import Stored
 from natsctl.model.times import time_text
-from natsctl.testing.cluster import MemoryCluster
-from natsctl.testing.manifest_store import MemoryManifestStore
-from natsctl.testing.memory import MemoryStore
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import MemoryCluster, MemoryManifestStore, MemoryRecorder, MemoryStore
 from tests.support.controllers.disk_reconciler import (
     DISKS,
     FAILED,

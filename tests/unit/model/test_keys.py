@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from natsctl import Kind, kv
 from natsctl.errors import InvalidKeyError
 from natsctl.model.keys import check_key, matches
-from natsctl.model.kinds import Kind, kv
 
 
 @pytest.mark.parametrize(

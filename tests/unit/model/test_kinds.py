@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from natsctl import Kind, Metadata, Object, kv
 from natsctl.errors import InvalidObjectError, UsageError
-from natsctl.model.kinds import Kind, kv
-from natsctl.model.objects import Metadata, Object
 
 
 class AppSpec(msgspec.Struct, frozen=True):

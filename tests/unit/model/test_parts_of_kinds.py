@@ -2,10 +2,8 @@
 
 import pytest
 
-from natsctl import InvalidKeyError, kube, kv
-from natsctl.model.manifests import KubeKind, Manifest
-from natsctl.model.selectors import Selector
-from natsctl.testing.memory import MemoryStores
+from natsctl import InvalidKeyError, KubeKind, Manifest, Selector, kube, kv
+from natsctl.testing import MemoryStores
 
 SECRETS = kube("v1", "Secret")
 LIMITS = kv(bytes, bucket="limits", history=7)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from natsctl import Selector
 from natsctl.errors import UsageError
-from natsctl.model.selectors import Absent, Exists, In, NotIn, Selector
+from natsctl.model.selectors import Absent, Exists, In, NotIn
 
 WEB = {"app": "web", "tier": "front", "beta": ""}
 

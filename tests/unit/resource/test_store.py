@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from natsctl import UsageError, kv
-from natsctl.model.manifests import KubeMetadata, KubeObject, kube
+from natsctl import KubeMetadata, KubeObject, UsageError, kube, kv
 from natsctl.resource import Resource, ResourceStore
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 from tests.support.controllers.resource_subscribers import ResourceHarness, resource_harness
 from tests.support.stores.sample_objects import thing
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from natsctl import Retry
 from natsctl.core.cache.informer import Informer
-from natsctl.core.retry import Retry
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.errors import StoreError
 from natsctl.model.store import WatchEvent
@@ -20,7 +20,7 @@ from natsctl.telemetry.logger import (
     log_context,
     unbind_sync,
 )
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import THINGS, informed
 
 

@@ -6,8 +6,7 @@ import pytest
 
 import natsctl
 from natsctl import Controller, HandlerError, RetryAfter, primary, secondary
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores, running
 from tests.support.stores.sample_objects import THINGS, Thing, thing, value
 
 COPIES = natsctl.kv(Thing, bucket="copies")

@@ -3,7 +3,7 @@
 import pytest
 
 from natsctl import StoreMissingError
-from natsctl.testing.kinds import MemoryKinds, MemoryResource
+from natsctl.testing import MemoryKinds, MemoryResource
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,10 @@ import asyncio
 import pytest
 
 import natsctl
+from natsctl import EventType, Kind
 from natsctl.errors import NotFoundError, StoreMissingError, WatchBrokenError
-from natsctl.model.kinds import Kind
-from natsctl.model.recorder import EventType
 from natsctl.model.store import Applied, Listing, WatchEvent
-from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.recorder import RecordedEvent
+from natsctl.testing import MemoryStore, MemoryStores, RecordedEvent
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 OTHERS = natsctl.kv(Thing, bucket="others")

@@ -41,8 +41,8 @@ from natsctl.core.recording.document import Recording, decode_recording
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.core.sync.calls import current_key
 from natsctl.errors import InvalidInputError, NotFoundError
-from natsctl.testing import MemoryStores, ReplayError, replay, running
-from natsctl.testing.replaying.outcome import ReplayedSync, Verdict
+from natsctl.testing import MemoryStores, ReplayedSync, ReplayError, replay, running
+from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
 
 STORED = Path(__file__).parent / "recordings"

@@ -8,15 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl import Object, kv
-from natsctl.core.objects.primary import Primary
+from natsctl import Object, Primary, kv
 from natsctl.core.recording.document import OutsideStep, Recording, decode_recording
 from natsctl.core.recording.recordings import KeptSync, Recordings, recording
 from natsctl.core.recording.writing import recording_of
 from natsctl.errors import UsageError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
-from natsctl.testing import MemoryStores, VirtualTimeLoop
-from natsctl.testing.replaying.outcome import ReplayedSync, Verdict
+from natsctl.testing import MemoryStores, ReplayedSync, VirtualTimeLoop
+from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
 from natsctl.watchers import InformerController
 from tests.support.eventually import eventually

@@ -15,9 +15,8 @@ from natsctl.core.recording.writing import recording_of
 from natsctl.errors import UsageError
 from natsctl.managed import ManagedController
 from natsctl.model.store import Store
-from natsctl.testing import MemoryStores, VirtualTimeLoop
-from natsctl.testing.memory import MemoryStore
-from natsctl.testing.replaying.outcome import ReplayedSync, Verdict
+from natsctl.testing import MemoryStore, MemoryStores, ReplayedSync, VirtualTimeLoop
+from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
 from natsctl.watchers import InformerController, OpinionatedWatcher
 from tests.support.eventually import eventually

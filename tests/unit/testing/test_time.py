@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from natsctl.testing.time import VirtualTimeLoop, in_virtual_time
+from natsctl.testing import VirtualTimeLoop, in_virtual_time
 
 
 def run(coro: object) -> None:

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from natsctl import give_up_after
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.retry import give_up_after
 from natsctl.core.sync.history import SyncHistory
 from natsctl.core.workqueue import Priority
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from natsctl.watchers.deliveries import Deliveries
 from natsctl.watchers.failed_calls import Policies, Registration
 from natsctl.watchers.merged_changes import ObjectChange

@@ -3,7 +3,7 @@
 import pytest
 
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from natsctl.watchers.merged_changes import ObjectChange, merged
 from tests.support.controllers.recording_watcher import SITES, site, text
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from natsctl import UsageError, kube, kv
-from natsctl.model.kinds import Kind
-from natsctl.testing.memory import MemoryStore
+from natsctl import Kind, UsageError, kube, kv
+from natsctl.testing import MemoryStore
 from natsctl.watchers import OpinionatedWatcher, Snapshot, default_finalizer_supplier
 from tests.support.controllers.recording_watcher import (
     FINALIZER,

@@ -2,10 +2,9 @@
 
 import pytest
 
-from natsctl import Drop, Retry
-from natsctl.core.retry import RetryPolicy
+from natsctl import Drop, Retry, RetryPolicy
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from natsctl.watchers import (
     DEFAULT_RETRY_POLICY,
     ResourceAction,

@@ -2,10 +2,9 @@
 
 import pytest
 
-from natsctl import UsageError, kv
-from natsctl.model.kinds import Kind
+from natsctl import Kind, UsageError, kv
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from natsctl.watchers import SimpleWatcher, Snapshot
 from tests.support.controllers.recording_watcher import (
     SITES,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from natsctl import Controller
 from natsctl.cli.main import run
-from natsctl.controller.runtime import Controller  # type: ignore[attr-defined]
 from natsctl.daemon.loader import load
 
 ROOT = Path(__file__).parents[4]

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import natsctl
+from natsctl import GarbageLimits, GarbagePlan, Orphan, OwnerNames, Secondary
 from natsctl.controller.garbage.collector import BEGIN_S, GarbageCollector
 from natsctl.controller.garbage.evidence import MEMORY, Evidence
 from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import OWNER_INDEX
-from natsctl.controller.slots.owners import Owner, OwnerNames
-from natsctl.controller.slots.secondary import Secondary
+from natsctl.controller.slots.owners import Owner
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.objects.sync import Sync
@@ -25,10 +25,8 @@ from natsctl.errors import (
     StoreTimeoutError,
     UsageError,
 )
-from natsctl.model.garbage import GarbageLimits, GarbagePlan, Orphan
 from natsctl.model.store import Listed, Listing, Stored
-from natsctl.testing.memory import MemoryStore
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import MemoryStore, VirtualTimeLoop
 from tests.support.stores.sample_objects import (
     THINGS,
     Thing,

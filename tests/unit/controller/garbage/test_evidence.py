@@ -11,7 +11,7 @@ from natsctl.controller.garbage.evidence import MEMORY, SHOWN_S, Evidence, Remem
 from natsctl.core.cache.informer import Informer
 from natsctl.errors import ConflictError, StoreTimeoutError
 from natsctl.model.store import Deleted, Listed, Listing, WatchEvent
-from natsctl.testing.memory import Backup, MemoryStore
+from natsctl.testing import Backup, MemoryStore
 from tests.support.stores.sample_objects import Thing, applied
 
 APPS = natsctl.kv(Thing, bucket="apps")

@@ -3,9 +3,8 @@
 import pytest
 
 import natsctl
-from natsctl.controller.slots.declare import only_primary, primary, secondary, slots, tertiary
-from natsctl.controller.slots.secondary import Secondary
-from natsctl.core.objects.primary import Primary, Tertiary
+from natsctl import Primary, Secondary, Tertiary, primary, secondary, tertiary
+from natsctl.controller.slots.declare import only_primary, slots
 from natsctl.errors import UsageError
 from tests.support.stores.sample_objects import THINGS, Thing
 

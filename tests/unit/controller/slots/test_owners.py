@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from natsctl.controller.slots.owners import KUMORI, Owner, OwnerNames, label_value
-from natsctl.model.objects import Metadata
+from natsctl import KUMORI, Metadata, OwnerNames
+from natsctl.controller.slots.owners import Owner, label_value
 from tests.support.stores.sample_objects import THINGS, Thing, thing
 
 NAMES = OwnerNames()

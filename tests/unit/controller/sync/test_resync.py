@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from natsctl.controller.sync.resync import STEP_S, keeps_up, resync
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import VirtualTimeLoop
 
 INTERVAL_S = 600.0
 

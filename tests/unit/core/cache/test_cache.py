@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from natsctl import Invalid
 from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.state import Invalid
 from natsctl.model.store import (
     Applied,
     Change,

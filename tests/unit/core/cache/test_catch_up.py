@@ -8,7 +8,7 @@ from natsctl import kube
 from natsctl.core.cache.informer import BEHIND_S, Informer, catch_up
 from natsctl.errors import StoreMissingError
 from natsctl.model.store import Applied, Listed, Listing
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
 

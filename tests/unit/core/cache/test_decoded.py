@@ -1,8 +1,8 @@
 """An object that validation decoded is handed out for the first read of its state."""
 
+from natsctl import kv
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.decoded import KEPT_MAX, DecodedObjects
-from natsctl.model.kinds import kv
 from natsctl.model.store import Applied, Listed, Listing, Stored
 
 

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 import natsctl
+from natsctl import Invalid
 from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import Invalid
 from natsctl.errors import PermissionDeniedError, StoreMissingError
 from natsctl.model.store import Change, IllegalKey, Listed, WatchEvent
 from natsctl.slices import ITEMS_MAX
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 import natsctl
+from natsctl import KvKind
 from natsctl.core.cache.informer import Informer
 from natsctl.core.cache.invalid_log import COUNT_S, SHOWN_MAX
-from natsctl.model.kinds import KvKind
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import Thing, informed
 
 THINGS = natsctl.kv(Thing, bucket="things")

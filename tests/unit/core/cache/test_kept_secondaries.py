@@ -4,12 +4,11 @@ from collections.abc import Collection
 
 import msgspec
 
-from natsctl import Object, kv
-from natsctl.controller.slots.owners import Owner, OwnerNames
+from natsctl import Invalid, Metadata, Object, OwnerNames, kv
+from natsctl.controller.slots.owners import Owner
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.keeping import Keeping
-from natsctl.core.cache.state import Invalid, Unread
-from natsctl.model.objects import Metadata
+from natsctl.core.cache.state import Unread
 from natsctl.model.store import Applied, Change, Deleted, Listed, Listing, Stored, WatchEvent
 
 KIND = kv(Object, bucket="objects")

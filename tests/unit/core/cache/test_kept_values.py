@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from natsctl import Object, kv
+from natsctl import Invalid, Object, kv
 from natsctl.core.cache.cache import Cache
 from natsctl.core.cache.informer import FILLED_MAX, Informer
 from natsctl.core.cache.keeping import Keeping
 from natsctl.core.cache.read_values import SINGLE_MAX, read_values
-from natsctl.core.cache.state import Invalid, Unread, is_read
+from natsctl.core.cache.state import Unread, is_read
 from natsctl.errors import StoreError
 from natsctl.model.store import (
     Applied,
@@ -21,7 +21,7 @@ from natsctl.model.store import (
     Stored,
     WatchEvent,
 )
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from tests.support.eventually import eventually
 from tests.support.stores.sample_objects import informed
 

@@ -8,17 +8,24 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from natsctl import Controller, NotFoundError, Object, StoreError, kv, primary, secondary
+from natsctl import (
+    Controller,
+    Kind,
+    NotFoundError,
+    Object,
+    Operator,
+    StoreError,
+    kv,
+    primary,
+    secondary,
+)
 from natsctl.core.coordination.election import Election, ElectionState, elections
 from natsctl.core.coordination.lease import Claim
 from natsctl.core.coordination.own_record import STEP_DOWN, TAKE_OVER
 from natsctl.core.coordination.participant import steady
-from natsctl.daemon.operator import Operator
 from natsctl.errors import NotLeadingError, UsageError
-from natsctl.model.kinds import Kind
 from natsctl.model.store import Store, Stored
-from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import MemoryStore, MemoryStores, VirtualTimeLoop
 from tests.support.eventually import eventually
 
 TTL_S = 10.0

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from natsctl import Metadata
 from natsctl.core.coordination.installation import (
     INSTALLATION,
     KEY,
@@ -14,8 +15,7 @@ from natsctl.core.coordination.installation import (
     installation,
 )
 from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreTimeoutError, UsageError
-from natsctl.model.objects import Metadata
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 
 
 async def test_an_installation_keeps_its_id() -> None:

@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
+from natsctl import kv
 from natsctl.core.coordination.lease import LOOK, Claim, HeldLease, Lease, claim_of
 from natsctl.core.coordination.own_record import TAKE_OVER, VOID, Workload
 from natsctl.errors import ConflictError, StoreError
-from natsctl.model.kinds import kv
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 
 LEASES = kv(Claim, bucket="leases", history=1)
 TTL_S = 10.0

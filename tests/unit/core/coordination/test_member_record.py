@@ -16,7 +16,7 @@ from natsctl.core.coordination.member_record import (
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.own_record import Workload
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 
 KIND = kv(Membership, bucket="leases", keys="apps.shards.*", history=1)
 KEY = "apps.shards.me"

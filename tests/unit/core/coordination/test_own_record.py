@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from natsctl import kv
 from natsctl.core.coordination.lease import Claim, Lease
 from natsctl.core.coordination.own_record import (
     RENEW,
@@ -18,8 +19,7 @@ from natsctl.core.coordination.own_record import (
 )
 from natsctl.core.coordination.participant import name_taken
 from natsctl.errors import ConflictError
-from natsctl.model.kinds import kv
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 
 TTL_S = 10.0
 

@@ -8,18 +8,16 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from natsctl import PermanentError, kv, primary
+from natsctl import Operator, PermanentError, kv, primary
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.lease import Lease
 from natsctl.core.coordination.membership import Membership
 from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.sharding import shards
-from natsctl.daemon.operator import Operator
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStores
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import MemoryStores, VirtualTimeLoop
 from tests.support.controllers.sharding_group import (
     TTL_S,
     Floor,

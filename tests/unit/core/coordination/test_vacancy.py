@@ -8,7 +8,7 @@ import pytest
 from natsctl.core.coordination.own_record import TAKE_OVER
 from natsctl.core.coordination.vacancy import FIRST_RUNS, FirstRun, Vacancy
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 
 TTL_S = 10.0
 

@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
+from natsctl import Kind, KubeKind, Selector, kube, kv
 from natsctl.core.dependencies.dependency import Dependency, one, those
 from natsctl.errors import InvalidKeyError, UsageError
-from natsctl.model.kinds import Kind, kv
-from natsctl.model.manifests import KubeKind, kube
-from natsctl.model.selectors import Selector
 from natsctl.model.store import Change, Stored
 from tests.support.stores.sample_objects import THINGS, Thing
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from natsctl import Kind, Selector
 from natsctl.core.dependencies.batches import Batches
 from natsctl.core.dependencies.dependency import one, those
 from natsctl.core.dependencies.watches import Cause, DependencyWatches
@@ -20,11 +21,9 @@ from natsctl.errors import (
     StoreTimeoutError,
     WatchStoppingError,
 )
-from natsctl.model.kinds import Kind
-from natsctl.model.selectors import Selector
 from natsctl.model.store import Listed, Store, WatchEvent
 from natsctl.slices import ITEMS_MAX
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from tests.support.stores.sample_objects import THINGS, value
 
 A, B = one(THINGS, "a"), one(THINGS, "b")

@@ -5,7 +5,7 @@ import pytest
 from natsctl.core.objects.compare_and_set import ATTEMPTS, Rewritten, read, rewrite
 from natsctl.errors import ConflictError, InvalidKeyError, NotFoundError, StoreTimeoutError
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import THINGS, value
 
 

@@ -7,7 +7,7 @@ from natsctl.core.objects.compare_and_set import Written
 from natsctl.core.objects.finalizers import delete, release, with_finalizer
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model.store import Deleted, Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import THINGS, document, value
 
 

@@ -19,7 +19,7 @@ from natsctl.errors import WatchBrokenError
 from natsctl.model import documents
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from tests.support.controllers.shop_versions import SHOPS, old
 
 

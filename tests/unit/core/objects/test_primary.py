@@ -8,12 +8,10 @@ import msgspec
 import pytest
 
 import natsctl
+from natsctl import OwnerNames, Primary, Secondary, Tertiary
 from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import OWNER_INDEX
-from natsctl.controller.slots.owners import OwnerNames
-from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.primary import Primary, Tertiary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.objects.sync import Sync
 from natsctl.errors import (
@@ -24,7 +22,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.model.store import Change, Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import (
     THINGS,
     Thing,

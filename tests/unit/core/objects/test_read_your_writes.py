@@ -17,7 +17,7 @@ from natsctl.errors import (
     StoreTimeoutError,
 )
 from natsctl.model.store import Deleted, Listed, Listing, Stored, WatchEvent
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import THINGS, Thing, applied, broken, stored, value
 
 

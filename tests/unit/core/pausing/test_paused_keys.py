@@ -15,7 +15,7 @@ from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.model.objects import PAUSED
 from natsctl.model.pause import Pause
 from natsctl.model.store import Applied, Change, Deleted, Listed, Listing, Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.controllers.app_controller import APPS, App, put
 
 VALUE = {

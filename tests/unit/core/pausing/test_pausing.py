@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from natsctl import kv
+from natsctl import EventType, Kind, KvKind, kv
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.claim_records import ClaimRecord, claim_record
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
@@ -26,10 +26,8 @@ from natsctl.core.pausing.pausing import (
 )
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.pause import Pause
-from natsctl.model.recorder import EventType
-from natsctl.testing.memory import MemoryStore, MemoryStores
+from natsctl.testing import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import APPS, App, SlowStores, put
 from tests.support.controllers.quarantined_apps import die
 

@@ -18,7 +18,7 @@ from natsctl.core.sync.keys import KeyQueue
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Listed, Stored, WatchEvent
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.eventually import eventually
 from tests.support.places import place, take_nowait
 from tests.support.stores.sample_objects import THINGS, Thing, caught_up, informed, value

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from natsctl import kv
+from natsctl import EventType, Reference, kv
 from natsctl.core.cache.informer import Informer
 from natsctl.core.objects.sync import Sync
 from natsctl.core.objects.tape import CacheKeys, RecordedError, StoreCall, Tape
@@ -20,11 +20,9 @@ from natsctl.core.sync.history import (
 )
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, RetryAfter, StoreError, StoreTimeoutError
-from natsctl.model.manifests import Reference
-from natsctl.model.recorder import EventType, SyncNote
+from natsctl.model.recorder import SyncNote
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import MemoryRecorder, MemoryStore
 from tests.support.places import take_nowait
 
 SHOP = Reference("v1", "ConfigMap", "shop", "default")

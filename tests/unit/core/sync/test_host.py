@@ -14,7 +14,7 @@ from natsctl.core.sync.loop import SyncLoop
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import HandlerError, StoreError
 from natsctl.slices import ITEMS_MAX
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from natsctl.time_limit import IGNORED_S
 from tests.support.stores.sample_objects import THINGS, Thing, value
 

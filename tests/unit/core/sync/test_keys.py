@@ -5,19 +5,18 @@ from typing import Any
 
 import pytest
 
-from natsctl import kube
+from natsctl import Operation, Primary, kube
 from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.assignment import NONE
-from natsctl.core.objects.primary import Primary
 from natsctl.core.objects.read_your_writes import Barrier
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.core.sync.keys import KeyQueue, PrimaryListener, skips_invalid
 from natsctl.core.sync.loop import SyncLoop
-from natsctl.core.workqueue import Operation, Priority
+from natsctl.core.workqueue import Priority
 from natsctl.errors import InvalidInputError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.places import Ready, place
 from tests.support.stores.sample_objects import THINGS, applied, broken, value
 

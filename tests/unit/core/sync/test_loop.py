@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from natsctl import Drop, Retry, Stop
 from natsctl.core.cache.informer import Informer
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pausing import PAUSES, Pausing, controller_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.retry import Drop, Retry, Stop
 from natsctl.core.sync.loop import SyncLoop
 from natsctl.core.workqueue import Priority
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
 from natsctl.slices import TURN_S
 from natsctl.telemetry.logger import log_context
-from natsctl.testing.memory import MemoryStore, MemoryStores
-from natsctl.testing.time import VirtualTimeLoop
+from natsctl.testing import MemoryStore, MemoryStores, VirtualTimeLoop
 from tests.support.eventually import eventually
 from tests.support.places import Ready, place, take_nowait
 from tests.support.stores.sample_objects import THINGS, Thing, informed, value

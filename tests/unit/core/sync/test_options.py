@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from natsctl.core.retry import RateLimit
+from natsctl import RateLimit
 from natsctl.core.sync.options import (
     POLICY,
     RATE,

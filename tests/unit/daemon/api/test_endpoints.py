@@ -7,9 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl.controller.controller import Controller
-from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.declare import primary, secondary
+from natsctl import (
+    Controller,
+    ControllerRuntime,
+    GarbageLimits,
+    NatsOptions,
+    Object,
+    Operator,
+    kv,
+    primary,
+    secondary,
+)
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard, shards
@@ -29,16 +37,11 @@ from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import Presence
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.doctor.requests import verbs_of
-from natsctl.daemon.operator import Operator
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.jetstream.connection.connection import PAYLOAD_MAX, Connection
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.garbage import GarbageLimits, Removed
-from natsctl.model.kinds import kv
-from natsctl.model.objects import Object
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.model.garbage import Removed
+from natsctl.testing import MemoryStores, running
 from tests.support.controllers.programs import Streamed
 from tests.support.eventually import eventually
 

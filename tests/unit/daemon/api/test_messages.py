@@ -2,7 +2,7 @@
 
 import msgspec
 
-from natsctl.core.insight.explain import Status
+from natsctl import Status
 from natsctl.core.sync.history import SyncHistory
 from natsctl.daemon.api.messages import (
     SHOWN_MAX,

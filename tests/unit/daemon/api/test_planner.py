@@ -8,10 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import primary, secondary
+from natsctl import (
+    Controller,
+    GarbageLimits,
+    NatsOptions,
+    Object,
+    Plan,
+    kv,
+    planning,
+    primary,
+    secondary,
+)
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
-from natsctl.core.planning.record import planning
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import DaemonProcess, KeyPlans, fitting
@@ -20,13 +28,8 @@ from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.garbage import GarbageLimits
-from natsctl.model.kinds import kv
-from natsctl.model.objects import Object
-from natsctl.model.plans.plan import Action, KeyPlan, Plan, PlanSummary
-from natsctl.testing.harness import Harness, running
-from natsctl.testing.memory import MemoryStores
+from natsctl.model.plans.plan import Action, KeyPlan, PlanSummary
+from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, ManagedDisks

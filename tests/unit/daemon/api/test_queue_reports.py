@@ -5,8 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import primary
+from natsctl import Controller, GarbageLimits, NatsOptions, Object, kv, primary
 from natsctl.core.insight.lanes import LANE_MAX, QueuedKey
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints
@@ -14,12 +13,7 @@ from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, fitting
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import PermanentError
 from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.model.garbage import GarbageLimits
-from natsctl.model.kinds import kv
-from natsctl.model.objects import Object
-from natsctl.testing.harness import running
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers
 from tests.support.controllers.disk_reconciler import DISKS, Cloud, ManagedDisks

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from natsctl import Controller, Object, kv, primary
-from natsctl.controller.runtime import ControllerRuntime
+from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from natsctl.core.recording.document import decode_recording
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.messages import DaemonProcess, RecordingPart

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from natsctl import Controller, Object, StoreError, kv, primary, tertiary
+from natsctl import Controller, Object, Operator, StoreError, kv, primary, tertiary
 from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
 from natsctl.daemon.http.checks import Check, CheckVerdict
 from natsctl.daemon.http.vitals import Vitals
-from natsctl.daemon.operator import Operator, Runnable
+from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
-from natsctl.testing.memory import MemoryStores
+from natsctl.testing import MemoryStores
 
 
 class Lamp(Object, frozen=True):

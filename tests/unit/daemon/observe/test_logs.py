@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from natsctl import KubeOptions, NatsOptions
 from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
 from natsctl.telemetry.logger import bind_log_context, get_logger
 from natsctl.telemetry.tracing import sync_span
 from tests.support.clients.span_recorder import recording

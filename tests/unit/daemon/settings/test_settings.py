@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from natsctl.controller.slots.owners import KUMORI, OwnerNames
+from natsctl import KUMORI, OwnerNames
 from natsctl.daemon.settings.catalogue import BY_NAME, SETTINGS
 from natsctl.daemon.settings.load import Effective, load_settings
 from natsctl.daemon.settings.precedence import LOGIN

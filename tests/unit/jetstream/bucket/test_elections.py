@@ -11,6 +11,7 @@ import pytest
 from nats.errors import NoRespondersError
 
 import natsctl
+from natsctl import Kind
 from natsctl.errors import (
     NotFoundError,
     NotLeadingError,
@@ -25,7 +26,6 @@ from natsctl.jetstream.bucket.hedge import AGAIN_S
 from natsctl.jetstream.bucket.store import PAUSES_S, KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
 from natsctl.jetstream.connection.api_errors import result
-from natsctl.model.kinds import Kind
 from natsctl.model.write_guard import WriteGuard
 
 ELECTING_S = 9.0

@@ -5,10 +5,10 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
+from natsctl import NatsOptions
 from natsctl.jetstream.connection.connect_errors import Failure
 from natsctl.jetstream.connection.dial import Dial
 from natsctl.jetstream.connection.link import ServerLink
-from natsctl.jetstream.connection.options import NatsOptions
 
 
 class SwallowingDial(Dial):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from natsctl import NatsOptions
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.nats_contexts import load_context, with_context
-from natsctl.jetstream.connection.options import NatsOptions
 
 
 @pytest.fixture(autouse=True)

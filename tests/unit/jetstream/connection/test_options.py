@@ -5,8 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from natsctl import NatsOptions
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions, redacted
+from natsctl.jetstream.connection.options import redacted
 
 SECRETS = NatsOptions(
     servers=("nats://ann:s3cret@one:4222",), user="ann", password="s3cret", token="s3cret"

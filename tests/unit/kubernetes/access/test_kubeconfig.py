@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from natsctl import KubeOptions
 from natsctl.errors import UsageError
 from natsctl.kubernetes.access.kubeconfig import ClusterTarget, find_target
-from natsctl.kubernetes.access.options import KubeOptions
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from natsctl import KubeOptions
 from natsctl.errors import UsageError
-from natsctl.kubernetes.access.options import KubeOptions
 
 
 def test_no_representation_shows_the_token() -> None:

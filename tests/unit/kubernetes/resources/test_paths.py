@@ -2,10 +2,10 @@
 
 import pytest
 
+from natsctl import kube
 from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.kubernetes.resources.discovery import ApiResource
 from natsctl.kubernetes.resources.paths import Paths, paths_of
-from natsctl.model.manifests import kube
 
 
 def resource(api_version: str, plural: str, *, namespaced: bool) -> ApiResource:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from natsctl import KubeKind, kube
 from natsctl.errors import (
     InvalidObjectError,
     PermissionDeniedError,
@@ -17,7 +18,6 @@ from natsctl.kubernetes.resources.codec import ObjectDecoder
 from natsctl.kubernetes.watch.listing import Incarnation
 from natsctl.kubernetes.watch.stream import TIMEOUT_S
 from natsctl.kubernetes.watch.watch import TRIES, KubeWatch
-from natsctl.model.manifests import KubeKind, kube
 from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
 from tests.support.stores.scripted_transport import (
     NEW,

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
+from natsctl import AnnotationNames, Managed
 from natsctl.errors import RetryAfter
 from natsctl.managed.creation.backoff import BACKOFF_S, EARLY_S, CreationBackoff
-from natsctl.managed.names import AnnotationNames
-from natsctl.managed.objects import Managed
 from natsctl.managed.situation import ReconcileAction
 from natsctl.model.store import Stored
 from tests.support.controllers.disk_reconciler import DISKS, Disk, clock

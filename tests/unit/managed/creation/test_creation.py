@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from natsctl import AnnotationNames
 from natsctl.managed.creation.creation import Creation, Mark, begun, ended
-from natsctl.managed.names import AnnotationNames
 
 NAMES = AnnotationNames()
 NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)

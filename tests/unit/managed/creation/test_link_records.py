@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from natsctl import kv
+from natsctl import KRATEO, AnnotationNames, Kind, kv
 from natsctl.managed.creation.creation import OtherCreationError
 from natsctl.managed.creation.links import (
     RECORDS,
@@ -17,10 +17,8 @@ from natsctl.managed.creation.links import (
     record_key,
     standing,
 )
-from natsctl.managed.names import KRATEO, AnnotationNames
-from natsctl.model.kinds import Kind
 from natsctl.model.store import Stored
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.controllers.disk_reconciler import Disk
 
 DISKS = kv(Disk, bucket="disks", history=10)

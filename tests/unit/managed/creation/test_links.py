@@ -8,7 +8,7 @@ import pytest
 
 from natsctl.errors import StoreError
 from natsctl.managed import KRATEO, Managed
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.controllers.disk_reconciler import HELD, Cloud, CloudClient, Play
 
 KRATEO_FINALIZER = "finalizer.managedresource.krateo.io"

@@ -9,7 +9,7 @@ from natsctl.errors import NotFoundError, UsageError
 from natsctl.managed import AnnotationNames
 from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.resolution import domains_of, resolve, unlink, unresolved
-from natsctl.testing.memory import MemoryStore
+from natsctl.testing import MemoryStore
 from tests.support.controllers.disk_reconciler import DISKS
 
 PENDING = "2026-01-01T00:00:00Z revision 7"

@@ -5,17 +5,15 @@ from typing import Any
 
 import pytest
 
+from natsctl import AnnotationNames, EventType
 from natsctl.errors import NotFoundError, StoreError
 from natsctl.managed import Managed
 from natsctl.managed.creation.creation import OtherCreationError
 from natsctl.managed.creation.links import CreationLink, annotations_of
 from natsctl.managed.creation.results import Results
-from natsctl.managed.names import AnnotationNames
 from natsctl.managed.reports import CANNOT_UPDATE, Reports
-from natsctl.model.recorder import EventType
 from natsctl.telemetry.logger import get_logger
-from natsctl.testing.memory import MemoryStore
-from natsctl.testing.recorder import MemoryRecorder
+from natsctl.testing import MemoryRecorder, MemoryStore
 from tests.support.controllers.disk_reconciler import DISKS, clock
 
 NAMES = AnnotationNames()

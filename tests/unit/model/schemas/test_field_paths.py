@@ -2,9 +2,8 @@
 
 import pytest
 
+from natsctl import Object, kv
 from natsctl.errors import UsageError
-from natsctl.model.kinds import kv
-from natsctl.model.objects import Object
 from natsctl.model.schemas.field_paths import FieldPath, parse_columns
 
 DOCUMENT = {

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from natsctl.model.kinds import kv
-from natsctl.model.objects import Object
+from natsctl import Object, kv
 from natsctl.model.schemas.kind_schema import KindSchema, Role, has_schema, json_schema
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from natsctl import Object, kv
 from natsctl.errors import InvalidObjectError, NewerVersionError, UsageError
 from natsctl.model import documents
-from natsctl.model.kinds import kv
-from natsctl.model.objects import STORED_VERSION, Object
+from natsctl.model.objects import STORED_VERSION
 
 
 class SpecV1(msgspec.Struct, frozen=True):
