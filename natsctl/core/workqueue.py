@@ -271,7 +271,7 @@ class WorkQueue(Generic[K]):
         after: float = 0.0,
         changed: bool = False,
     ) -> bool:
-        """Asked a sync, *after* seconds from now or later.
+        """Ask for a sync, *after* seconds from now or later.
 
         The strongest reason wins: a person's request, then the most urgent one, then the newest.
         *changed* means that the desired state has changed. Returns False after `shut_down`: the

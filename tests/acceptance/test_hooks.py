@@ -168,6 +168,27 @@ async def test_wrong_options_of_a_hook_say_what_to_write(natsctl: Natsctl) -> No
     assert "write kube:v1/ConfigMap" in await refused("run", *HOOK, "--secondary", "kube:Pod")
 
 
+async def test_objects_of_a_hook_are_checked_by_the_schema_of_a_file(
+    natsctl: Natsctl, folder: Path
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "spec": {"type": "object", "properties": {"copies": {"type": "integer"}}},
+            "metadata": {},
+            "status": {},
+        },
+    }
+    (folder / "shops.json").write_text(json.dumps(schema))
+    async with natsctl.running("run", *HOOK, "--schema", "shops=shops.json") as daemon:
+        await daemon.logged("published a schema")
+        refused = await natsctl("put", "shops/a", "spec: {copies: many}")
+        assert (refused.status, "spec.copies" in refused.err) == (1, True)
+        await natsctl.done("put", "shops/a", "spec: {copies: 2}")
+    missing = await natsctl("run", *HOOK, "--schema", "shops=gone.json")
+    assert "--schema shops=gone.json: cannot read the file" in missing.err
+
+
 async def test_new_writes_a_hook_with_the_names_of_its_objects(
     natsctl: Natsctl, folder: Path
 ) -> None:

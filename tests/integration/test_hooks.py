@@ -14,6 +14,7 @@ from nats.js.errors import KeyNotFoundError
 from natsctl import ControllerRuntime, HookController, connect, kv, primary, secondary, untyped
 from tests.support.clients.bucket_keys import keys as bucket_keys
 from tests.support.clients.patient_client import patient_client
+from tests.support.clients.span_recorder import recording
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 
@@ -49,6 +50,7 @@ class Site:
     def __init__(self, client: Client, runtime: ControllerRuntime) -> None:
         self.answer: Answer = pages
         self.requests: list[Request] = []
+        self.headers: list[dict[str, str]] = []
         self.runtime = runtime
         self._client, self._js = client, client.jetstream()
 
@@ -80,6 +82,7 @@ class Site:
     async def _answer(self, msg: Msg) -> None:
         request = json.loads(msg.data)
         self.requests.append(request)
+        self.headers.append(msg.headers or {})
         answer = self.answer(request)
         if answer is not None:
             await msg.respond(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
@@ -255,6 +258,23 @@ async def test_a_service_that_is_not_there_is_awaited(nats_server: NatsServer) -
         )
         await site.serve()
         await eventually(lambda: site.has("pages", "a.0"))
+
+
+async def test_the_spans_of_a_service_join_the_sync(nats_server: NatsServer) -> None:
+    with recording() as recorded:
+        async with running(nats_server, Shops()) as site:
+            await site.serve()
+            await site.put("shops", "a", {"copies": 1})
+            await eventually(lambda: site.has("pages", "a.0"))
+    _, trace, _, _ = site.headers[0]["traceparent"].split("-")
+    spans = [span for span in recorded.spans if span.name.startswith("sync")]
+    assert trace in {f"{span.context.trace_id:032x}" for span in spans if span.context}
+
+
+async def test_an_answer_above_the_limit_of_the_server_fails_the_key(site: Site) -> None:
+    site.answer = lambda _: {"children": {"pages": {"a": {"spec": {"text": "x" * 2_000_000}}}}}
+    await site.put("shops", "a", {"copies": 1})
+    await eventually(lambda: "its answer is larger than max_payload" in site.failure("a"))
 
 
 class Hasty(Shops):

@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -52,6 +53,17 @@ _OPTIONS: dict[str, tuple[Any, object]] = {
         ],
         None,
     ),
+    "schema": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="BUCKET=FILE",
+                rich_help_panel=_PANEL,
+                help="JSON Schema of the objects in a bucket, to publish; repeatable",
+            ),
+        ],
+        None,
+    ),
     "hook_finalize": (
         Annotated[
             bool,
@@ -83,15 +95,16 @@ def with_hook(command: Callable[..., None]) -> Callable[..., None]:
         primary: str | None,
         secondary: list[str] | None,
         reads: list[str] | None,
+        schema: list[str] | None,
         hook_finalize: bool,
         **arguments: Any,
     ) -> None:
-        others = primary or secondary or reads or hook_finalize
+        others = primary or secondary or reads or schema or hook_finalize
         if hook is None:
             if others:
                 raise UsageError(
-                    "--primary, --secondary, --reads and --hook-finalize describe a hook: "
-                    "add --hook SUBJECT"
+                    "--primary, --secondary, --reads, --schema and --hook-finalize describe a "
+                    "hook: add --hook SUBJECT"
                 )
             if not controller:
                 raise UsageError("what should run? give --controller M:C, or --hook SUBJECT")
@@ -103,6 +116,7 @@ def with_hook(command: Callable[..., None]) -> Callable[..., None]:
             "primary": primary,
             "secondary": secondary,
             "reads": reads,
+            "schema": [_with_text(pair) for pair in schema or ()],
             "finalize": "yes" if hook_finalize else None,
         }
         given = {name: value for name, value in options.items() if value}
@@ -119,3 +133,14 @@ def with_hook(command: Callable[..., None]) -> Callable[..., None]:
         parameters=list(parameters.values())
     )
     return with_path
+
+
+def _with_text(pair: str) -> str:
+    """Return `BUCKET=FILE` with the text of the file in place of its name."""
+    bucket, separator, file = pair.partition("=")
+    if not separator:
+        raise UsageError(f"--schema {pair!r}: write BUCKET=FILE")
+    try:
+        return f"{bucket}={Path(file).read_text('utf-8')}"
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--schema {pair}: cannot read the file: {error}") from error
