@@ -32,6 +32,7 @@ COPY README.md LICENSE ./
 COPY natsctl_main.py ./
 COPY natsctl natsctl
 COPY controllers controllers
+COPY examples examples
 RUN pip wheel --no-deps --wheel-dir dist . && pip install --no-deps dist/*.whl
 
 FROM python:${PYTHON}

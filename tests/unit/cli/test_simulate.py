@@ -10,7 +10,7 @@ import pytest
 from natsctl.cli.main import run
 
 FAULTY = "tests.support.controllers.faulty"
-FIELDS = ["controller", "runs", "seed", "property", "hint", "script", "faults", "writes"]
+FIELDS = ["controller", "runs", "seed", "property", "hint", "script", "faults", "writes", "unread"]
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_an_interrupt_prints_the_runs_so_far(
     [
         ("bucket: shops\nkey: a\nspec: {parts: many}\n", "document 1: not a valid Shop"),
         ("bucket: shops\nspec: {}\n", "document 1: it has no key: add"),
-        ("bucket: other\nkey: a\nspec: {}\n", "no kind in bucket other"),
+        ("bucket: other\nkey: a\nspec: {}\n", "no object of Shop.shops"),
         ("bucket: parts\nkey: a\nspec: {}\n", "no object of Shop.shops"),
     ],
 )

@@ -55,7 +55,7 @@ def test_pyproject_includes_every_example_in_the_wheel() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"]["force-include"] == {
         f"controllers/{name}.py": f"natsctl/examples/{name}.py" for name in ["__init__", *EXAMPLES]
-    }
+    } | {"examples/hooks": "natsctl/examples/hooks"}
 
 
 @pytest.mark.long  # pip loads the build backend from the package index
