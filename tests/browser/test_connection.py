@@ -45,6 +45,7 @@ async def test_the_last_values_stay_dimmed_with_their_age_without_nats(
         await expect(view).to_contain_text("shops")
         await expect(page.get_by_text("reconnecting")).to_be_visible()
         await page.get_by_role("link", name="Members").click()
+        await expect(notice(page)).to_contain_text("no connection to NATS")  # not shared answers
         await page.get_by_role("link", name="Home").click()
         await expect(notice(page)).to_contain_text("no connection to NATS")
         await expect(page.get_by_text("No key fails.")).to_be_hidden()

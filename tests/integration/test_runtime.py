@@ -164,7 +164,14 @@ async def test_many_primaries_converge_and_then_cause_no_write_and_no_sync(
             assert len(await keys(parts)) == count
             return runtime.idle
 
+        async def is_remembered() -> bool:
+            """Garbage collection stores the newest revision once, soon after the last change."""
+            records = await js.key_value("natsctl")
+            known = json.loads((await records.get(f"gc.{controller.name}")).value or b"{}")
+            return bool(known["revision"] == (await revisions(js))["KV_apps"])
+
         await eventually(is_idle)
+        await eventually(is_remembered)
         before = await revisions(js)
         syncs = list(controller.syncs)
         assert sorted(syncs) == sorted(names)  # one sync for each
