@@ -64,7 +64,7 @@ coverage: setup  ## run the fast tests, and measure which branches they take
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
-mutants: setup  ## run mutation tests, for example: make mutants MODULES=natsctl/core/sync
+mutants: setup  ## run mutation tests, for example: make mutants MODULES=natsctl/core/loop.py
 	nice $(BIN)/python tools/mutants.py $(MODULES)
 
 lint: setup  ## style, types, import contracts

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from natsctl.controller.slots.owners import OwnerNames as OwnerNames
     from natsctl.controller.slots.reads import Reads as Reads
     from natsctl.controller.slots.secondary import Secondary as Secondary
-    from natsctl.core.cache.state import Invalid as Invalid
-    from natsctl.core.insight.explain import Explanation as Explanation
-    from natsctl.core.insight.explain import Status as Status
-    from natsctl.core.objects.primary import Primary as Primary
-    from natsctl.core.objects.primary import Tertiary as Tertiary
+    from natsctl.core.explain import Explanation as Explanation
+    from natsctl.core.explain import Status as Status
     from natsctl.core.planning.record import planning as planning
+    from natsctl.core.readers import Primary as Primary
+    from natsctl.core.readers import Tertiary as Tertiary
     from natsctl.core.retry import Drop as Drop
     from natsctl.core.retry import ExponentialLimiter as ExponentialLimiter
     from natsctl.core.retry import RateLimit as RateLimit
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
     from natsctl.core.retry import exponential as exponential
     from natsctl.core.retry import give_up_after as give_up_after
     from natsctl.core.retry import retry_up_to as retry_up_to
-    from natsctl.core.sync.calls import blocking as blocking
+    from natsctl.core.sync import blocking as blocking
+    from natsctl.core.table import Invalid as Invalid
     from natsctl.core.workqueue import Operation as Operation
     from natsctl.daemon.operator import Operator as Operator
     from natsctl.daemon.plan import plan as plan

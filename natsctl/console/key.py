@@ -10,7 +10,7 @@ from natsctl.console.answers import Answer, Partial, Problem, missing, problem_o
 from natsctl.console.keys import Keys
 from natsctl.console.reads.masking import ShownValue, shown_differences, shown_value
 from natsctl.console.reads.roster import Roster
-from natsctl.core.insight.tree import Branch
+from natsctl.core.tree import Branch
 from natsctl.daemon.api.absent import explained_without_daemon, known_controllers
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.verbs import Verb

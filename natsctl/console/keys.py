@@ -9,7 +9,7 @@ from natsctl.console.reads.listings import BucketListing, Listings
 from natsctl.console.reads.roster import Roster
 from natsctl.console.statuses import ControllerStatuses, reports_of
 from natsctl.console.table import Query, Table, TableRow, Tables
-from natsctl.core.insight.explain import PrimarySource
+from natsctl.core.explain import PrimarySource
 from natsctl.daemon.published import declared_columns, published_schemas
 from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError
 from natsctl.jetstream.connection.connection import Connection

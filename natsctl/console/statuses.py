@@ -7,8 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from natsctl.console.answers import Partial, Problem, missing, problem_of
-from natsctl.core.insight.explain import PrimarySource
-from natsctl.core.insight.lanes import LANE_MAX, Lanes
+from natsctl.core.explain import LANE_MAX, Lanes, PrimarySource
 from natsctl.daemon.api.absent import DOWN
 from natsctl.daemon.api.activity import Activity
 from natsctl.daemon.api.client import Daemons

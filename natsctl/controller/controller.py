@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.reads import Reads
 from natsctl.controller.sync.sync_run import DeletionPolicy
+from natsctl.core.options import POLICY, RATE, SECONDS, TEXT, WORKERS, Option, check_class
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
-from natsctl.core.sync.calls import blocking
-from natsctl.core.sync.options import POLICY, RATE, SECONDS, TEXT, WORKERS, Option, check_class
+from natsctl.core.sync import blocking
 from natsctl.model.garbage import GarbageLimits
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Change

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from natsctl.core.objects.primary import Primary
+from natsctl.core.readers import Primary
 
 T = TypeVar("T")
 Step = Callable[[str, T], Awaitable[float | None]]

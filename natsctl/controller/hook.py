@@ -19,8 +19,8 @@ from natsctl.controller.finalized import finalized
 from natsctl.controller.slots.declare import Slot, only_primary, primary, secondary, slots
 from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.secondary import Secondary
-from natsctl.core.objects.primary import Primary
-from natsctl.core.recording.outside import outside
+from natsctl.core.readers import Primary
+from natsctl.core.sync import outside
 from natsctl.errors import (
     HookError,
     InvalidKeyError,

@@ -21,24 +21,24 @@ from natsctl.controller.sync.enqueue import Enqueuer
 from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.gc_cycles import GarbageCycles
 from natsctl.controller.sync.sync_run import SyncRuns
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.keeping import Keeping
+from natsctl.core.backends import Backends
 from natsctl.core.coordination.installation import (
     Installation,
     InstallationAnnotation,
     installation,
 )
 from natsctl.core.coordination.term import shares_keys
-from natsctl.core.insight.explain import source_of
-from natsctl.core.objects.backends import Backends
-from natsctl.core.objects.primary import Primary
-from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.explain import source_of
+from natsctl.core.history import SyncHistory
+from natsctl.core.informer import Informer
+from natsctl.core.loop import KeyQueue
 from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.readers import Primary
 from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings, listed
-from natsctl.core.sync.history import SyncHistory
-from natsctl.core.sync.keys import KeyQueue
+from natsctl.core.table import Keeping
 from natsctl.core.workqueue import Operation
+from natsctl.core.writes import Barrier
 from natsctl.errors import UsageError
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder

@@ -21,17 +21,16 @@ from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.sync.gc_cycles import repeat_cycles
 from natsctl.controller.sync.resync import keeps_up, resync
-from natsctl.core.cache.state import is_read
 from natsctl.core.coordination.installation import Installation
 from natsctl.core.coordination.term import led
-from natsctl.core.insight.explain import Explanation, Status, source_of
-from natsctl.core.insight.health import health_of
-from natsctl.core.insight.keyed import KeyedController
-from natsctl.core.insight.measures import Measures, UpkeepMeasures, measures_of
-from natsctl.core.insight.tree import Beyond, Branch, held_by, tree
-from natsctl.core.objects.primary import Primary
-from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.explain import Explanation, Status, source_of
+from natsctl.core.hosted import KeyedController
+from natsctl.core.readers import Primary
+from natsctl.core.status import Measures, UpkeepMeasures, health_of, measures_of
+from natsctl.core.table import is_read
+from natsctl.core.tree import Beyond, Branch, held_by, tree
 from natsctl.core.workqueue import Operation
+from natsctl.core.writes import Barrier
 from natsctl.errors import NotFoundError, PausedError, UsageError, is_delay
 from natsctl.model import documents
 from natsctl.model.garbage import GarbagePlan, Removed

@@ -12,7 +12,7 @@ from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
-from natsctl.core.objects.primary import Primary
+from natsctl.core.readers import Primary
 from natsctl.core.task_group import for_each
 from natsctl.errors import InvalidObjectError, NotFoundError
 from natsctl.model.kinds import KvKind

@@ -12,10 +12,10 @@ from natsctl.controller.slots.declare import only_primary
 from natsctl.core.coordination.election import Election
 from natsctl.core.coordination.sharding import Shard
 from natsctl.core.coordination.term_guard import TermGuard
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.hosted import Hosted
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.core.planning.record import current_plan
-from natsctl.core.sync.calls import current_key, report_stuck
+from natsctl.core.sync import current_key, report_stuck
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.managed import ManagedController

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
 from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore

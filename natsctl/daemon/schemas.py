@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from natsctl.controller.controller import Controller
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.retry import backoff
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.used_kinds import kinds_of

@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 
-from natsctl.core.objects.sync import running
+from natsctl.core.sync import running
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)

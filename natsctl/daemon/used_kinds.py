@@ -7,7 +7,7 @@ import msgspec
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import slots
-from natsctl.core.objects.primary import Primary, Tertiary
+from natsctl.core.readers import Primary, Tertiary
 from natsctl.daemon.operator import Guest, Runnable
 from natsctl.managed import ManagedController
 from natsctl.model.kinds import Kind

@@ -5,8 +5,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from natsctl.core.options import SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.core.retry import ExponentialLimiter, TokenBucket
-from natsctl.core.sync.options import SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.dynamic.identifier import ObjectIdentifier
 from natsctl.dynamic.resources import ObjectCacheOptions
 

@@ -3,9 +3,8 @@
 from contextlib import suppress
 from typing import Any
 
-from natsctl.core.dependencies.dependency import Dependency, one, those
-from natsctl.core.dependencies.watches import DependencyWatch
-from natsctl.core.objects.backends import Backends
+from natsctl.core.backends import Backends
+from natsctl.core.dependencies import Dependency, DependencyWatch, one, those
 from natsctl.dynamic.cache import Objects
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier, identified, kv_kind
 from natsctl.dynamic.resources import Resources, ScopedGVR

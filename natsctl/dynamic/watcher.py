@@ -8,12 +8,11 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from natsctl.core.dependencies.batches import Batches
-from natsctl.core.dependencies.watches import Cause, DependencyWatch, DependencyWatches
-from natsctl.core.sync.calls import Calls, blocking
-from natsctl.core.sync.failures import HandlerFailures
-from natsctl.core.sync.host import Host
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.dependencies import Batches, Cause, DependencyWatch, DependencyWatches
+from natsctl.core.history import HandlerFailures
+from natsctl.core.host import Host
+from natsctl.core.loop import SyncLoop
+from natsctl.core.sync import Calls, blocking
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.dynamic.cache import Objects, named, selected
 from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier

@@ -11,19 +11,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.insight.health import health_of
-from natsctl.core.insight.keyed import KeyedController
-from natsctl.core.insight.measures import Measures, measures_of
-from natsctl.core.objects.backends import Backends
-from natsctl.core.objects.primary import Primary
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.recording.noted_stores import noted
-from natsctl.core.recording.recordings import current_recordings
-from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
-from natsctl.core.sync.calls import Calls, blocking
-from natsctl.core.sync.keys import PrimaryListener, skips_invalid
-from natsctl.core.sync.options import (
+from natsctl.core.backends import Backends
+from natsctl.core.hosted import KeyedController
+from natsctl.core.informer import Informer
+from natsctl.core.loop import PrimaryListener, skips_invalid
+from natsctl.core.options import (
     FLAG,
     POLICY,
     RATE,
@@ -32,7 +24,14 @@ from natsctl.core.sync.options import (
     WORKERS,
     check_class,
 )
+from natsctl.core.readers import Primary
+from natsctl.core.recording.noted_stores import noted
+from natsctl.core.recording.recordings import current_recordings
+from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
+from natsctl.core.status import Measures, health_of, measures_of
+from natsctl.core.sync import Calls, blocking
 from natsctl.core.workqueue import Operation
+from natsctl.core.writes import Barrier
 from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind

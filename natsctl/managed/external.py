@@ -5,7 +5,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
-from natsctl.core.sync.calls import awaitable
+from natsctl.core.sync import awaitable
 from natsctl.errors import HandlerError
 from natsctl.managed.objects import Managed
 from natsctl.telemetry.hiding import shown

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from natsctl.core.recording.outside import remembered
+from natsctl.core.sync import remembered
 from natsctl.managed.creation.backoff import CreationBackoff
 from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.links import CreationLink, Links

@@ -16,10 +16,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.objects.primary import Primary
-from natsctl.core.objects.sync import current_tape
-from natsctl.core.sync.calls import blocking
-from natsctl.core.sync.options import SECONDS, check_options
+from natsctl.core.options import SECONDS, check_options
+from natsctl.core.readers import Primary
+from natsctl.core.sync import blocking, current_tape
 from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, RetryAfter, StoreError
 from natsctl.managed.calls import ExternalCalls, Reconciliation
 from natsctl.managed.creation.backoff import BACKOFF_S, CreationBackoff

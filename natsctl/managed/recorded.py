@@ -10,11 +10,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.objects.sync import current_sync, current_tape
-from natsctl.core.objects.tape import Playback, StoreCall
 from natsctl.core.planning.record import Effect, current_plan, place_of
-from natsctl.core.recording.outside import EXTERNAL, outside
-from natsctl.core.sync.calls import awaitable
+from natsctl.core.sync import EXTERNAL, awaitable, current_sync, current_tape, outside
+from natsctl.core.tape import Playback, StoreCall
 from natsctl.managed.conditions import MESSAGE_MAX
 from natsctl.managed.external import (
     ExternalClient,

@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import rewrite
+from natsctl.core.compare_and_set import rewrite
 from natsctl.errors import ConflictError, NotFoundError, StoreError
 from natsctl.managed.conditions import SYNCED, Condition
 from natsctl.managed.names import AnnotationNames

@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.objects.finalizers import release
-from natsctl.core.objects.primary import Primary
+from natsctl.core.compare_and_set import release
 from natsctl.core.planning.record import current_plan, place_of
-from natsctl.core.sync.calls import awaitable
+from natsctl.core.readers import Primary
+from natsctl.core.sync import awaitable
 from natsctl.errors import ConflictError, RetryAfter, StoreError
 from natsctl.managed.calls import AGAIN_S, ExternalCalls, Reconciliation
 from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition

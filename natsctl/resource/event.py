@@ -5,8 +5,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from natsctl.core.objects.sync import Sync
-from natsctl.core.sync.calls import failure_of
+from natsctl.core.sync import Sync, failure_of
 from natsctl.errors import UsageError
 
 T = TypeVar("T")

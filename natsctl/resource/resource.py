@@ -12,9 +12,9 @@ from traceback import extract_stack
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.core.retry import always_retry
-from natsctl.core.sync.calls import blocking
+from natsctl.core.sync import blocking
 from natsctl.core.task_group import together
 from natsctl.errors import QueueShutDownError, StoppedError, UsageError
 from natsctl.model.kinds import Kind

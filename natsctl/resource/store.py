@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.sync import current_tape
-from natsctl.core.objects.tape import CacheKeys
+from natsctl.core.informer import Informer
+from natsctl.core.sync import current_tape
+from natsctl.core.tape import CacheKeys
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeMetadata, joined

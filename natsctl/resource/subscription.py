@@ -5,11 +5,11 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.informer import Informer
+from natsctl.core.history import HandlerFailures
+from natsctl.core.informer import Informer
 from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.retry import Drop, Retry, Stop, TokenBucket
-from natsctl.core.sync.failures import HandlerFailures
+from natsctl.core.table import Cache
 from natsctl.core.workqueue import Failed, Priority, WorkQueue
 from natsctl.errors import (
     EventNotDoneError,

@@ -15,21 +15,20 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import Invalid
-from natsctl.core.insight.explain import Explanation, Status, explanation_of, status_of
-from natsctl.core.insight.health import health_of
-from natsctl.core.insight.hosted import Hosted
-from natsctl.core.insight.measures import Measures, measures_of
-from natsctl.core.insight.tree import Beyond, Branch, tree
-from natsctl.core.objects.backends import Backends
+from natsctl.core.backends import Backends
+from natsctl.core.explain import Explanation, Status, explanation_of, status_of
+from natsctl.core.host import Host
+from natsctl.core.hosted import Hosted
+from natsctl.core.informer import Informer
+from natsctl.core.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import Delivery, current_recordings
 from natsctl.core.retry import RetryPolicy
-from natsctl.core.sync.calls import blocking
-from natsctl.core.sync.host import Host
-from natsctl.core.sync.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
+from natsctl.core.status import Measures, health_of, measures_of
+from natsctl.core.sync import blocking
+from natsctl.core.table import Invalid
+from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Store, Stores

@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 
 from natsctl.core.coordination.assignment import OnlyKeys
-from natsctl.core.objects.sync import Sync
+from natsctl.core.history import SyncHistory
+from natsctl.core.loop import SyncLoop
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.recording.recordings import Delivery
 from natsctl.core.retry import Stop
-from natsctl.core.sync.calls import Calls
-from natsctl.core.sync.history import SyncHistory
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.sync import Calls, Sync
 from natsctl.core.workqueue import Priority, WorkQueue
 from natsctl.errors import StoppedError, StoreError
 from natsctl.model.pause import Pause

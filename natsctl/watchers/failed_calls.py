@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from natsctl.core.history import HandlerFailures
 from natsctl.core.planning.record import current_plan
 from natsctl.core.retry import Drop, Retry, RetryPolicy, Stop, backoff, decide_retry
-from natsctl.core.sync.failures import HandlerFailures
 from natsctl.errors import RetryAfter, StoreError
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import get_logger

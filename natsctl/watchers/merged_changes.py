@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.sync.calls import awaitable
+from natsctl.core.sync import awaitable
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Store, Stored
 from natsctl.watchers.watcher import RecallingWatcher, ResourceAction, ResourceWatcher, Snapshot

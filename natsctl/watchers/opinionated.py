@@ -6,10 +6,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import deleted_at, rewrite
-from natsctl.core.objects.finalizers import release
-from natsctl.core.recording.outside import remembered
-from natsctl.core.sync.calls import awaitable
+from natsctl.core.compare_and_set import deleted_at, release, rewrite
+from natsctl.core.sync import awaitable, remembered
 from natsctl.errors import NotFoundError
 from natsctl.model import documents
 from natsctl.model.kinds import Kind

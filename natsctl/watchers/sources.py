@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from natsctl.core.cache.deletion_markers import deleted_keys
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import Invalid
+from natsctl.core.informer import Informer, deleted_keys
+from natsctl.core.table import Invalid
 from natsctl.errors import InvalidObjectError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind

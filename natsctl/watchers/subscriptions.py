@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
+from natsctl.core.assigned_keys import KeyFilter
+from natsctl.core.history import SyncHistory
+from natsctl.core.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.sync.assigned_keys import KeyFilter
-from natsctl.core.sync.history import SyncHistory
 from natsctl.core.workqueue import Priority
 from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind

@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
-from natsctl.core.sync.calls import awaitable
+from natsctl.core.sync import awaitable
 from natsctl.model.kinds import Kind
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Store, Stored

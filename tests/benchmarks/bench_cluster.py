@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from natsctl import StoreError, connect, kv
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.jetstream.stores import Nats
 from tests.benchmarks.support.dataset import Item, key, value
 from tests.benchmarks.support.measured_server import Sizes

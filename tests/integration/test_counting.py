@@ -8,7 +8,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from natsctl import connect, kv
-from natsctl.core.cache.cache import Cache
+from natsctl.core.table import Cache
 from natsctl.core.task_group import together
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket.store import KvStore

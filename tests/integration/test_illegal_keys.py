@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import natsctl
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.stores import Nats

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from natsctl import KubeKind, KubeOptions, kube
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.errors import NotFoundError, StoreError, StoreMissingError
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.connect import connecting

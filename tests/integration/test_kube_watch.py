@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from natsctl import KubeOptions, Manifest, connect_kube, kube
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.errors import NotFoundError, PermissionDeniedError, StoreMissingError
 from natsctl.kubernetes.cluster import Kube
 from natsctl.kubernetes.objects.store import KubeStore

@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from natsctl import Operator, connect
-from natsctl.core.objects.compare_and_set import rewrite
-from natsctl.core.objects.migration import Migrated, migrate, objects_of, outdated
+from natsctl.core.compare_and_set import rewrite
+from natsctl.core.migration import Migrated, migrate, objects_of, outdated
 from natsctl.jetstream.stores import Nats
 from natsctl.model import documents
 from natsctl.model.store import Stored

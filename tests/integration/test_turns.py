@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.loop import SyncLoop
 from natsctl.slices import TURN_S
 
 KEYS = 20_000

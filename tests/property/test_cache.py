@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from natsctl import Invalid
-from natsctl.core.cache.cache import Cache
+from natsctl.core.table import Cache
 from natsctl.model.store import (
     Applied,
     Change,

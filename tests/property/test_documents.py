@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl import Metadata, Object, kv
-from natsctl.core.objects.finalizers import with_finalizer
+from natsctl.core.compare_and_set import with_finalizer
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored

@@ -23,7 +23,7 @@ from natsctl import (
     secondary,
 )
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
-from natsctl.core.cache.state import is_read
+from natsctl.core.table import is_read
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.store import Stored

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsctl import Controller, NotFoundError, Object, kv, primary
-from natsctl.core.cache.state import is_read
+from natsctl.core.table import is_read
 from natsctl.testing import in_virtual_time
 from tests.support.controllers.sharing_group import SharingGroup, SharingMember, Step
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from natsctl.core.cache.packed_keys import PackedKeys
+from natsctl.core.table import PackedKeys
 
 FEW = 3  # byte strings, so that each has several keys
 TEXTS = ["a", "aa", "ab", "b", "ba", "1", "11", "a1", "a.b/c", "ÿ", "þ", "a\0", "日本"]

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.keeping import Keeping
+from natsctl.core.table import Cache, Keeping
 from natsctl.model.store import (
     Applied,
     Deleted,

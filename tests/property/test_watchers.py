@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsctl import ConflictError, NotFoundError, Retry, StoreTimeoutError
-from natsctl.core.objects.finalizers import delete
+from natsctl.core.compare_and_set import delete
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore, VirtualTimeLoop
 from natsctl.watchers import InformerController, OpinionatedWatcher, Snapshot

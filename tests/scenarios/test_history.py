@@ -19,7 +19,7 @@ from natsctl import (
     kv,
     primary,
 )
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.hosted import Hosted
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
 from natsctl.model.recorder import SyncNote

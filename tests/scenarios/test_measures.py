@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from natsctl import ControllerRuntime, PermanentError, Primary, StoreError
-from natsctl.core.insight.measures import CacheMeasures, Measures
-from natsctl.core.sync.counters import Counts
+from natsctl.core.counters import Counts
+from natsctl.core.status import CacheMeasures, Measures
 from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController

@@ -23,8 +23,7 @@ from natsctl import (
     blocking,
     primary,
 )
-from natsctl.core.objects.threads import THREADS_MAX
-from natsctl.core.sync.calls import delay_of
+from natsctl.core.sync import THREADS_MAX, delay_of
 from natsctl.testing import MemoryStores, VirtualTimeLoop, running
 from natsctl.watchers import InformerController
 from tests.support.controllers.all_surfaces import LIMIT_S, SURFACES, Open, on, put

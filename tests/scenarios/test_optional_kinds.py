@@ -16,7 +16,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.cache.informer import BACKOFF_MAX_S
+from natsctl.core.informer import BACKOFF_MAX_S
 from natsctl.testing import MemoryResource, MemoryStores, running
 
 

@@ -8,8 +8,7 @@ import msgspec
 
 from natsctl import Controller, ExistsError, KubeObject, Object, kube, kv, primary, secondary
 from natsctl.controller.slots.owned import Owned
-from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.state import is_read
+from natsctl.core.table import Cache, is_read
 from natsctl.model.store import Change
 from tests.support.controllers.sharing_group import TTL_S, SharingGroup
 from tests.support.eventually import eventually

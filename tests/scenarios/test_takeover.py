@@ -11,10 +11,10 @@ import pytest
 
 from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, kv, primary
 from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.core.compare_and_set import delete
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.sharding import shards
 from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.objects.finalizers import delete
 from natsctl.errors import PermanentError, StoreError, UsageError
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import Managed, ManagedController, ManagedReconciler

@@ -133,7 +133,7 @@ async def test_a_log_line_of_a_sync_belongs_to_its_trace(
                 ids.append({**trace_ids(), "key": str(log_context()["key"])})
 
     noting = Noting()
-    logging.getLogger("natsctl.core.sync.history").addHandler(noting)
+    logging.getLogger("natsctl.core.history").addHandler(noting)
     try:
         controller = Traced(recorded)
         async with running(controller) as harness:
@@ -141,7 +141,7 @@ async def test_a_log_line_of_a_sync_belongs_to_its_trace(
             await controller.apps.put("shop", App(spec=AppSpec()))
             await harness.run_until_idle()
     finally:
-        logging.getLogger("natsctl.core.sync.history").removeHandler(noting)
+        logging.getLogger("natsctl.core.history").removeHandler(noting)
     first, *_ = recorded.named("sync traced")
     trace, span = f"{first.context.trace_id:032x}", f"{first.context.span_id:016x}"
     assert ids == [{"trace_id": trace, "span_id": span, "key": "shop"}]

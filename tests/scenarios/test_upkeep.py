@@ -19,7 +19,7 @@ from natsctl import (
     kv,
     primary,
 )
-from natsctl.core.insight.explain import Queued
+from natsctl.core.explain import Queued
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,

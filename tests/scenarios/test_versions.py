@@ -17,8 +17,8 @@ from natsctl import (
     SimpleWatcher,
     Snapshot,
 )
-from natsctl.core.objects.compare_and_set import read, rewrite
-from natsctl.core.objects.migration import migrate, objects_of, outdated
+from natsctl.core.compare_and_set import read, rewrite
+from natsctl.core.migration import migrate, objects_of, outdated
 from natsctl.model import documents
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.store import Stored

@@ -12,7 +12,7 @@ import msgspec
 from natsctl.cli.documents.desired import with_reserved
 from natsctl.cli.documents.parsing import fault, parsed_or_none
 from natsctl.cli.output.terminal import write_notice
-from natsctl.core.objects.compare_and_set import Rewritten
+from natsctl.core.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, UsageError
 from natsctl.jetstream.bucket.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.model import documents, exact_json

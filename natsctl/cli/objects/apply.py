@@ -19,7 +19,7 @@ from natsctl.cli.objects.writing import (
     WriteTarget,
 )
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.errors import ConflictError, InvalidObjectError, TooLargeError, UsageError
 from natsctl.model.store import Store, Stored
 

@@ -18,7 +18,7 @@ from natsctl.cli.objects.writing import (
     WriteTarget,
 )
 from natsctl.cli.output.terminal import YesOption, confirm, write_notice
-from natsctl.core.objects.finalizers import delete as delete_object
+from natsctl.core.compare_and_set import delete as delete_object
 from natsctl.errors import (
     ConflictError,
     NotFoundError,

@@ -15,7 +15,7 @@ from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.objects.writing import ChangeOutputOption, DryRun, DryRunOption
 from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
-from natsctl.core.objects.compare_and_set import Rewritten, rewrite
+from natsctl.core.compare_and_set import Rewritten, rewrite
 from natsctl.errors import (
     ConflictError,
     InvalidObjectError,

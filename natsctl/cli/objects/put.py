@@ -21,8 +21,8 @@ from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import CreateOption
 from natsctl.cli.objects.writing import ChangeOutputOption, DryRun, DryRunOption, ThenPlanOption
 from natsctl.cli.schemas.validation import Validate, ValidateOption, Validator
-from natsctl.core.insight.explain import source_of
-from natsctl.core.objects.compare_and_set import Rewritten, rewrite
+from natsctl.core.compare_and_set import Rewritten, rewrite
+from natsctl.core.explain import source_of
 from natsctl.errors import ConflictError, UsageError
 from natsctl.model.store import Store, Stored
 

@@ -17,7 +17,7 @@ from natsctl.cli.framework.controllers import Kinds, load_kinds
 from natsctl.cli.framework.names import NameArgument, parse_name
 from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.output.terminal import write_line
-from natsctl.core.objects.compare_and_set import Rewritten
+from natsctl.core.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Message

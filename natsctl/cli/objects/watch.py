@@ -30,7 +30,7 @@ from natsctl.cli.output.printing import (
     write_yaml,
 )
 from natsctl.cli.output.terminal import write_line, write_notice
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Message

@@ -16,7 +16,7 @@ from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.differences import write_differences
 from natsctl.cli.output.printing import TextOutput, write_json
 from natsctl.cli.output.terminal import write_line
-from natsctl.core.objects.compare_and_set import Rewritten
+from natsctl.core.compare_and_set import Rewritten
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.daemon.published import published_schemas
 from natsctl.errors import StoreError, StoreMissingError, UsageError
@@ -172,7 +172,7 @@ class DryRun(msgspec.Struct, frozen=True):
         # a command without a plan does not need the controller runtime
         from natsctl.cli.framework.controllers import load_controller  # noqa: PLC0415
         from natsctl.controller.slots.declare import only_primary  # noqa: PLC0415
-        from natsctl.core.sync.calls import current_key  # noqa: PLC0415
+        from natsctl.core.sync import current_key  # noqa: PLC0415
         from natsctl.daemon.cluster import cluster_for  # noqa: PLC0415
         from natsctl.daemon.plan import make_plan  # noqa: PLC0415
 

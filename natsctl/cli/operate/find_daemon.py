@@ -10,7 +10,7 @@ import typer
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.names import Name
 from natsctl.cli.framework.usage import only
-from natsctl.core.insight.explain import PrimarySource
+from natsctl.core.explain import PrimarySource
 from natsctl.daemon.api.client import Daemons
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection, connect

@@ -13,7 +13,7 @@ from natsctl.cli.framework.exit_codes import FAILED, exit_with, report_error
 from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
-from natsctl.core.objects.migration import (
+from natsctl.core.migration import (
     Migrated,
     MigrationStep,
     migrate,

@@ -26,7 +26,7 @@ from natsctl.cli.output.terminal import write_notice
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import only_primary
 from natsctl.core.planning.planning_stores import planned
-from natsctl.core.sync.calls import current_key
+from natsctl.core.sync import current_key
 from natsctl.core.task_group import for_each
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.verbs import Verb

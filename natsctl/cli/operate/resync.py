@@ -23,15 +23,14 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.sync import events
-from natsctl.core.cache import invalid_log
-from natsctl.core.sync import history
+from natsctl.core import history, informer
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import Queuing
 from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 
-REPORTED_LOGGERS = (events.__name__, history.__name__, invalid_log.__name__)
+REPORTED_LOGGERS = (events.__name__, history.__name__, informer.INVALID_LOG)
 """Loggers of failures that this command reports itself."""
 
 app = App()

@@ -12,7 +12,7 @@ from natsctl.cli.operate.find_daemon import (
 from natsctl.cli.output.explanations import TREE_HEADINGS, tree_rows
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_notice
-from natsctl.core.insight.tree import MISSING, Branch
+from natsctl.core.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.options import NatsOptions
 

@@ -5,10 +5,9 @@ from datetime import datetime
 
 from natsctl.cli.output.differences import described
 from natsctl.cli.output.printing import table_lines
-from natsctl.core.insight.explain import KeyPause, Queued
-from natsctl.core.insight.lanes import Lanes
-from natsctl.core.insight.tree import Branch
-from natsctl.core.sync.journal import SyncRecord
+from natsctl.core.explain import KeyPause, Lanes, Queued
+from natsctl.core.history import SyncRecord
+from natsctl.core.tree import Branch
 from natsctl.daemon.api.messages import KeyEvent, KeyExplanation
 from natsctl.jetstream.bucket.entries import NONE, age, short_time
 from natsctl.model.store import planned_revision

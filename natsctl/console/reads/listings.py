@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 from natsctl.console.reads.background import retrieved
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.keeping import Keeping
+from natsctl.core.informer import Informer
+from natsctl.core.table import Keeping
 from natsctl.errors import StoreError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message

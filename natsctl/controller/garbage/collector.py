@@ -15,10 +15,10 @@ import msgspec
 
 from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import is_read, read_state
-from natsctl.core.objects.compare_and_set import read
+from natsctl.core.compare_and_set import read
+from natsctl.core.informer import Informer
 from natsctl.core.retry import backoff
+from natsctl.core.table import is_read, read_state
 from natsctl.core.task_group import for_each
 from natsctl.errors import (
     ConflictError,

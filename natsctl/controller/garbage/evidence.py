@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.coordination.term import led
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.informer import Informer
 from natsctl.core.retry import backoff
 from natsctl.errors import ConflictError, NotLeadingError, StoreError, StoreTimeoutError
 from natsctl.model.kinds import KvKind, kv

@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar, get_args, overload
 from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.predicates import Predicate, WakeOn, predicate_of
 from natsctl.controller.slots.secondary import Secondary
-from natsctl.core.cache.index import IndexFunc
-from natsctl.core.objects.primary import CacheReader, Primary, Tertiary
+from natsctl.core.readers import CacheReader, Primary, Tertiary
+from natsctl.core.table import IndexFunc
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, OnImmutable

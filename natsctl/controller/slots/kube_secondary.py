@@ -12,15 +12,14 @@ import msgspec
 
 from natsctl.controller.slots.contests import Contests
 from natsctl.controller.slots.last_applied import LastApplied
-from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.owners import Owner, OwnerNames
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import is_read
+from natsctl.core.compare_and_set import ATTEMPTS, Rewritten, read
 from natsctl.core.coordination.installation import InstallationAnnotation
-from natsctl.core.objects.compare_and_set import ATTEMPTS, Rewritten, read
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.objects.sync import current_sync
+from natsctl.core.informer import Informer
+from natsctl.core.sync import current_sync
+from natsctl.core.table import is_read
+from natsctl.core.writes import Barrier, OwnWrites
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,

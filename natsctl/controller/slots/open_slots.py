@@ -8,19 +8,16 @@ import msgspec
 
 from natsctl.controller.slots.declare import Slot
 from natsctl.controller.slots.kube_secondary import KubeSecondary, Report
-from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import OWNER_INDEX
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.slots.predicates import filtered
 from natsctl.controller.slots.secondary import Secondary
-from natsctl.core.cache.index import IndexFunc
-from natsctl.core.cache.informer import Informer, OnChange, OnChanges
-from natsctl.core.cache.keeping import Keeping, Keeps, PrimaryOf
-from natsctl.core.cache.state import Invalid
+from natsctl.core.backends import Backends
 from natsctl.core.coordination.installation import InstallationAnnotation
-from natsctl.core.objects.backends import Backends
-from natsctl.core.objects.primary import CacheReader, Primary, Tertiary
-from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.informer import Informer, OnChange, OnChanges
+from natsctl.core.readers import CacheReader, Primary, Tertiary
+from natsctl.core.table import IndexFunc, Invalid, Keeping, Keeps, PrimaryOf
+from natsctl.core.writes import Barrier, OwnWrites
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Change, Store, Stored

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owners import Owner, OwnerNames
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import is_read
-from natsctl.core.objects.compare_and_set import Rewritten, Written, read
-from natsctl.core.objects.primary import CacheReader
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.objects.sync import current_sync
+from natsctl.core.compare_and_set import Rewritten, Written, read
+from natsctl.core.informer import Informer
+from natsctl.core.readers import CacheReader
+from natsctl.core.sync import current_sync
+from natsctl.core.table import is_read
+from natsctl.core.writes import Barrier, OwnWrites
 from natsctl.errors import ConflictError, ExistsError, InvalidObjectError, NotFoundError, UsageError
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Deleted, Stored

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from natsctl.core.cache.state import is_read
+from natsctl.core.table import is_read
 from natsctl.errors import UsageError
 from natsctl.model.store import Change
 from natsctl.telemetry.logger import get_logger

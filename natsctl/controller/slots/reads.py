@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-from natsctl.core.dependencies.dependency import Dependency, one, those
-from natsctl.core.dependencies.watches import Cause, DependencyWatches
-from natsctl.core.objects.backends import Backends
-from natsctl.core.objects.sync import Sync, current_sync
-from natsctl.core.objects.tape import DependencyRead
+from natsctl.core.backends import Backends
+from natsctl.core.dependencies import Cause, Dependency, DependencyWatches, one, those
 from natsctl.core.recording.noted_stores import place_of
+from natsctl.core.sync import Sync, current_sync
+from natsctl.core.tape import DependencyRead
 from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind

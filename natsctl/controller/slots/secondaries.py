@@ -8,8 +8,8 @@ import msgspec
 from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.controller.slots.owners import Owner, OwnerNames
-from natsctl.core.cache.state import is_read, read_state
-from natsctl.core.objects.tape import CacheRead
+from natsctl.core.table import is_read, read_state
+from natsctl.core.tape import CacheRead
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import Reference
 from natsctl.model.store import Change, Stored

@@ -4,8 +4,8 @@ from typing import TypeVar
 
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.owners import Owner
-from natsctl.core.cache.state import is_read
-from natsctl.core.objects.compare_and_set import Rewritten, read, rewrite
+from natsctl.core.compare_and_set import Rewritten, read, rewrite
+from natsctl.core.table import is_read
 from natsctl.errors import ConflictError, InvalidObjectError, NewerVersionError
 from natsctl.model import documents
 from natsctl.model.store import Stored

@@ -12,10 +12,10 @@ from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.sync_run import SyncRuns
-from natsctl.core.cache.state import Invalid, is_read
-from natsctl.core.objects.primary import Primary
-from natsctl.core.sync.assigned_keys import KeyFilter
-from natsctl.core.sync.keys import KeyQueue, PrimaryListener
+from natsctl.core.assigned_keys import KeyFilter
+from natsctl.core.loop import KeyQueue, PrimaryListener
+from natsctl.core.readers import Primary
+from natsctl.core.table import Invalid, is_read
 from natsctl.core.workqueue import Operation, Priority
 from natsctl.errors import UnreadError
 from natsctl.model.kinds import Kind

@@ -4,8 +4,8 @@ import logging
 
 import msgspec
 
-from natsctl.core.cache.state import Invalid
-from natsctl.core.sync.history import SyncHistory
+from natsctl.core.history import SyncHistory
+from natsctl.core.table import Invalid
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.recorder import EventType
 from natsctl.telemetry.logger import get_logger

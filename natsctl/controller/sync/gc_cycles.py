@@ -13,7 +13,7 @@ from natsctl.controller.garbage.collector import GarbageCollector
 from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.sync_run import DeletionPolicy, SyncRuns
 from natsctl.core.coordination.term import led
-from natsctl.core.sync.keys import KeyQueue
+from natsctl.core.loop import KeyQueue
 from natsctl.core.workqueue import Operation
 from natsctl.errors import StoreError, UnreadError
 from natsctl.model.garbage import GarbagePlan, Removed

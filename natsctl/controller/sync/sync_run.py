@@ -11,17 +11,24 @@ from typing import Any, Literal, NoReturn
 from natsctl.controller.garbage.evidence import Evidence
 from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
-from natsctl.core.objects.primary import Primary
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.objects.sync import Sync, current_sync, running
+from natsctl.core.history import SyncHistory
+from natsctl.core.loop import SyncHandler, skips_invalid
 from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.planning.record import because
-from natsctl.core.sync.calls import Calls, awaited, delay_of, failed_by
-from natsctl.core.sync.history import SyncHistory
-from natsctl.core.sync.keys import skips_invalid
-from natsctl.core.sync.loop import SyncHandler
-from natsctl.core.sync.steps import Rest, first_step
+from natsctl.core.readers import Primary
+from natsctl.core.sync import (
+    Calls,
+    Rest,
+    Sync,
+    awaited,
+    current_sync,
+    delay_of,
+    failed_by,
+    first_step,
+    running,
+)
 from natsctl.core.workqueue import Operation, Place, Priority, Work, WorkQueue
+from natsctl.core.writes import Barrier
 from natsctl.errors import NotFoundError
 from natsctl.model.garbage import orphan_reason
 from natsctl.model.pause import pause_in

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.errors import ConflictError, StoreTimeoutError, UsageError
 from natsctl.model.kinds import KvKind, kv
 from natsctl.model.objects import Metadata

@@ -39,11 +39,11 @@ from functools import lru_cache
 
 import msgspec
 
-from natsctl.core.cache.cache import Cache
 from natsctl.core.coordination.assignment import Assignment
 from natsctl.core.coordination.own_record import TAKE_OVER, UNKNOWN_WORKLOAD, Workload, possible_ttl
 from natsctl.core.coordination.rendezvous import MemberSet
 from natsctl.core.coordination.term import Clock
+from natsctl.core.table import Cache
 
 UNKNOWN = "?"  # the key of a member that may exist without a record
 KNOWN_MAX = 5_000  # answers of one assignment, about 0.5 MB

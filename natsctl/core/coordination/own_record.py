@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from natsctl.core.compare_and_set import read
 from natsctl.core.coordination.term import Clock
-from natsctl.core.objects.compare_and_set import read
 from natsctl.errors import ConflictError, StoreError
 from natsctl.model.store import Store, Stored
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.assignment import ALL
 from natsctl.core.coordination.lease import LOOK, Lease, Vacant, always_vacant
 from natsctl.core.coordination.member_record import MemberRecord, record_key, records_of
@@ -25,6 +24,7 @@ from natsctl.core.coordination.participant import (
 )
 from natsctl.core.coordination.rendezvous import NO_MEMBERS
 from natsctl.core.coordination.term import Clock, Leadership
+from natsctl.core.informer import Informer
 from natsctl.core.task_group import together
 from natsctl.errors import ConflictError, StoreError
 from natsctl.model.kinds import KvKind, kv

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.pausing.claims import ClaimedKeys, Left
 from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError, NotLeadingError, StoreError
 from natsctl.model.store import Store, Stored

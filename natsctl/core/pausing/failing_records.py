@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.errors import (
     DECODE_ERRORS,
     ConflictError,

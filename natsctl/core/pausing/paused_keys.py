@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import is_read
-from natsctl.core.objects.compare_and_set import read
+from natsctl.core.compare_and_set import read
+from natsctl.core.informer import Informer
 from natsctl.core.pausing.clock import Clock
 from natsctl.core.pausing.quarantine import Quarantine
+from natsctl.core.table import is_read
 from natsctl.model.kinds import KvKind
 from natsctl.model.pause import MARK, Pause, pause_in
 from natsctl.model.store import Change

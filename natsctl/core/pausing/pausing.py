@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
+from natsctl.core.informer import Informer
 from natsctl.core.pausing.claim_records import ClaimRecords
 from natsctl.core.pausing.claims import ClaimedKey, ClaimedKeys, Left, current_claims
 from natsctl.core.pausing.clock import Clock

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from natsctl.core.objects.tape import RecordedError
+from natsctl.core.tape import RecordedError
 from natsctl.errors import DECODE_ERRORS, InvalidInputError
 
 Surface: TypeAlias = Literal["controller", "managed", "watchers"]

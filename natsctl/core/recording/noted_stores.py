@@ -6,10 +6,10 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Self, TypeVar
 
-from natsctl.core.objects.backends import Backends
-from natsctl.core.objects.store_proxy import ManifestStoreProxy, Send, StoreProxy
-from natsctl.core.objects.sync import current_tape
-from natsctl.core.objects.tape import RecordedError, StoreCall, Tape
+from natsctl.core.backends import Backends
+from natsctl.core.store_proxy import ManifestStoreProxy, Send, StoreProxy
+from natsctl.core.sync import current_tape
+from natsctl.core.tape import RecordedError, StoreCall, Tape
 from natsctl.errors import StoreMissingError
 from natsctl.model import documents
 from natsctl.model.discovery import Discovers, ResourceType

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from natsctl.core.objects.sync import current_sync
-from natsctl.core.objects.tape import (
+from natsctl.core.sync import current_sync
+from natsctl.core.tape import (
     CacheKeys,
     CacheQuery,
     CacheRead,

@@ -8,19 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.tape import (
-    CacheKeys,
-    CacheQuery,
-    CacheRead,
-    CacheStates,
-    CacheTarget,
-    DependencyRead,
-    Note,
-    OutsideCall,
-    RecordedError,
-    StoreCall,
-)
+from natsctl.core.informer import Informer
 from natsctl.core.recording.document import (
     NOTHING,
     DependencyStep,
@@ -41,6 +29,18 @@ from natsctl.core.recording.document import (
 )
 from natsctl.core.recording.noted_stores import place_of
 from natsctl.core.recording.recordings import Delivery, Frame, KeptSync
+from natsctl.core.tape import (
+    CacheKeys,
+    CacheQuery,
+    CacheRead,
+    CacheStates,
+    CacheTarget,
+    DependencyRead,
+    Note,
+    OutsideCall,
+    RecordedError,
+    StoreCall,
+)
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 from natsctl.model.kinds import Kind

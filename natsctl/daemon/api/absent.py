@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from natsctl.core.insight.explain import Explanation, KeyPause, PrimarySource, Status
+from natsctl.core.explain import Explanation, KeyPause, PrimarySource, Status
 from natsctl.core.pausing.failing_records import LastingFailure, failing_prefix, failure_in
 from natsctl.core.pausing.pausing import PAUSES, controller_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, deaths_in

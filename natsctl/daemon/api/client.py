@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from natsctl.core.insight.explain import PrimarySource
-from natsctl.core.insight.tree import Branch, merged
+from natsctl.core.explain import PrimarySource
+from natsctl.core.tree import Branch, merged
 from natsctl.daemon.api.messages import (
     ControllerPlan,
     ControllerStatus,

@@ -12,9 +12,9 @@ from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import makes_secondaries
 from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard
-from natsctl.core.insight.explain import Explanation, Status
-from natsctl.core.insight.hosted import Hosted
-from natsctl.core.sync.journal import RECORDS_MAX, SyncRecord
+from natsctl.core.explain import Explanation, Status
+from natsctl.core.history import RECORDS_MAX, SyncRecord
+from natsctl.core.hosted import Hosted
 from natsctl.daemon.api.activity import ActivityLog
 from natsctl.daemon.api.messages import (
     ACTIONS_MAX,

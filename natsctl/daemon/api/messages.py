@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from natsctl.core.insight.explain import Explanation, Status
+from natsctl.core.explain import Explanation, Status
 from natsctl.daemon.api.activity import Activity
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.plans.plan import KeyPlan, Plan

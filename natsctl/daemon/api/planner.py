@@ -7,7 +7,7 @@ from contextvars import Context
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.owners import OwnerNames
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.hosted import Hosted
 from natsctl.daemon.loader import make
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.plan import plan

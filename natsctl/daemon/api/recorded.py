@@ -2,7 +2,7 @@
 
 import msgspec
 
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.hosted import Hosted
 from natsctl.core.recording.recordings import Recordings
 from natsctl.daemon.api.messages import DaemonProcess, Recorded, RecordingPart
 from natsctl.errors import NotFoundError, UsageError

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from natsctl.core.insight.tree import Branch
+from natsctl.core.tree import Branch
 from natsctl.errors import StoreError
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.connection import Connection

@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any
 
 from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.core.compare_and_set import read
 from natsctl.core.coordination.installation import INSTALLATION, known_installation
 from natsctl.core.coordination.lease import claim_of
 from natsctl.core.coordination.member_record import members_of
 from natsctl.core.coordination.own_record import TTL_MIN_S, Workload
 from natsctl.core.coordination.participant import name_taken
-from natsctl.core.objects.compare_and_set import read
 from natsctl.daemon.api.peers import ONE_CLUSTER
 from natsctl.daemon.doctor.buckets import check_bucket, sound
 from natsctl.daemon.doctor.finding import CheckFinding, failed, ok, warning

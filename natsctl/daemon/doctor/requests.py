@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import makes_secondaries
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.hosted import Hosted
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.peers import conflict
 from natsctl.daemon.api.verbs import NAME, Verb

@@ -11,8 +11,8 @@ import msgspec
 
 from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
-from natsctl.core.insight.measures import CacheMeasures, Measures, QueueMeasures, UpkeepMeasures
-from natsctl.core.sync.counters import Counts
+from natsctl.core.counters import Counts
+from natsctl.core.status import CacheMeasures, Measures, QueueMeasures, UpkeepMeasures
 from natsctl.daemon.observe.watchdog import Stalls
 from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.telemetry.metrics import Family, Labels, MetricTable

@@ -10,8 +10,8 @@ import msgspec
 
 from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
-from natsctl.core.insight.hosted import Hosted
-from natsctl.core.insight.measures import CacheMeasures
+from natsctl.core.hosted import Hosted
+from natsctl.core.status import CacheMeasures
 from natsctl.daemon.http.checks import Check, CheckVerdict, Endpoint
 from natsctl.daemon.http.metrics import Scrape, families
 from natsctl.daemon.observe.watchdog import Watchdog

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from natsctl.core.objects.sync import Sync, current_sync, sync_in
+from natsctl.core.sync import Sync, current_sync, sync_in
 from natsctl.telemetry.frames import thread_frames, user_frames
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.repeats import Repeats

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import read
+from natsctl.core.compare_and_set import read
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.managed.creation.creation import Creation, OtherCreationError
 from natsctl.managed.names import AnnotationNames

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.errors import NotFoundError, UsageError
 from natsctl.managed.creation.creation import Creation, Mark, ended
 from natsctl.managed.creation.links import annotations_of

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import read
+from natsctl.core.compare_and_set import read
 from natsctl.errors import ConflictError, NotFoundError
 from natsctl.managed.creation.links import CreationLink, Links, annotations_of
 from natsctl.managed.critical import (

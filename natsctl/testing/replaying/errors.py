@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from natsctl.core.objects.tape import RecordedError
+from natsctl.core.tape import RecordedError
 from natsctl.errors import HandlerError
 
 

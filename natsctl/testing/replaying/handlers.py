@@ -11,9 +11,9 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
-from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
-from natsctl.core.objects.primary import Primary
+from natsctl.core.informer import Informer
+from natsctl.core.readers import Primary
 from natsctl.core.recording.document import Recording
 from natsctl.errors import UsageError
 from natsctl.managed.controller import ManagedController

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.objects.tape import StoreCall
 from natsctl.core.recording.document import OutsideStep, RecordedOutcome, Recording, StoreStep
-from natsctl.core.recording.outside import EXTERNAL
+from natsctl.core.sync import EXTERNAL
+from natsctl.core.tape import StoreCall
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 

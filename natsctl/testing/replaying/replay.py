@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.tape import RecordedError
+from natsctl.core.informer import Informer
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.recording.document import RecordedOutcome, Recording, read_recording
 from natsctl.core.recording.recordings import KeptSync, frames_of, recording
 from natsctl.core.recording.writing import traceback_text
-from natsctl.core.sync.calls import current_key
+from natsctl.core.sync import current_key
+from natsctl.core.tape import RecordedError
 from natsctl.errors import NotRecordedError, UsageError
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
 from natsctl.testing.replaying.handlers import Handle, opened

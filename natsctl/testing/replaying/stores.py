@@ -6,9 +6,9 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from natsctl.core.objects.store_proxy import ManifestStoreProxy, Send, StoreProxy
 from natsctl.core.recording.document import StoreStep
 from natsctl.core.recording.noted_stores import place_of
+from natsctl.core.store_proxy import ManifestStoreProxy, Send, StoreProxy
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.managed_fields import ManagedFields

@@ -6,8 +6,10 @@ from typing import Any
 import msgspec
 
 from natsctl.controller.slots.owned import OWNER_INDEX
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.tape import (
+from natsctl.core.informer import Informer
+from natsctl.core.recording.document import OutsideStep
+from natsctl.core.recording.noted_stores import place_of
+from natsctl.core.tape import (
     CacheKeys,
     CacheQuery,
     CacheStates,
@@ -17,8 +19,6 @@ from natsctl.core.objects.tape import (
     OutsideCall,
     StoreCall,
 )
-from natsctl.core.recording.document import OutsideStep
-from natsctl.core.recording.noted_stores import place_of
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model.store import Applied, Deleted, Stored
 from natsctl.testing.replaying.errors import class_of, elapsed

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 import yaml
 
-from natsctl.core.objects.finalizers import delete
+from natsctl.core.compare_and_set import delete
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.hosted import Hosted
 from natsctl.daemon.operator import Guest
 from natsctl.testing.simulation.world.process import life_of_task
 

@@ -11,7 +11,7 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary, slots
 from natsctl.controller.slots.owned import Owned
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.hosted import Hosted
 from natsctl.daemon.loader import make
 from natsctl.daemon.operator import Guest
 from natsctl.errors import UsageError

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from natsctl import Kind, Object, Primary, kv
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.informer import Informer
+from natsctl.core.writes import Barrier
 from natsctl.errors import NotFoundError, RetryAfter, StoreError
 from natsctl.managed import (
     FINALIZER_NAME,

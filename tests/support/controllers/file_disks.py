@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from natsctl import Controller, Kind, Primary, primary
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.informer import Informer
+from natsctl.core.writes import Barrier
 from natsctl.managed import Managed, ManagedReconciler, Observation
 from tests.support.controllers.disk_reconciler import DISKS, Disk
 from tests.support.stores.crashing_store import MortalStore

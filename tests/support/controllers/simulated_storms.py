@@ -32,7 +32,7 @@ from natsctl import (
 from natsctl.core.coordination.election import elections
 from natsctl.core.coordination.sharding import shards
 from natsctl.core.coordination.vacancy import Vacancy
-from natsctl.core.insight.hosted import Hosted
+from natsctl.core.hosted import Hosted
 from natsctl.core.pausing.pausing import PAUSES, controller_record
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.bucket.leases import LEASES

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from natsctl.core.objects.store_proxy import ManifestStoreProxy, Send, T
+from natsctl.core.store_proxy import ManifestStoreProxy, Send, T
 from natsctl.model.documents import Document
 from natsctl.model.store import Store
 

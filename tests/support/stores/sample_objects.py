@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 import natsctl
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.model.store import Applied, Stored
 from natsctl.testing import MemoryStore
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from natsctl import Primary, finalized
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.compare_and_set import read
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.objects.sync import Sync
+from natsctl.core.compare_and_set import read
+from natsctl.core.informer import Informer
+from natsctl.core.sync import Sync
+from natsctl.core.writes import Barrier
 from natsctl.errors import StoreError
 from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import THINGS, Thing, caught_up, document, informed, value

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.model.store import Change
 from natsctl.slices import ITEMS_MAX
 from natsctl.testing import MemoryStore

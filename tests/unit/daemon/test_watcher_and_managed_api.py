@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from natsctl import Kind, NatsOptions, Object, kv
-from natsctl.core.insight.tree import Branch
+from natsctl.core.tree import Branch
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, KeyExplanation, Queuing
 from natsctl.daemon.api.verbs import Verb

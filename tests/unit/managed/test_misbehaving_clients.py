@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from natsctl import KvKind, Object, kv
-from natsctl.core.sync.calls import delay_of
+from natsctl.core.sync import delay_of
 from natsctl.errors import HandlerError, UsageError
 from natsctl.managed import ExternalClientFns, Managed, Observation
 from tests.support.controllers.disk_reconciler import Cloud, CloudClient, DiskSpec, Play

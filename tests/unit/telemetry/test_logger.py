@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from natsctl import Retry
-from natsctl.core.cache.informer import Informer
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.informer import Informer
+from natsctl.core.loop import SyncLoop
 from natsctl.errors import StoreError
 from natsctl.model.store import WatchEvent
 from natsctl.telemetry.logger import (

@@ -39,7 +39,7 @@ from natsctl import (
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.recording.document import Recording, decode_recording
 from natsctl.core.recording.recordings import Recordings, recording
-from natsctl.core.sync.calls import current_key
+from natsctl.core.sync import current_key
 from natsctl.errors import InvalidInputError, NotFoundError
 from natsctl.testing import MemoryStores, ReplayedSync, ReplayError, replay, running
 from natsctl.testing.replaying.outcome import Verdict

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.objects.store_proxy import ManifestStoreProxy, Send, StoreProxy
+from natsctl.core.store_proxy import ManifestStoreProxy, Send, StoreProxy
 from natsctl.errors import UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document

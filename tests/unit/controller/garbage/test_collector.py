@@ -12,12 +12,11 @@ import natsctl
 from natsctl import GarbageLimits, GarbagePlan, Orphan, OwnerNames, Secondary
 from natsctl.controller.garbage.collector import BEGIN_S, GarbageCollector
 from natsctl.controller.garbage.evidence import MEMORY, Evidence
-from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import OWNER_INDEX
 from natsctl.controller.slots.owners import Owner
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.objects.sync import Sync
+from natsctl.core.informer import Informer
+from natsctl.core.sync import Sync
+from natsctl.core.writes import Barrier, OwnWrites
 from natsctl.errors import (
     PermissionDeniedError,
     StoreError,

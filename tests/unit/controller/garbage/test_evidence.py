@@ -8,7 +8,7 @@ import pytest
 
 import natsctl
 from natsctl.controller.garbage.evidence import MEMORY, SHOWN_S, Evidence, Remembered
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.errors import ConflictError, StoreTimeoutError
 from natsctl.model.store import Deleted, Listed, Listing, WatchEvent
 from natsctl.testing import Backup, MemoryStore

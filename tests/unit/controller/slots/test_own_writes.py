@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.controller.slots.own_writes import OwnWrites
+from natsctl.core.writes import OwnWrites
 from natsctl.model.store import Change
 from tests.support.stores.sample_objects import THINGS, Thing, stored
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from natsctl import Invalid
-from natsctl.core.cache.cache import Cache
+from natsctl.core.table import Cache
 from natsctl.model.store import (
     Applied,
     Change,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from natsctl import kube
-from natsctl.core.cache.informer import BEHIND_S, Informer, catch_up
+from natsctl.core.informer import BEHIND_S, Informer, catch_up
 from natsctl.errors import StoreMissingError
 from natsctl.model.store import Applied, Listed, Listing
 from natsctl.testing import MemoryStore, MemoryStores

@@ -1,8 +1,7 @@
 """An object that validation decoded is handed out for the first read of its state."""
 
 from natsctl import kv
-from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.decoded import KEPT_MAX, DecodedObjects
+from natsctl.core.table import KEPT_MAX, Cache, DecodedObjects
 from natsctl.model.store import Applied, Listed, Listing, Stored
 
 

@@ -1,6 +1,6 @@
 """An index finds the keys of objects by their values."""
 
-from natsctl.core.cache.index import Index
+from natsctl.core.table import Index
 
 
 def sample() -> Index[str]:

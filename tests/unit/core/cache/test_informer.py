@@ -9,7 +9,7 @@ import pytest
 
 import natsctl
 from natsctl import Invalid
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.errors import PermissionDeniedError, StoreMissingError
 from natsctl.model.store import Change, IllegalKey, Listed, WatchEvent
 from natsctl.slices import ITEMS_MAX

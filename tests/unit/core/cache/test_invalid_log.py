@@ -8,8 +8,7 @@ import pytest
 
 import natsctl
 from natsctl import KvKind
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.invalid_log import COUNT_S, SHOWN_MAX
+from natsctl.core.informer import COUNT_S, SHOWN_MAX, Informer
 from natsctl.testing import MemoryStore
 from tests.support.stores.sample_objects import Thing, informed
 

@@ -6,9 +6,7 @@ import msgspec
 
 from natsctl import Invalid, Metadata, Object, OwnerNames, kv
 from natsctl.controller.slots.owners import Owner
-from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.keeping import Keeping
-from natsctl.core.cache.state import Unread
+from natsctl.core.table import Cache, Keeping, Unread
 from natsctl.model.store import Applied, Change, Deleted, Listed, Listing, Stored, WatchEvent
 
 KIND = kv(Object, bucket="objects")

@@ -5,11 +5,8 @@ import asyncio
 import pytest
 
 from natsctl import Invalid, Object, kv
-from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.informer import FILLED_MAX, Informer
-from natsctl.core.cache.keeping import Keeping
-from natsctl.core.cache.read_values import SINGLE_MAX, read_values
-from natsctl.core.cache.state import Unread, is_read
+from natsctl.core.informer import FILLED_MAX, SINGLE_MAX, Informer, read_values
+from natsctl.core.table import Cache, Keeping, Unread, is_read
 from natsctl.errors import StoreError
 from natsctl.model.store import (
     Applied,

@@ -1,7 +1,7 @@
 """A cache notes deleted keys until somebody takes them."""
 
 from natsctl import Object, kv
-from natsctl.core.cache.cache import DELETED_MAX, Cache
+from natsctl.core.table import DELETED_MAX, Cache
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 
 KIND = kv(Object, bucket="objects")

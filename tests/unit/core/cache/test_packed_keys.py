@@ -3,8 +3,7 @@
 import tracemalloc
 from collections.abc import Callable
 
-from natsctl.core.cache.packed_keys import PackedKeys
-from natsctl.core.cache.state import Unread
+from natsctl.core.table import PackedKeys, Unread
 
 COUNT = 50_000
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from natsctl import Object, kv
-from natsctl.core.cache.cache import Cache
+from natsctl.core.table import Cache
 from natsctl.model.objects import STORED_VERSION
 from natsctl.model.store import Applied, Change, Listed, Listing, Stored, WatchEvent
 

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from natsctl import kv
-from natsctl.core.cache.cache import Cache
 from natsctl.core.coordination.assignment import ALL, NONE
 from natsctl.core.coordination.membership import Group, Membership, Rebalance, SharedAssignment
 from natsctl.core.coordination.own_record import TAKE_OVER, Workload
 from natsctl.core.coordination.rendezvous import MemberSet
+from natsctl.core.table import Cache
 from natsctl.model.store import Applied, Deleted, IllegalKey, Listed, Listing, Stored
 
 KIND = kv(Membership, bucket="members")

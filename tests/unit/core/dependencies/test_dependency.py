@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from natsctl import Kind, KubeKind, Selector, kube, kv
-from natsctl.core.dependencies.dependency import Dependency, one, those
+from natsctl.core.dependencies import Dependency, one, those
 from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.model.store import Change, Stored
 from tests.support.stores.sample_objects import THINGS, Thing

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from natsctl import Kind, Selector
-from natsctl.core.dependencies.batches import Batches
-from natsctl.core.dependencies.dependency import one, those
-from natsctl.core.dependencies.watches import Cause, DependencyWatches
+from natsctl.core.dependencies import Batches, Cause, DependencyWatches, one, those
 from natsctl.errors import (
     InvalidObjectError,
     PermissionDeniedError,

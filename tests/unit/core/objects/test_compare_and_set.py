@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.core.objects.compare_and_set import ATTEMPTS, Rewritten, read, rewrite
+from natsctl.core.compare_and_set import ATTEMPTS, Rewritten, read, rewrite
 from natsctl.errors import ConflictError, InvalidKeyError, NotFoundError, StoreTimeoutError
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore

@@ -3,8 +3,7 @@
 import pytest
 
 import natsctl
-from natsctl.core.objects.compare_and_set import Written
-from natsctl.core.objects.finalizers import delete, release, with_finalizer
+from natsctl.core.compare_and_set import Written, delete, release, with_finalizer
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError
 from natsctl.model.store import Deleted, Stored
 from natsctl.testing import MemoryStore

@@ -6,8 +6,8 @@ import random
 import msgspec
 import pytest
 
-from natsctl.core.objects.compare_and_set import rewrite
-from natsctl.core.objects.migration import (
+from natsctl.core.compare_and_set import rewrite
+from natsctl.core.migration import (
     Migrated,
     MigrationStep,
     migrate,

@@ -9,11 +9,10 @@ import pytest
 
 import natsctl
 from natsctl import OwnerNames, Primary, Secondary, Tertiary
-from natsctl.controller.slots.own_writes import OwnWrites
 from natsctl.controller.slots.owned import OWNER_INDEX
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.objects.sync import Sync
+from natsctl.core.informer import Informer
+from natsctl.core.sync import Sync
+from natsctl.core.writes import Barrier, OwnWrites
 from natsctl.errors import (
     ConflictError,
     ExistsError,

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.compare_and_set import Written
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.objects.sync import Sync, current_tape
-from natsctl.core.objects.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget
+from natsctl.core.compare_and_set import Written
+from natsctl.core.informer import Informer
+from natsctl.core.sync import Sync, current_tape
+from natsctl.core.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget
+from natsctl.core.writes import Barrier
 from natsctl.errors import (
     ConflictError,
     NotFoundError,

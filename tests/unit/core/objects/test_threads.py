@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from natsctl.core.objects.threads import THREADS_MAX, Threads
+from natsctl.core.sync import THREADS_MAX, Threads
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.keeping import Keeping
+from natsctl.core.informer import Informer
 from natsctl.core.pausing.paused_keys import PausedKeys
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
+from natsctl.core.table import Keeping
 from natsctl.model.objects import PAUSED
 from natsctl.model.pause import Pause
 from natsctl.model.store import Applied, Change, Deleted, Listed, Listing, Stored

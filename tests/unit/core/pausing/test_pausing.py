@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from natsctl import EventType, Kind, KvKind, kv
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.core.pausing.claim_records import ClaimRecord, claim_record
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pause_reports import WHOLE, PauseReports

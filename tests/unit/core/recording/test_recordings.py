@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from natsctl import Controller, Object, kv, primary
-from natsctl.core.objects.tape import OutsideCall, RecordedError, RecordedValue, StoreCall
 from natsctl.core.recording.recordings import (
     SHARE,
     SYNCS_MAX,
@@ -15,7 +14,8 @@ from natsctl.core.recording.recordings import (
     frames_of,
     recording,
 )
-from natsctl.core.sync.calls import Calls
+from natsctl.core.sync import Calls
+from natsctl.core.tape import OutsideCall, RecordedError, RecordedValue, StoreCall
 from natsctl.model.store import Stored
 from natsctl.testing import running
 

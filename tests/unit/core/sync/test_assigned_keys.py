@@ -6,16 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.keeping import Keeping
-from natsctl.core.cache.read_values import read_values, release_values
-from natsctl.core.cache.state import is_read
+from natsctl.core import assigned_keys
+from natsctl.core.assigned_keys import KeyFilter
 from natsctl.core.coordination.assignment import ALL, NONE, Assignment, OnlyKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.sync import assigned_keys
-from natsctl.core.sync.assigned_keys import KeyFilter
-from natsctl.core.sync.keys import KeyQueue
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.informer import Informer, read_values, release_values
+from natsctl.core.loop import KeyQueue, SyncLoop
+from natsctl.core.table import Keeping, is_read
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, Listed, Stored, WatchEvent
 from natsctl.testing import MemoryStore

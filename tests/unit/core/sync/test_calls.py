@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 
 from natsctl import blocking
-from natsctl.core.objects.sync import Sync, current_sync, running, sync_in
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.sync.calls import Calls, awaitable, call_hook, current_key, delay_of, report_stuck
+from natsctl.core.sync import (
+    Calls,
+    Sync,
+    awaitable,
+    call_hook,
+    current_key,
+    current_sync,
+    delay_of,
+    report_stuck,
+    running,
+    sync_in,
+)
 from natsctl.errors import HandlerError, PlanningError, SyncTimeoutError, UsageError
 from natsctl.telemetry.hiding import SHOWN_MAX, shown
 from natsctl.time_limit import IGNORED_S

@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.core.sync.counters import SyncCounters
+from natsctl.core.counters import SyncCounters
 from natsctl.core.workqueue import Failed, Outcome, Synced
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, RetryAfter
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from natsctl.core.sync.calls import Calls
-from natsctl.core.sync.failures import ERRORS_MAX, KEYS_MAX, TRACEBACK_S, HandlerFailures
+from natsctl.core.history import COUNTED_MAX, ERRORS_MAX, TRACEBACK_S, HandlerFailures
+from natsctl.core.sync import Calls
 from natsctl.errors import NatsctlError, PermanentError, RetryAfter
 from natsctl.telemetry.logger import get_logger
 
@@ -154,7 +154,7 @@ class TestCounts:
         caplog.set_level(logging.ERROR)
         failures = HandlerFailures(log, logging.DEBUG)  # these lines are not logged
         error = NatsctlError("no")
-        for number in range(KEYS_MAX + 1):
+        for number in range(COUNTED_MAX + 1):
             failures.failed(number, "sync failed", error)
         failures.failed(0, "sync failed", error)
         caplog.set_level(logging.DEBUG)

@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 import pytest
 
 from natsctl import EventType, Reference, kv
-from natsctl.core.cache.informer import Informer
-from natsctl.core.objects.sync import Sync
-from natsctl.core.objects.tape import CacheKeys, RecordedError, StoreCall, Tape
-from natsctl.core.recording.recordings import Delivery, KeptSync
-from natsctl.core.sync.history import (
+from natsctl.core.history import (
     PAST_S,
     REASON_EXISTS,
     REASON_FAILED,
     REASON_SYNCED,
     SyncHistory,
 )
+from natsctl.core.informer import Informer
+from natsctl.core.recording.recordings import Delivery, KeptSync
+from natsctl.core.sync import Sync
+from natsctl.core.tape import CacheKeys, RecordedError, StoreCall, Tape
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, RetryAfter, StoreError, StoreTimeoutError
 from natsctl.model.recorder import SyncNote

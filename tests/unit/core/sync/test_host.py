@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.sync.calls import Calls
-from natsctl.core.sync.host import Host, collect_imports
-from natsctl.core.sync.loop import SyncLoop
+from natsctl.core.host import Host, collect_imports
+from natsctl.core.informer import Informer
+from natsctl.core.loop import SyncLoop
+from natsctl.core.sync import Calls
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import HandlerError, StoreError
 from natsctl.slices import ITEMS_MAX

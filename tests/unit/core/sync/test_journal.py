@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from natsctl.core.sync.journal import (
+from natsctl.core.history import (
     KEYS_MAX,
     RECORDS_MAX,
     Journal,

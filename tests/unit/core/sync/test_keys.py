@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 from natsctl import Operation, Primary, kube
-from natsctl.core.cache.informer import Informer
 from natsctl.core.coordination.assignment import NONE
-from natsctl.core.objects.read_your_writes import Barrier
+from natsctl.core.informer import Informer
+from natsctl.core.loop import KeyQueue, PrimaryListener, SyncLoop, skips_invalid
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
-from natsctl.core.sync.keys import KeyQueue, PrimaryListener, skips_invalid
-from natsctl.core.sync.loop import SyncLoop
 from natsctl.core.workqueue import Priority
+from natsctl.core.writes import Barrier
 from natsctl.errors import InvalidInputError
 from natsctl.model.pause import Pause
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent

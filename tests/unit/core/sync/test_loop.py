@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from natsctl import Drop, Retry, Stop
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
+from natsctl.core.loop import SyncLoop
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pausing import PAUSES, Pausing, controller_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.sync.loop import SyncLoop
 from natsctl.core.workqueue import Priority
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change

@@ -10,9 +10,9 @@ import pytest
 from natsctl import Drop
 from natsctl.core.coordination.assignment import NONE
 from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.loop import SyncLoop
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.sync.loop import SyncLoop
 
 TERM_S = 10.0
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from natsctl import RateLimit
-from natsctl.core.sync.options import (
+from natsctl.core.options import (
     POLICY,
     RATE,
     SECONDS,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Generator
 
 import pytest
 
-from natsctl.core.sync.steps import Rest, first_step
+from natsctl.core.sync import Rest, first_step
 
 
 async def answer() -> int:

@@ -21,7 +21,7 @@ from natsctl import (
 from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.own_record import Workload
 from natsctl.core.coordination.sharding import Shard, shards
-from natsctl.core.insight.tree import Branch
+from natsctl.core.tree import Branch
 from natsctl.daemon.api.endpoints import KEYS_MAX, ControllerEndpoints
 from natsctl.daemon.api.messages import (
     ORPHANS_MAX,

@@ -3,7 +3,7 @@
 import msgspec
 
 from natsctl import Status
-from natsctl.core.sync.history import SyncHistory
+from natsctl.core.history import SyncHistory
 from natsctl.daemon.api.messages import (
     SHOWN_MAX,
     TEXT_MAX,

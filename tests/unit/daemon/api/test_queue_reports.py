@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from natsctl import Controller, GarbageLimits, NatsOptions, Object, kv, primary
-from natsctl.core.insight.lanes import LANE_MAX, QueuedKey
+from natsctl.core.explain import LANE_MAX, QueuedKey
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, fitting

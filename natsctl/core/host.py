@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
-from natsctl.core.cache.informer import Informer
+from natsctl.core.history import SyncHistory
+from natsctl.core.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.recording.recordings import SyncRecorder, current_recordings
-from natsctl.core.sync.calls import call_hook, report_stuck
-from natsctl.core.sync.history import SyncHistory
+from natsctl.core.sync import call_hook, report_stuck
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import HandlerError, StoreError, UnreadError

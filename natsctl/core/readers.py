@@ -9,12 +9,19 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
-from natsctl.core.cache.state import is_read
-from natsctl.core.objects.compare_and_set import Written, deleted_at, read, rewrite
-from natsctl.core.objects.finalizers import delete, release, with_finalizer
-from natsctl.core.objects.read_your_writes import Barrier
-from natsctl.core.objects.sync import current_sync
+from natsctl.core.compare_and_set import (
+    Written,
+    delete,
+    deleted_at,
+    read,
+    release,
+    rewrite,
+    with_finalizer,
+)
+from natsctl.core.informer import Informer
+from natsctl.core.sync import current_sync
+from natsctl.core.table import is_read
+from natsctl.core.writes import Barrier
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, UnreadError
 from natsctl.model import documents
 from natsctl.model.documents import Document

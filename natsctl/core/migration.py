@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from natsctl.core.objects.compare_and_set import read, rewrite
+from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.task_group import together
 from natsctl.errors import (
     ConflictError,

@@ -1,27 +1,24 @@
-"""Keeps a cache equal to a store, and notifies subscribers of changes."""
+"""Keeps a table equal to a store, and notifies subscribers of changes."""
 
 import asyncio
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from natsctl.core.cache.cache import Cache
-from natsctl.core.cache.index import IndexFunc
-from natsctl.core.cache.invalid_log import InvalidLog
-from natsctl.core.cache.keeping import Keeping
-from natsctl.core.cache.state import Invalid
 from natsctl.core.retry import backoff, up_to_a_tenth
-from natsctl.core.task_group import together
-from natsctl.errors import StoreError, StoreMissingError
+from natsctl.core.table import Cache, IndexFunc, Invalid, Keeping
+from natsctl.core.task_group import for_each, together
+from natsctl.errors import NotFoundError, StoreError, StoreMissingError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.store import (
     Applied,
     Batch,
     Change,
+    Deleted,
     Listed,
     Listing,
     Sequenced,
@@ -34,6 +31,66 @@ from natsctl.telemetry.logger import get_logger, unbind_sync
 from natsctl.telemetry.tracing import Span, watch_span
 
 log = get_logger(__name__)
+INVALID_LOG = f"{__name__}.invalid"
+"""The logger of invalid objects."""
+_invalid = get_logger(INVALID_LOG)
+
+SHOWN_MAX = 10  # objects that are logged one by one before the others are counted
+COUNT_S = 60.0  # interval of the count; after an interval without any, objects are logged again
+
+
+class InvalidLog:
+    """Logs the invalid objects of one kind. The first line of a series gives the likely cause."""
+
+    def __init__(self, kind: Kind[Any]) -> None:
+        self._kind = kind
+        self._shown = 0
+        self._counted = 0
+        self._added = False  # since the last count
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, invalid: Invalid) -> None:
+        """Log the object, or count it."""
+        self._added = True
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(COUNT_S, self._log_next_count)
+        if self._shown == SHOWN_MAX:
+            self._counted += 1
+            return
+        cause = ""
+        if not (self._shown or invalid.illegal):
+            cause = self._kind.likely_cause(invalid.stored.value)
+        self._shown += 1
+        _invalid.error(
+            "skipped an invalid object",
+            kind=self._kind.name,
+            key=invalid.stored.key,
+            revision=invalid.stored.revision,
+            hint=f"if all values are like this, {cause}" if cause else None,
+            error=invalid.error,
+        )
+
+    def close(self) -> None:
+        """Log the count, and stop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._log_count()
+
+    def _log_next_count(self) -> None:
+        self._timer = None
+        self._log_count()
+        if self._added:
+            self._timer = asyncio.get_running_loop().call_later(COUNT_S, self._log_next_count)
+        else:
+            self._shown = 0
+        self._added = False
+
+    def _log_count(self) -> None:
+        counted, self._counted = self._counted, 0
+        if counted:
+            _invalid.error("skipped more invalid objects", kind=self._kind.name, objects=counted)
+
 
 T = TypeVar("T")
 OnChange = Callable[[Change[T]], object]
@@ -41,7 +98,7 @@ OnChanges = Callable[[Sequence[Change[T]]], object]
 """Takes changes in their order; it may be called with some of them again after it raises."""
 
 BEHIND_S = 5.0  # until a cache that is behind its store is logged, and its store is asked again
-BATCH = 64  # states that are applied before the clock is read
+APPLIED_MAX = 64  # states that are applied before the clock is read
 EVENTS = 10  # events and changes after which the informer reads the clock
 FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
@@ -208,8 +265,8 @@ class Informer(Generic[T]):
             self.failure = None
             if isinstance(event, Batch | Applied):
                 states = event.states if isinstance(event, Batch) else [event.stored]
-                for first in range(0, len(states), BATCH):
-                    part = states[first : first + BATCH]
+                for first in range(0, len(states), APPLIED_MAX):
+                    part = states[first : first + APPLIED_MAX]
                     if self._notifying.locked():
                         await self._apply(Batch(part), slices)
                         continue
@@ -326,3 +383,108 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
+
+
+SINGLE_MAX = 2_000  # more values are read by one list of the store instead of one by one
+READS_MAX = 32  # values that are read at once
+
+Wanted = Callable[[str], bool]
+
+
+async def read_values(informer: Informer[Any], wanted: Wanted) -> None:
+    """Return when the cache has the value of every *wanted* object that it contains.
+
+    The values come from the leader of the store. A value is used only if its revision is the cached
+    one: if the object has changed since, the watch brings its value, because the key is kept now. A
+    read that fails is repeated with backoff until it succeeds.
+
+    *Assumes* that the cache keeps the wanted keys from now on.
+    """
+    attempts = 0
+    while missing := await _missing(informer, wanted):
+        attempts += 1
+        if attempts > 1:
+            await asyncio.sleep(backoff(attempts - 1, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
+        try:
+            if len(missing) > SINGLE_MAX:
+                await _list(informer, set(missing))
+            else:
+                await _get(informer, missing)
+        except StoreError as error:
+            kind = informer.cache.kind.name
+            log.warning("cannot read values yet", kind=kind, count=len(missing), error=error)
+
+
+async def _missing(informer: Informer[Any], wanted: Wanted) -> Sequence[str]:
+    missing: dict[str, None] = {}
+    slices = Slices()
+    for key in informer.cache.unread(wanted):
+        if key is not None:
+            missing[key] = None
+        if slices.is_over():
+            await slices.pause()
+    return list(missing)
+
+
+async def _get(informer: Informer[Any], keys: Sequence[str]) -> None:
+    """Read the objects one by one, several at once."""
+
+    async def read(key: str) -> None:
+        stored = await _read(informer.store, key)
+        if stored is not None:
+            await informer.fill((stored,))
+
+    await for_each(keys, read, workers=READS_MAX)
+
+
+async def _read(store: Store, key: str) -> Stored | None:
+    try:
+        return await store.get(key)
+    except NotFoundError:
+        return None  # the watch brings the deletion
+
+
+async def _list(informer: Informer[Any], keys: set[str]) -> None:
+    """List the store, and add the values of these objects in batches."""
+    batch: list[Stored] = []
+    async with informer.store.watch() as events:
+        async for event in events:
+            if isinstance(event, Applied) and event.stored.key in keys:
+                batch.append(event.stored)
+            if len(batch) >= FILLED_MAX or isinstance(event, Listed):
+                await informer.fill(batch)
+                batch = []
+            if isinstance(event, Listed):
+                return
+
+
+async def release_values(informer: Informer[Any]) -> None:
+    """Forget the values of objects that the cache does not keep any more."""
+    cache = informer.cache
+    await informer.release(chain(cache.read_keys(), tuple(cache.invalid)))
+
+
+async def deleted_keys(store: Store, wanted: Callable[[str], bool]) -> list[str]:
+    """Return the *wanted* keys whose newest state is a deletion.
+
+    A list that fails is repeated with backoff until it succeeds.
+    """
+    failures = 0
+    while True:
+        try:
+            return await _listed(store, wanted)
+        except StoreError as error:
+            failures += 1
+            log.warning("cannot list deletions yet", kind=store.kind.name, error=error)
+            await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=BACKOFF_MAX_S))
+
+
+async def _listed(store: Store, wanted: Callable[[str], bool]) -> list[str]:
+    keys: dict[str, None] = {}
+    async with store.watch() as events:
+        async for event in events:
+            if isinstance(event, Listed):
+                break
+            if isinstance(event, Deleted) and wanted(event.key):
+                keys[event.key] = None
+    return list(keys)

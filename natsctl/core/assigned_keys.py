@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
-from natsctl.core.cache.informer import Informer, catch_up
-from natsctl.core.cache.read_values import read_values, release_values
 from natsctl.core.coordination.assignment import NONE, Assignment, HeldAssignments, KeptKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.informer import Informer, catch_up, read_values, release_values
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import WorkQueue

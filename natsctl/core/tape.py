@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.errors import NatsctlError
 from natsctl.model.store import Stored
 

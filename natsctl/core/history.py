@@ -5,14 +5,18 @@ the count of a key's failures. A recording has all that a sync has read and writ
 """
 
 import asyncio
+import logging
 import time
+import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
-from natsctl.core.objects.sync import Sync
-from natsctl.core.objects.tape import CacheRead, Note, RecordedError
-from natsctl.core.pausing.failing_records import FailingRecords
+import msgspec
+
+from natsctl.core.pausing.failing_records import FailingRecords, LastingFailure
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.recordings import (
     Delivery,
@@ -20,8 +24,8 @@ from natsctl.core.recording.recordings import (
     SyncRecorder,
     frames_of,
 )
-from natsctl.core.sync.failures import HandlerFailures
-from natsctl.core.sync.journal import Journal, SyncFacts
+from natsctl.core.sync import Sync
+from natsctl.core.tape import CacheRead, Note, RecordedError
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, StoreTimeoutError
 from natsctl.model.manifests import Reference
@@ -29,8 +33,232 @@ from natsctl.model.recorder import EventType, Recorder, RemembersSyncs, SyncNote
 from natsctl.model.store import Stored
 from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
-from natsctl.telemetry.hiding import error_text
-from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.frames import user_traceback
+from natsctl.telemetry.hiding import Secrets, error_text, secrets_of
+from natsctl.telemetry.logger import EventLogger, get_logger
+
+COUNTED_MAX = 10_000  # failing keys whose failures are counted
+ERRORS_MAX = 100  # distinct errors whose tracebacks are remembered
+TRACEBACK_S = 600.0  # an error that repeats is logged with a traceback once in this time
+
+
+class HandlerFailures:
+    """Logs the failures of one controller's handlers.
+
+    An unexpected error is logged with a traceback, from the first frame outside of natsctl, once in
+    `TRACEBACK_S` seconds for all keys together. Errors of the same type that are raised at the same
+    line count as the same error. Expected errors are logged without a traceback, and delays are not
+    logged.
+    """
+
+    def __init__(self, logger: EventLogger, level: int = logging.ERROR) -> None:
+        self._logger = logger
+        self._level = level
+        self.counts: OrderedDict[Hashable, int] = OrderedDict()
+        self._shown: OrderedDict[Hashable, float] = OrderedDict()
+
+    def failed(self, key: Hashable, event: str, error: BaseException, /, **fields: object) -> str:
+        """Log the *event* of a failure with its *fields*, and count it for the key.
+
+        Returns the text of the error without secrets.
+        """
+        text = error_text(error)
+        error_class = classify(error)
+        if error_class.failed:
+            count = self._count(key)
+            if error_class is ErrorClass.PERMANENT:
+                self.succeeded(key)  # the key is not retried
+            is_traced = error_class is ErrorClass.UNEXPECTED and self._is_new(error)
+            trace = (type(error), error, user_traceback(error)) if is_traced else None
+            repeats = {"failures": count} if count > 1 else {}
+            logged: dict[str, Any] = {**fields, **repeats, "error": text}
+            with Secrets(secrets_of(error)):  # the traceback is written meanwhile
+                self._logger.log(self._level, event, exc_info=trace, **logged)
+        return text
+
+    def succeeded(self, key: Hashable) -> None:
+        """Reset the key's count of failures."""
+        if self.counts:
+            self.counts.pop(key, None)
+
+    def _count(self, key: Hashable) -> int:
+        count = self.counts.pop(key, 0) + 1
+        self.counts[key] = count
+        if len(self.counts) > COUNTED_MAX:
+            self.counts.popitem(last=False)
+        return count
+
+    def _is_new(self, error: BaseException) -> bool:
+        """Return whether the error is to be logged with its traceback."""
+        now = asyncio.get_running_loop().time()
+        frame = next(reversed(list(traceback.walk_tb(error.__traceback__))), None)
+        line = None if frame is None else (frame[0].f_code.co_filename, frame[1])
+        if now - self._shown.get((type(error), line), -TRACEBACK_S) < TRACEBACK_S:
+            return False
+        self._shown.pop((type(error), line), None)
+        self._shown[type(error), line] = now
+        if len(self._shown) > ERRORS_MAX:
+            self._shown.popitem(last=False)
+        return True
+
+
+KEYS_MAX = 10_000
+RECORDS_MAX = 5  # per key
+FAILING_MAX = 200_000
+
+
+class SyncRecord(msgspec.Struct, frozen=True, gc=False):
+    """One sync of a key.
+
+    Attributes:
+        operation: the reason for the sync.
+        started: the time of its start.
+        duration_s: its duration.
+        revision: the revision of the object; None if the object did not exist.
+        error: the error; empty if the sync succeeded or asked for a delay.
+        created: how many secondaries it created.
+        updated: how many secondaries it updated.
+        deleted: how many secondaries it deleted.
+    """
+
+    operation: str
+    started: datetime
+    duration_s: float
+    revision: int | None
+    error: str
+    created: int
+    updated: int
+    deleted: int
+
+
+class SyncFacts(msgspec.Struct, frozen=True, gc=False):
+    """A sync as it is kept: a `SyncRecord` is made of it only if somebody looks at it.
+
+    `started_s` is the time of its start in seconds since 1970.
+    """
+
+    operation: str
+    started_s: float
+    duration_s: float
+    revision: int | None = None
+    error: str = ""
+    created: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+    def record(self) -> SyncRecord:
+        """Return the record of the sync."""
+        return SyncRecord(
+            self.operation,
+            datetime.fromtimestamp(self.started_s, UTC),
+            self.duration_s,
+            self.revision,
+            self.error,
+            self.created,
+            self.updated,
+            self.deleted,
+        )
+
+
+class Journal:
+    """Remembers the last `RECORDS_MAX` syncs of at least the `KEYS_MAX` keys that were synced last.
+
+    It also remembers the failed sync of the `FAILING_MAX` keys that failed last. A key fails until
+    a sync succeeds: one that only asks for a delay does not end that. A key that failed in an
+    earlier process fails since then, as its record says.
+
+    The keys are in two tables. When the one in use is full, it replaces the other one: that takes
+    less time for each sync than a single table in the order of the syncs.
+    """
+
+    def __init__(self, records: FailingRecords | None = None) -> None:
+        self.syncs = 0
+        self.failures = 0
+        self._newer: dict[str, tuple[SyncFacts, ...]] = {}
+        self._older: dict[str, tuple[SyncFacts, ...]] = {}
+        self._failing: OrderedDict[str, _Failing] = OrderedDict()
+        self._records = FailingRecords("") if records is None else records
+        self._recorded = self._records.recorded
+
+    def add(self, key: str, sync: SyncFacts, *, delayed: bool = False, handler: str = "") -> None:
+        """Record a sync; *delayed* if it raised `RetryAfter` or was cancelled.
+
+        If several handlers get the key, a success ends only a failure of the same *handler*.
+        """
+        self.syncs += 1
+        if sync.error and not delayed:
+            self._add_failure(key, sync, handler)
+        elif (self._failing or self._recorded) and not delayed:
+            self._recovered(key, handler)
+        newer = self._newer
+        before = newer.get(key) or self._older.pop(key, None)
+        if before is not None:
+            newer[key] = (*before[1 - RECORDS_MAX :], sync)
+        else:
+            newer[key] = (sync,)
+        if len(newer) >= KEYS_MAX:
+            self._older, self._newer = newer, {}
+
+    def _add_failure(self, key: str, sync: SyncFacts, handler: str) -> None:
+        self.failures += 1
+        before = self._failing.pop(key, None) or self._recorded.get(key)
+        since_s = sync.started_s if before is None else before.since_s
+        self._failing[key] = _Failing(since_s, sync, handler)
+        self._records.failed(key, LastingFailure(since_s, sync.error))
+        if len(self._failing) > FAILING_MAX:
+            self._failing.popitem(last=False)
+
+    def _recovered(self, key: str, handler: str) -> None:
+        failing = self._failing.get(key)
+        if failing is None or failing.handler == handler:
+            self._failing.pop(key, None)
+            self._records.over(key)
+
+    def last_syncs(self, key: str) -> list[SyncRecord]:
+        """Return the recorded syncs of the key, oldest first."""
+        syncs = self._newer.get(key) or self._older.get(key)
+        if syncs is None:
+            failed = self._failing.get(key)
+            syncs = () if failed is None else (failed.sync,)
+        return [sync.record() for sync in syncs]
+
+    def failing(self) -> dict[str, str]:
+        """Return the error of each failing key."""
+        return {key: failure.error for key, failure in self.known_failures().items()}
+
+    def known_failures(
+        self, has: Callable[[str], bool] = lambda _: True
+    ) -> dict[str, LastingFailure]:
+        """Return the failure of each failing key that this process *has*.
+
+        These include the keys that failed in an earlier process and that this one hasn't synced.
+        """
+        own = self._failing.items()
+        failing = {
+            key: LastingFailure(known.since_s, known.sync.error) for key, known in own if has(key)
+        }
+        for key, failure in self._recorded.items():
+            if key not in failing and has(key):
+                failing[key] = failure
+        return failing
+
+    def failing_since(self, key: str) -> datetime | None:
+        """Return since when the key fails; None if it does not."""
+        failing = self._failing.get(key) or self._recorded.get(key)
+        return None if failing is None else datetime.fromtimestamp(failing.since_s, UTC)
+
+    def forget_missing(self, exists: Callable[[str], bool]) -> None:
+        """Forget the failures of earlier processes for keys without an object."""
+        self._records.keep_only(lambda key: key in self._failing or exists(key))
+
+
+class _Failing(msgspec.Struct, frozen=True, gc=False):
+    """A key that failed in this process: since when, its last sync, and whose failure it is."""
+
+    since_s: float
+    sync: SyncFacts
+    handler: str
+
 
 log = get_logger(__name__)
 

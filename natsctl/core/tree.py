@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.cache.informer import Informer
+from natsctl.core.informer import Informer
 from natsctl.errors import InvalidObjectError
 from natsctl.model import documents
 from natsctl.model.documents import Document

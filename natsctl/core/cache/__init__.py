@@ -1,1 +1,0 @@
-"""Local copies of stores, kept current by informers."""

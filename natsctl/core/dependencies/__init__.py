@@ -1,1 +1,0 @@
-"""The watches of the objects that a sync reads."""

@@ -1,1 +1,0 @@
-"""Explains the state of a key and measures a controller."""

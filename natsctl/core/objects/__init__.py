@@ -1,1 +1,0 @@
-"""Reads and writes of objects that are safe under concurrency."""

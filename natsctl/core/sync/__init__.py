@@ -1,1 +1,0 @@
-"""Takes keys from the work queue and syncs them."""
