@@ -7,14 +7,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from natsctl.console.answers import Answer, OldDaemonError, problem_of
+from natsctl.console.answers import Answer
 from natsctl.console.garbage import Choice, CollectedGarbage, apply_garbage
 from natsctl.console.keys import Keys
-from natsctl.console.reads.identity import identity_on
-from natsctl.console.reads.roster import Roster
-from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.api.verbs import Verb
-from natsctl.daemon.pauses import (
+from natsctl.errors import NatsctlError, NotFoundError, UsageError
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.events import record_event
+from natsctl.model.keys import check_key
+from natsctl.model.plans.plan import Plan
+from natsctl.operate.fleet import Fleet, unqueued
+from natsctl.operate.identity import identity_on
+from natsctl.operate.pauses import (
     duration_in,
     in_cluster,
     new_pause,
@@ -24,11 +28,7 @@ from natsctl.daemon.pauses import (
     resume_controller,
     resume_object,
 )
-from natsctl.errors import NatsctlError, NotFoundError, UsageError
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.events import record_event
-from natsctl.model.keys import check_key
-from natsctl.model.plans.plan import Plan
+from natsctl.operate.problems import OldDaemonError, problem_of
 
 KEYS_MAX = 100  # of one action
 REASON_MAX = 500  # characters of the reason for a pause
@@ -87,12 +87,12 @@ class Actions:
     def __init__(
         self,
         connection: Connection,
-        roster: Roster,
+        fleet: Fleet,
         keys: Keys,
         planners: Mapping[str, MakePlan],
     ) -> None:
         self._connection = connection
-        self._roster = roster
+        self._fleet = fleet
         self._keys = keys
         self._planners = planners
         self._actions: dict[str, Callable[[Request], Awaitable[ActionReport]]] = {
@@ -118,14 +118,14 @@ class Actions:
 
     async def _resync(self, request: Request) -> ActionReport:
         name = request.controller
-        daemons = await self._roster.offering(Verb.RESYNC, name)
+        daemons = await self._fleet.offering(Verb.RESYNC, name)
         answers = await daemons.resync(name, request.keys)
         count = sum(answer.queued for answer in answers)
         queued = "1 key" if count == 1 else f"{count} keys"
         daemon_names = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
         message = f"{queued} of {name} queued{f' in {daemon_names}' if daemon_names else ''}"
         return ActionReport(
-            message=message, warnings=list(Unqueued.of(answers).reasons())[:KEYS_MAX]
+            message=message, warnings=[str(error) for error in unqueued(answers)][:KEYS_MAX]
         )
 
     async def _pause(self, request: Request) -> ActionReport:
@@ -193,7 +193,7 @@ class Actions:
 
         async def plan(keys: Sequence[str]) -> Plan:
             try:
-                daemons = await self._roster.offering(Verb.PLAN, controller)
+                daemons = await self._fleet.offering(Verb.PLAN, controller)
             except OldDaemonError as error:
                 raise OldDaemonError(
                     f"{error}; natsctl console -c M:C plans with the code of the class M:C"
@@ -204,7 +204,7 @@ class Actions:
 
     async def _garbage(self, request: Request) -> ActionReport:
         applied = await apply_garbage(
-            self._roster, request.controller, request.objects, request.count
+            self._fleet, request.controller, request.objects, request.count
         )
         objects = "1 object" if applied.removed == 1 else f"{applied.removed} objects"
         kept = [
@@ -215,7 +215,7 @@ class Actions:
 
     async def _record(self, request: Request) -> ActionReport:
         name = request.controller
-        daemons = await self._roster.offering(Verb.RECORD, name)
+        daemons = await self._fleet.offering(Verb.RECORD, name)
         answers = await daemons.record(name, request.keys, stop=request.stop)
         keys = sorted({key for answer in answers for key in answer.keys})
         recorded = f"every sync of {', '.join(keys[:KEYS_MAX])}" if keys else "failed syncs only"

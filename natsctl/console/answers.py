@@ -1,39 +1,12 @@
-"""The JSON answers of the console, and the reason that each error has."""
+"""The JSON answers of the console, and the status of each error."""
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections.abc import Mapping
 
 import msgspec
 
-from natsctl.errors import (
-    ConflictError,
-    InvalidKeyError,
-    InvalidObjectError,
-    NatsctlError,
-    NoDaemonError,
-    NotFoundError,
-    PermissionDeniedError,
-    StoreMissingError,
-    StoreTimeoutError,
-    UsageError,
-)
+from natsctl.operate.problems import Partial, Reason
 from natsctl.telemetry.escaping import escaped
-from natsctl.telemetry.hiding import hidden
-
-Reason = Literal[
-    "refused",
-    "not_found",
-    "conflict",
-    "invalid",
-    "old_daemon",
-    "no_daemon",
-    "unavailable",
-    "timeout",
-    "signed_out",
-    "failed",
-]
-"""The reason of an error; the page shows each of them differently."""
 
 STATUS: Mapping[Reason, int] = {
     "refused": 403,
@@ -48,59 +21,12 @@ STATUS: Mapping[Reason, int] = {
     "failed": 500,
 }
 
-_REASONS: tuple[tuple[type[Exception], Reason], ...] = (
-    (PermissionDeniedError, "refused"),
-    (NotFoundError, "not_found"),
-    (StoreMissingError, "not_found"),
-    (ConflictError, "conflict"),
-    (InvalidKeyError, "invalid"),
-    (InvalidObjectError, "invalid"),
-    (UsageError, "invalid"),
-    (StoreTimeoutError, "timeout"),
-    (TimeoutError, "timeout"),
-    (NoDaemonError, "no_daemon"),
-    (NatsctlError, "unavailable"),
-)
-
-
-class OldDaemonError(NatsctlError):
-    """Raised if the daemons of a controller do not know a verb; a newer version does."""
-
-
-class Partial(msgspec.Struct, frozen=True):
-    """The number of daemons that answered and should answer, and the names of the silent ones."""
-
-    answered: int
-    expected: int
-    missing: list[str]
-
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer, with its time in Unix seconds; `partial` is None if every daemon answered."""
 
     as_of: float = msgspec.field(default_factory=time.time)
     partial: Partial | None = None
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """The reason of an error, and a text for people without secrets."""
-
-    reason: Reason
-    message: str
-
-
-def problem_of(error: Exception) -> Problem:
-    """Return the reason and the text of an error that natsctl raises on purpose."""
-    if isinstance(error, OldDaemonError):
-        return Problem("old_daemon", hidden(str(error)))
-    reasons: Iterator[Reason] = (reason for kind, reason in _REASONS if isinstance(error, kind))
-    return Problem(next(reasons, "failed"), hidden(str(error)) or "there was no answer in time")
-
-
-def missing(expected: Mapping[str, str], answered: set[str]) -> Partial | None:
-    """Return which of the *expected* daemons, by id, did not answer; None if all did."""
-    names = sorted(name for id_, name in expected.items() if id_ not in answered)
-    return Partial(len(expected) - len(names), len(expected), names) if names else None
 
 
 def encoded(answer: msgspec.Struct) -> bytes:

@@ -13,14 +13,14 @@ from natsctl.console.home import Overview
 from natsctl.console.key import Comparison, KeyView, KeyViews
 from natsctl.console.keys import Keys
 from natsctl.console.live import Notice, ViewFeed, follow
-from natsctl.console.reads.identity import Identity, identity_on
 from natsctl.console.reads.listings import BucketListing, Listings
-from natsctl.console.reads.roster import Roster
 from natsctl.console.table import Query, Table
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.keys import check_key
+from natsctl.operate.fleet import Fleet
+from natsctl.operate.identity import Identity, identity_on
 
 FEEDS_MAX = 32  # views that are open at a time
 READ_S: Mapping[str, float] = {"garbage": 10.0, "buckets": 5.0}
@@ -55,12 +55,12 @@ class Console:
         self._connection = connection
         self._version = version
         self._plans = sorted(planners)
-        self.roster = Roster(connection)
+        self.fleet = Fleet(connection)
         self.listings = Listings(connection)
-        self.overview = Overview(connection, self.roster)
-        self._keys = Keys(connection, self.roster, self.listings)
-        self._key_views = KeyViews(connection, self.roster, self._keys)
-        self._actions = Actions(connection, self.roster, self._keys, planners)
+        self.overview = Overview(connection, self.fleet)
+        self._keys = Keys(connection, self.fleet, self.listings)
+        self._key_views = KeyViews(connection, self.fleet, self._keys)
+        self._actions = Actions(connection, self.fleet, self._keys, planners)
         self._identity: Identity | None = None
         self._feeds: set[ViewFeed] = set()
         self._answers: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
@@ -90,7 +90,7 @@ class Console:
         """Return the file name and the masked text of the newest recording of a key."""
         name = _required(parameters, "controller")
         key = check_key(_required(parameters, "key"))
-        daemons = await self.roster.offering(Verb.RECORDING, name)
+        daemons = await self.fleet.offering(Verb.RECORDING, name)
         text = await daemons.recording(name, key)
         return f"{name}-{key.replace('/', '-')}.json", msgspec.json.format(text, indent=1) + b"\n"
 
@@ -144,7 +144,7 @@ class Console:
         """End all watches and reads."""
         await self.listings.close()
         await self.overview.close()
-        await self.roster.close()
+        await self.fleet.close()
 
     async def _session(self, _: Parameters) -> Session:
         state = self._connection.state()
@@ -186,7 +186,7 @@ class Console:
         return await self._key_views.comparison(controller, bucket, key, revisions)
 
     async def _garbage(self, parameters: Parameters) -> Garbage:
-        return await garbage(self.roster, _required(parameters, "controller"))
+        return await garbage(self.fleet, _required(parameters, "controller"))
 
     async def _buckets(self) -> Buckets:
         return await buckets(self._connection, await self._controllers_by_bucket())

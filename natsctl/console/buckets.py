@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from natsctl.console.answers import Answer, Problem, problem_of
+from natsctl.console.answers import Answer
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.bucket.browse import bucket_names
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.connection.connection import Connection
+from natsctl.operate.problems import Problem, problem_of
 
 BUCKETS_MAX = 500
 READS = 16  # buckets that are read at the same time

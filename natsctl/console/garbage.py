@@ -3,10 +3,10 @@
 import msgspec
 
 from natsctl.console.answers import Answer
-from natsctl.console.reads.roster import Roster
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import ConflictError, UsageError
 from natsctl.model.garbage import Kept, Orphan
+from natsctl.operate.fleet import Fleet
 
 
 class Garbage(Answer, frozen=True, kw_only=True):
@@ -33,9 +33,9 @@ class CollectedGarbage(msgspec.Struct, frozen=True):
     kept: list[Kept]
 
 
-async def garbage(roster: Roster, name: str) -> Garbage:
+async def garbage(fleet: Fleet, name: str) -> Garbage:
     """Return the orphans of a controller, as the leader of the bucket confirms them now."""
-    daemons = await roster.offering(Verb.GC_PLAN, name)
+    daemons = await fleet.offering(Verb.GC_PLAN, name)
     plan = await daemons.plan(name)
     return Garbage(
         controller=plan.controller, orphans=plan.orphans, refused=plan.refused, more=plan.more
@@ -43,7 +43,7 @@ async def garbage(roster: Roster, name: str) -> Garbage:
 
 
 async def apply_garbage(
-    roster: Roster, name: str, chosen: list[Choice], count: int
+    fleet: Fleet, name: str, chosen: list[Choice], count: int
 ) -> CollectedGarbage:
     """Delete the chosen orphans, if each still has the revision that the user saw.
 
@@ -53,7 +53,7 @@ async def apply_garbage(
     wanted = {(choice.kind, choice.key, choice.revision) for choice in chosen}
     if not wanted or count != len(wanted):
         raise UsageError(f"{len(wanted)} objects are chosen, and {count} was typed")
-    daemons = await roster.offering(Verb.GC_PLAN, name)
+    daemons = await fleet.offering(Verb.GC_PLAN, name)
     plan = await daemons.plan(name)
     orphans = tuple(
         orphan for orphan in plan.orphans if (orphan.kind, orphan.key, orphan.revision) in wanted

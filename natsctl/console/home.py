@@ -6,15 +6,16 @@ from contextlib import suppress
 
 import msgspec
 
-from natsctl.console.answers import Answer, Partial
-from natsctl.console.reads.background import retrieved
-from natsctl.console.reads.roster import Roster
-from natsctl.console.statuses import ControllerStatuses, Daemon, StatusRow, combined, reports_of
-from natsctl.daemon.api.absent import absent_statuses
+from natsctl.console.answers import Answer
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerStatus
 from natsctl.errors import NatsctlError, NoDaemonError, PermissionDeniedError
 from natsctl.jetstream.connection.connection import Connection
+from natsctl.operate.absent import absent_statuses
+from natsctl.operate.background import retrieved
+from natsctl.operate.fleet import Fleet
+from natsctl.operate.problems import Partial
+from natsctl.operate.statuses import ControllerStatuses, Daemon, StatusRow, combined, reports_of
 
 GROUPS_MAX = 50  # of failing keys
 KEYS_MAX = 20  # of a group
@@ -68,9 +69,9 @@ class Members(Answer, frozen=True, kw_only=True):
 class Overview:
     """The reports about all controllers; requests within `SHARED_S` share them."""
 
-    def __init__(self, connection: Connection, roster: Roster) -> None:
+    def __init__(self, connection: Connection, fleet: Fleet) -> None:
         self._connection = connection
-        self._roster = roster
+        self._fleet = fleet
         self._absent: list[ControllerStatus] = []
         self._absent_at = -ABSENT_S
         self._running: Collection[str] = ()
@@ -78,7 +79,7 @@ class Overview:
         self._read_at = 0.0
 
     async def reports(self) -> Sequence[ControllerStatuses]:
-        """Return the reports; raises as `Roster.daemons` does, except for `NoDaemonError`."""
+        """Return the reports; raises as `Fleet.daemons` does, except for `NoDaemonError`."""
         now = asyncio.get_running_loop().time()
         if self._reading is None or (self._reading.done() and now - self._read_at > SHARED_S):
             self._reading = asyncio.create_task(self._reports(), name="statuses")
@@ -95,7 +96,7 @@ class Overview:
         if not state.connected:
             raise NatsctlError(f"no connection to NATS: {state.last_error or state.server}")
         try:
-            daemons = await self._roster.daemons()
+            daemons = await self._fleet.daemons()
         except NoDaemonError:
             daemons = Daemons(self._connection, ())
         names = daemons.controllers

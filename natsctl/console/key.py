@@ -6,12 +6,10 @@ from typing import TypeVar
 
 import msgspec
 
-from natsctl.console.answers import Answer, Partial, Problem, missing, problem_of
+from natsctl.console.answers import Answer
 from natsctl.console.keys import Keys
 from natsctl.console.reads.masking import ShownValue, shown_differences, shown_value
-from natsctl.console.reads.roster import Roster
 from natsctl.core.tree import Branch
-from natsctl.daemon.api.absent import explained_without_daemon, known_controllers
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import (
@@ -26,6 +24,9 @@ from natsctl.jetstream.bucket.bucket import Bucket, Message
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.keys import check_key
 from natsctl.model.plans.differences import Difference
+from natsctl.operate.absent import explained_without_daemon, known_controllers
+from natsctl.operate.fleet import Fleet
+from natsctl.operate.problems import Partial, Problem, missing, problem_of
 
 T = TypeVar("T")
 
@@ -69,16 +70,16 @@ class Comparison(Answer, frozen=True, kw_only=True):
 class KeyViews:
     """The views of keys of one console."""
 
-    def __init__(self, connection: Connection, roster: Roster, keys: Keys) -> None:
+    def __init__(self, connection: Connection, fleet: Fleet, keys: Keys) -> None:
         self._connection = connection
-        self._roster = roster
+        self._fleet = fleet
         self._keys = keys
 
     async def of_controller(self, controller: str, key: str, bucket: str = "") -> KeyView:
         """Return the view of a primary, from NATS alone if no daemon runs the controller."""
         check_key(key)
         try:
-            daemons = await self._roster.daemons()
+            daemons = await self._fleet.daemons()
             daemons.controller(controller)
         except (NoDaemonError, NotFoundError) as error:
             return await self._without_daemon(controller, key, bucket, error)
@@ -135,7 +136,7 @@ class KeyViews:
             return KeyView(controller="", key=key, bucket=bucket, revisions=known)
         check_key(key)
         try:
-            daemons = await self._roster.daemons()
+            daemons = await self._fleet.daemons()
             daemons.controller(controller)
         except (NoDaemonError, NotFoundError) as error:
             return await self._without_daemon(controller, key, bucket, error)
@@ -179,7 +180,7 @@ class KeyViews:
         )
 
     async def _explain(self, controller: str, key: str) -> "_Explained":
-        daemons = await self._roster.offering(Verb.EXPLAIN, controller)
+        daemons = await self._fleet.offering(Verb.EXPLAIN, controller)
         explanations = await daemons.explain(controller, key)
         present = [
             explanation for explanation in explanations if explanation.present or explanation.past
@@ -190,7 +191,7 @@ class KeyViews:
         return _Explained(present or explanations, bool(present), partial)
 
     async def _tree(self, controller: str, key: str) -> Branch:
-        daemons = await self._roster.offering(Verb.TREE, controller)
+        daemons = await self._fleet.offering(Verb.TREE, controller)
         return await daemons.tree(controller, key)
 
     async def _stored(self, bucket: str | None, key: str, errors: dict[str, Problem]) -> KeyView:

@@ -4,16 +4,16 @@ import asyncio
 
 import msgspec
 
-from natsctl.console.answers import OldDaemonError
 from natsctl.console.reads.listings import BucketListing, Listings
-from natsctl.console.reads.roster import Roster
-from natsctl.console.statuses import ControllerStatuses, reports_of
 from natsctl.console.table import Query, Table, TableRow, Tables
 from natsctl.core.explain import PrimarySource
 from natsctl.daemon.published import declared_columns, published_schemas
 from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.schemas.field_paths import Columns
+from natsctl.operate.fleet import Fleet
+from natsctl.operate.problems import OldDaemonError
+from natsctl.operate.statuses import ControllerStatuses, reports_of
 
 COLUMNS_S = 30.0  # after which the declared columns of a bucket are read again
 IN_CLUSTER = "the primaries are in a cluster: the table has the keys that need attention only"
@@ -22,9 +22,9 @@ IN_CLUSTER = "the primaries are in a cluster: the table has the keys that need a
 class Keys:
     """The tables of one console."""
 
-    def __init__(self, connection: Connection, roster: Roster, listings: Listings) -> None:
+    def __init__(self, connection: Connection, fleet: Fleet, listings: Listings) -> None:
         self._connection = connection
-        self._roster = roster
+        self._fleet = fleet
         self._listings = listings
         self._tables = Tables()
         self._columns: dict[str, tuple[float, Columns]] = {}
@@ -78,7 +78,7 @@ class Keys:
         )
 
     async def _reports(self, name: str) -> ControllerStatuses:
-        daemons = await self._roster.daemons()
+        daemons = await self._fleet.daemons()
         return await reports_of(daemons, daemons.controller(name))
 
     async def _published(self, controller: str) -> list[PrimarySource]:

@@ -7,11 +7,12 @@ from typing import Protocol
 
 import msgspec
 
-from natsctl.console.answers import Answer, encoded, problem_of
+from natsctl.console.answers import Answer, encoded
 from natsctl.console.reads.listings import BucketListing
 from natsctl.core.task_group import together
 from natsctl.errors import NatsctlError, StoreError
 from natsctl.jetstream.connection.connection import ConnectionState, OnLost
+from natsctl.operate.problems import problem_of
 from natsctl.time_limit import happens
 
 INTERVAL_S = 0.25  # between two notices

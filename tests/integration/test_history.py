@@ -8,17 +8,17 @@ import pytest
 from natsctl import connect
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import KeyExplanation
-from natsctl.daemon.pauses import (
+from natsctl.errors import NoDaemonError, UsageError
+from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.stores import Nats
+from natsctl.operate.pauses import (
     new_pause,
     pause_controller,
     pause_object,
     resume_controller,
     resume_object,
 )
-from natsctl.errors import NoDaemonError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.stores import Nats
 from tests.support.clients.daemons import find_daemons, running_operator
 from tests.support.controllers.app_controller import Apps
 from tests.support.eventually import eventually

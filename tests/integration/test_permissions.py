@@ -12,7 +12,6 @@ import pytest
 from controllers.greetings import Greetings
 from natsctl import NatsOptions, Operator, connect
 from natsctl.daemon.api.messages import KeyExplanation
-from natsctl.daemon.pauses import pause_object, resume_object
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.schemas import publishing
 from natsctl.errors import PermissionDeniedError
@@ -21,6 +20,7 @@ from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.stores import Nats
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
+from natsctl.operate.pauses import pause_object, resume_object
 from tests.support.clients.daemons import find_daemons, running_operator
 from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S

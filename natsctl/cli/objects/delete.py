@@ -7,9 +7,8 @@ import typer
 
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
-from natsctl.cli.framework.names import NamesArgument, parse_names
+from natsctl.cli.framework.names import NamesArgument
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.objects.writing import (
     ChangeOutputOption,
     DryRun,
@@ -32,6 +31,8 @@ from natsctl.jetstream.bucket.entries import object_in
 from natsctl.model import documents
 from natsctl.model.objects import Object
 from natsctl.model.store import Applied, Batch, Deleted, IllegalKey, Listed, Listing
+from natsctl.operate.buckets import existing_bucket
+from natsctl.operate.names import parse_names
 
 app = App()
 

@@ -9,7 +9,7 @@ from natsctl.cli.documents.values import replace, with_version
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import KindsOption
 from natsctl.cli.framework.controllers import Kinds, load_kinds
-from natsctl.cli.framework.names import NameArgument, parse_name
+from natsctl.cli.framework.names import NameArgument
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.objects.writing import ChangeOutputOption, DryRun, DryRunOption
@@ -26,6 +26,7 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.model.store import Stored
+from natsctl.operate.names import parse_name
 
 _CORRECTABLE = (UsageError, InvalidObjectError, TooLargeError)
 """Errors for which the editor is opened again."""

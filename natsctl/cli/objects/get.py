@@ -6,7 +6,6 @@ import msgspec
 import typer
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.names import parse_name
 from natsctl.cli.objects.buckets import KeysOption, SelectorOption, columns_for, open_bucket
 from natsctl.cli.objects.list import SortOption, list_objects
 from natsctl.cli.output.formats import FormatOption, parse_format, write_one
@@ -20,6 +19,7 @@ from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.entries import NONE
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.operate.names import parse_name
 
 KEYS_MAX = 5000
 """Keys of a bucket up to which a similar key is suggested."""

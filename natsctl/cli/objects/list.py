@@ -12,7 +12,6 @@ from natsctl.cli.objects.buckets import (
     check_pattern,
     columns_for,
     open_bucket,
-    selected,
 )
 from natsctl.cli.output.formats import FormatOption, ordered, parse_format, write_formatted
 from natsctl.cli.output.printing import Output
@@ -21,6 +20,7 @@ from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.schemas.field_paths import FieldPath
 from natsctl.model.selectors import Selector
+from natsctl.operate.buckets import selected
 
 SortOption = Annotated[
     str | None,

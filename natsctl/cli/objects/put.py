@@ -16,7 +16,6 @@ from natsctl.cli.documents.values import (
     write_ignored_notice,
 )
 from natsctl.cli.framework.command import App, connected_to_stores
-from natsctl.cli.framework.names import parse_name
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.objects.buckets import CreateOption
 from natsctl.cli.objects.writing import ChangeOutputOption, DryRun, DryRunOption, ThenPlanOption
@@ -25,6 +24,7 @@ from natsctl.core.compare_and_set import Rewritten, rewrite
 from natsctl.core.explain import source_of
 from natsctl.errors import ConflictError, UsageError
 from natsctl.model.store import Store, Stored
+from natsctl.operate.names import parse_name
 
 NAME_WORDS = 2
 """Words that name an object without a slash: a bucket and a key."""

@@ -14,7 +14,7 @@ from natsctl.cli.documents.values import DesiredObject, RawValue, outcome, repla
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controller_options import KindsOption
 from natsctl.cli.framework.controllers import Kinds, load_kinds
-from natsctl.cli.framework.names import NameArgument, parse_name
+from natsctl.cli.framework.names import NameArgument
 from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.compare_and_set import Rewritten
@@ -24,6 +24,7 @@ from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import object_in
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.store import Stored
+from natsctl.operate.names import parse_name
 
 app = App()
 

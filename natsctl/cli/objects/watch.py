@@ -16,7 +16,6 @@ from natsctl.cli.objects.buckets import (
     SelectorOption,
     check_pattern,
     columns_for,
-    matches,
     open_bucket,
 )
 from natsctl.cli.output.printing import (
@@ -40,6 +39,7 @@ from natsctl.model.keys import check_key
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change
+from natsctl.operate.buckets import matches
 
 ADDED, UPDATED, DELETED = "added", "updated", "deleted"
 

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 from natsctl.cli.documents.values import outcome
 from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.differences import write_differences
 from natsctl.cli.output.printing import TextOutput, write_json
 from natsctl.cli.output.terminal import write_line
@@ -28,6 +27,7 @@ from natsctl.model.plans.plan import Action, Plan
 from natsctl.model.schemas.kind_schema import PublishedKind
 from natsctl.model.store import Store
 from natsctl.model.write_guard import DRY_RUN
+from natsctl.operate.buckets import existing_bucket
 
 if TYPE_CHECKING:
     from natsctl.daemon.plan import MadePlan

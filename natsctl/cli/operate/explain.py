@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.names import Name, NameArgument, parse_name
-from natsctl.cli.operate.find_daemon import NamedOption, controller_name, controller_with, holds
+from natsctl.cli.framework.names import NameArgument
+from natsctl.cli.operate.find_daemon import NamedOption, controller_name
 from natsctl.cli.output.explanations import explanation_lines
 from natsctl.cli.output.printing import Output, OutputOption, write_result
 from natsctl.cli.output.terminal import write_line, write_text
-from natsctl.daemon.api.absent import explained_without_daemon
-from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import KeyExplanation
-from natsctl.errors import NoDaemonError, NotFoundError
-from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.operate.fleet import open_fleet
+from natsctl.operate.names import parse_name
 
 app = App()
 
@@ -40,31 +37,14 @@ async def explain(
     when it fails, and its last syncs and events.
     """
     name = parse_name(object_)
-    async with connect(options) as connection:
-        try:
-            explanations = await _explained(await Daemons.find(connection), name, controller)
-        except (NoDaemonError, NotFoundError):
-            explanations = await explained_without_daemon(
-                connection, name.key, partial(holds, name=name), controller_name(controller)
-            )
-            if not explanations:
-                raise
+    async with open_fleet(options) as fleet:
+        explanations = await fleet.describe(name, controller_name(controller))
     write_result(
         explanations,
         output,
         names=[name.key],
         table=lambda: _write_all(explanations, datetime.now(UTC)),
     )
-
-
-async def _explained(daemons: Daemons, name: Name, controller: str | None) -> list[KeyExplanation]:
-    """Return what the daemons know; raises `NotFoundError` if that's nothing."""
-    chosen = await controller_with(daemons, name, controller)
-    answers = await daemons.explain(chosen, name.key)
-    explanations = [answer for answer in answers if answer.present or answer.past]
-    if not explanations:
-        raise NotFoundError(f"{chosen} has no {name}, and no sync or event of it")
-    return explanations
 
 
 def _write_all(explanations: Sequence[KeyExplanation], now: datetime) -> None:

@@ -10,7 +10,6 @@ import typer
 
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.usage import only
-from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
@@ -38,6 +37,7 @@ from natsctl.managed.names import AnnotationNames
 from natsctl.model import documents
 from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
+from natsctl.operate.buckets import existing_bucket
 
 HEADINGS = ("BUCKET", "KEY", "REVISION", "STATE", "SINCE", "EXTERNAL NAME")
 

@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.controllers import load_runnable_controller
-from natsctl.cli.framework.names import Name
 from natsctl.cli.framework.usage import only
 from natsctl.core.explain import PrimarySource
 from natsctl.daemon.api.client import Daemons
-from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
-from natsctl.jetstream.connection.connection import Connection, connect
+from natsctl.errors import NoDaemonError, NotFoundError
+from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.keys import matches
+from natsctl.operate.fleet import NoGarbageError
+from natsctl.operate.names import Name
 
 NamedOption = Annotated[
     str | None,
@@ -27,10 +28,6 @@ NamedOption = Annotated[
         metavar="NAME",
     ),
 ]
-
-
-class NoGarbageError(UsageError):
-    """Raised if no running controller can have garbage."""
 
 
 Choose = Callable[[Daemons], Awaitable[str]]
@@ -83,15 +80,6 @@ async def controller_with(daemons: Daemons, name: Name, named: str | None) -> st
         places = (f"{one} (of {', '.join(_places(sources[one]))})" for one in asked)
         raise NotFoundError(f"no controller has {name}: there are {', '.join(places)}")
     return only(matching, f"several controllers have {name}", "--controller")
-
-
-async def controllers_of(connection: Connection, name: Name) -> list[str]:
-    """Return the running controllers whose primaries may include the object."""
-    try:
-        sources = await (daemons := await Daemons.find(connection)).sources(daemons.controllers)
-    except NatsctlError:
-        return []
-    return [one for one, places in sources.items() if any(holds(place, name) for place in places)]
 
 
 def holds(source: PrimarySource, name: Name) -> bool:

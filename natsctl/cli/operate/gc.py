@@ -16,7 +16,6 @@ from natsctl.cli.framework.exit_codes import CONFLICT
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
-    NoGarbageError,
     choose_by_garbage,
     find_controller,
 )
@@ -28,6 +27,7 @@ from natsctl.daemon.api.messages import ControllerPlan
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.bucket.entries import NONE
 from natsctl.model.garbage import GarbagePlan, Orphan, Removed
+from natsctl.operate.fleet import NoGarbageError
 
 HEADINGS = ("KIND", "KEY", "REVISION", "OWNER", "REASON")
 

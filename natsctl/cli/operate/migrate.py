@@ -10,7 +10,6 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controller_options import ControllerOption
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.exit_codes import FAILED, exit_with, report_error
-from natsctl.cli.objects.buckets import existing_bucket
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
 from natsctl.core.migration import (
@@ -29,6 +28,7 @@ from natsctl.jetstream.connection.connection import Connection, connect
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
+from natsctl.operate.buckets import existing_bucket
 
 app = App()
 

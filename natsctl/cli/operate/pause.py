@@ -5,19 +5,13 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.names import Name, SomeNamesArgument
-from natsctl.cli.operate.find_daemon import NamedOption
-from natsctl.cli.operate.paused_objects import (
-    AllOption,
-    controller_of,
-    for_each_object,
-    selected_names,
-)
-from natsctl.cli.output.terminal import write_line, write_notice
-from natsctl.daemon.pauses import duration_in, new_pause, pause_controller, pause_object
+from natsctl.cli.framework.names import SomeNamesArgument
+from natsctl.cli.operate.find_daemon import NamedOption, controller_name
+from natsctl.cli.operate.paused_objects import AllOption, selected_names, show
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.operate.fleet import open_fleet
+from natsctl.operate.pauses import duration_in, new_pause
 
 app = App()
 
@@ -54,17 +48,9 @@ async def pause(
             "-c needs --all: the pause of an object holds for every controller that syncs it"
         )
     new = new_pause(reason=reason, duration=None if lasts is None else duration_in(lasts))
-    end = f" until {new.until}" if new.until else ""
-    async with connect(options) as connection:
+    async with open_fleet(options) as fleet:
         if everything:
-            name, runs = await controller_of(connection, controller)
-            await pause_controller(connection, name, new)
-            write_line(f"controller {name} paused{end}")
-            if not runs:
-                write_notice(f"no daemon runs {name} now")
-
-        async def pause_one(name: Name) -> None:
-            await pause_object(connection, name.bucket, name.key, new)
-            write_line(f"{name} paused{end}")
-
-        await for_each_object(connection, selected, pause_one)
+            acted = await fleet.pause_controller(controller_name(controller), new)
+        else:
+            acted = await fleet.pause(selected, new)
+    show(acted)

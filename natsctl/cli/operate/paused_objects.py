@@ -1,18 +1,15 @@
-"""Finds the objects that `natsctl pause` and `natsctl resume` are about."""
+"""Finds the objects that `natsctl pause` and `natsctl resume` are about, and shows the results."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from natsctl.cli.framework.exit_codes import exit_status, exit_with, report_error
-from natsctl.cli.framework.names import Name, parse_names
-from natsctl.cli.objects.buckets import existing_bucket
-from natsctl.cli.operate.find_daemon import controller_name
-from natsctl.daemon.api.client import Daemons
-from natsctl.daemon.pauses import in_cluster
-from natsctl.errors import NatsctlError, NoDaemonError, StoreMissingError, UsageError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.cli.output.terminal import write_line, write_notice
+from natsctl.errors import UsageError
+from natsctl.operate.fleet import Acted
+from natsctl.operate.names import Name, parse_names
 
 AllOption = Annotated[
     bool, typer.Option("--all", help="The whole controller of --controller, with all its keys")
@@ -29,57 +26,12 @@ def selected_names(words: Sequence[str] | None, command: str, *, whole: bool) ->
     return []
 
 
-async def controller_of(connection: Connection, named: str | None) -> tuple[str, bool]:
-    """Return the name of the controller, and whether a daemon runs it.
-
-    Without a name, the only controller of the daemons is meant.
-    """
-    named = controller_name(named)
-    try:
-        daemons = await Daemons.find(connection)
-    except NoDaemonError:
-        if named is None:
-            raise
-        return named, False
-    if named is None:
-        return daemons.controller(None), True
-    return named, named in daemons.controllers
-
-
-async def for_each_object(
-    connection: Connection, names: Sequence[Name], act: Callable[[Name], Awaitable[None]]
-) -> None:
-    """Act on each object; report failures, and exit with the first one at the end."""
-    statuses = [0]
-    for name in names:
-        try:
-            await act(await _in_nats(connection, name))
-        except NatsctlError as error:
-            report_error(f"{name}: {error}")
-            statuses.append(exit_status(error))
-    exit_with(statuses)
-
-
-async def _in_nats(connection: Connection, name: Name) -> Name:
-    """Return the object with its bucket; raises `UsageError` if it is in a cluster."""
-    try:
-        bucket = await existing_bucket(connection, name.bucket)
-    except StoreMissingError:
-        if await _is_in_cluster(connection, name):
-            raise in_cluster(name.bucket.partition(".")[0], name.key) from None
-        raise
-    return Name(bucket.name, name.key)
-
-
-async def _is_in_cluster(connection: Connection, name: Name) -> bool:
-    """Return whether a running controller has its primaries in a cluster, of this kind."""
-    try:
-        daemons = await Daemons.find(connection)
-        sources = await daemons.sources(daemons.controllers)
-    except NatsctlError:
-        return False
-    return any(
-        not source.bucket and name.within("", source.kind)
-        for places in sources.values()
-        for source in places
-    )
+def show(acted: Acted) -> None:
+    """Write what an action did, and its errors; exit with the status of the first one."""
+    for line in acted.done:
+        write_line(line)
+    for error in acted.failed:
+        report_error(str(error))
+    for note in acted.notes:
+        write_notice(note)
+    exit_with(map(exit_status, acted.failed))

@@ -12,7 +12,7 @@ from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import controller_option
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.cli.framework.hook_options import with_hook
-from natsctl.cli.framework.names import Name, SomeNamesArgument, own_keys, parse_names
+from natsctl.cli.framework.names import SomeNamesArgument
 from natsctl.cli.framework.options import StoreOptions
 from natsctl.cli.operate.find_daemon import controller_with, find_daemons
 from natsctl.cli.output.plans import (
@@ -37,6 +37,7 @@ from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.stores import connect
 from natsctl.model.kinds import Kind
 from natsctl.model.plans.plan import Plan
+from natsctl.operate.names import Name, own_keys, parse_names
 
 ASKED_MAX = 1_000  # newly failing keys that the daemons are asked about
 ASKED_AT_ONCE = 20

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.names import SomeNamesArgument, parse_names
+from natsctl.cli.framework.names import SomeNamesArgument
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
     controller_name,
@@ -14,6 +14,7 @@ from natsctl.cli.operate.find_daemon import (
 )
 from natsctl.cli.output.terminal import write_line
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.operate.names import parse_names
 
 app = App()
 

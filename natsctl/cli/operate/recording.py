@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.names import NameArgument, parse_name
+from natsctl.cli.framework.names import NameArgument
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
     controller_with,
@@ -15,6 +15,7 @@ from natsctl.cli.operate.find_daemon import (
 )
 from natsctl.cli.output.terminal import write_notice, write_text
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.operate.names import parse_name
 
 PRIVATE = 0o600  # of a file that may have secrets
 

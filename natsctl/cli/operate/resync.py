@@ -8,27 +8,22 @@ import typer
 
 from natsctl.cli.framework.command import App, connected_to_stores
 from natsctl.cli.framework.controller_options import WorkersOption
-from natsctl.cli.framework.exit_codes import FAILED, NOT_FOUND, exit_status, report_error
-from natsctl.cli.framework.names import Name, SomeNamesArgument, own_keys, parse_names
+from natsctl.cli.framework.exit_codes import exit_status, report_error
+from natsctl.cli.framework.names import SomeNamesArgument
 from natsctl.cli.framework.options import StoreOptions
-from natsctl.cli.operate.find_daemon import (
-    NamedOption,
-    controller_name,
-    controller_with,
-    find_daemons,
-)
+from natsctl.cli.operate.find_daemon import NamedOption, controller_name
 from natsctl.cli.operate.local import LOCAL_HINT, LocalOption, local_controller, open_local
+from natsctl.cli.operate.paused_objects import show
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.sync import events
 from natsctl.core import history, informer
-from natsctl.daemon.api.client import Daemons
-from natsctl.daemon.api.messages import Queuing
-from natsctl.daemon.api.queuing import Unqueued
 from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
-from natsctl.errors import NatsctlError, NotFoundError, UsageError
+from natsctl.errors import NatsctlError, NoDaemonError, UsageError
+from natsctl.operate.fleet import open_fleet
+from natsctl.operate.names import Name, own_keys, parse_names
 
 REPORTED_LOGGERS = (events.__name__, history.__name__, informer.INVALID_LOG)
 """Loggers of failures that this command reports itself."""
@@ -79,43 +74,11 @@ async def resync(
 
 async def _enqueue(stores: StoreOptions, controller: str | None, names: Sequence[Name]) -> None:
     """Ask daemons to enqueue the keys; exit with a failure if a key was not enqueued."""
-    statuses: list[int] = []
-    by_controller: dict[str, list[str]] = {}
-    async with find_daemons(stores.nats, hint=LOCAL_HINT) as daemons:
-        if not names:
-            by_controller[daemons.controller(controller_name(controller))] = []
-        for name in names:
-            try:
-                chosen = await controller_with(daemons, name, controller)
-            except NotFoundError as error:
-                report_error(str(error))
-                statuses.append(NOT_FOUND)
-            else:
-                by_controller.setdefault(chosen, []).append(name.key)
-        for chosen, keys in by_controller.items():
-            statuses.append(await _enqueue_in(daemons, chosen, keys))
-    if any(statuses):
-        raise typer.Exit(min(status for status in statuses if status))
-
-
-async def _enqueue_in(daemons: Daemons, name: str, keys: Sequence[str]) -> int:
-    """Ask the daemons of a controller to enqueue the keys, and return the exit status."""
-    answers = await daemons.resync(name, keys)
-    for answer in answers:
-        if answer.queued or not keys:
-            count = "1 key" if answer.queued == 1 else f"{answer.queued} keys"
-            write_line(f"{count} of {name} queued in {answer.daemon}")
-    return _report_others(answers)
-
-
-def _report_others(answers: Sequence[Queuing]) -> int:
-    """Report the keys that no daemon enqueued, and return the exit status."""
-    others = Unqueued.of(answers)
-    for reason in others.reasons():
-        report_error(reason)
-    if others.retryable:
-        return FAILED
-    return NOT_FOUND if others.unknown else 0
+    async with open_fleet(stores.nats) as fleet:
+        try:
+            show(await fleet.resync(names, controller_name(controller)))
+        except NoDaemonError as error:
+            raise NoDaemonError(f"{error}{LOCAL_HINT}") from None
 
 
 async def _sync_here(

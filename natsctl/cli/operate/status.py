@@ -1,19 +1,18 @@
 """`natsctl status`: shows the daemons, their controllers and the keys that fail."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.operate.find_daemon import NamedOption, controller_name
 from natsctl.cli.output.explanations import lane_rows
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
-from natsctl.console.statuses import StatusRow, combined
-from natsctl.daemon.api.absent import DOWN, fleet
 from natsctl.daemon.api.messages import ControllerStatus
 from natsctl.jetstream.bucket.entries import NONE, short_time
-from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.telemetry.hiding import first_line
+from natsctl.operate.absent import DOWN
+from natsctl.operate.fleet import open_fleet
+from natsctl.operate.statuses import ControllerStatuses, StatusRow, problems_of
 
 app = App()
 
@@ -54,30 +53,29 @@ async def status(
     the longest, those that have been ready the longest, and those that are due next. With -o json,
     each controller has an entry for each of its daemons.
     """
-    async with connect(options) as connection:
-        answer = await fleet(connection, controller_name(controller))
-    statuses = answer.statuses
+    async with open_fleet(options) as fleet:
+        answer = await fleet.statuses(controller_name(controller))
+    statuses = [status for found in answer.controllers for status in found.statuses]
     wide = output is Output.WIDE
     controllers = dict.fromkeys(status.controller for status in statuses)
-    write_result(statuses, output, names=controllers, table=lambda: _write(statuses, wide=wide))
+    write_result(
+        statuses, output, names=controllers, table=lambda: _write(answer.controllers, wide=wide)
+    )
     if answer.unknown:
         write_notice(f"it is not known which controllers should run: {answer.unknown}")
 
 
-def _write(statuses: Sequence[ControllerStatus], *, wide: bool) -> None:
-    by_name: dict[str, list[ControllerStatus]] = {}
-    for status in statuses:
-        by_name.setdefault(status.controller, []).append(status)
-    rows = [combined(name, reported).row for name, reported in by_name.items()]
+def _write(controllers: Sequence[ControllerStatuses], *, wide: bool) -> None:
+    rows = [controller.row for controller in controllers]
     cells = [[*_cells(row), *(_wide_cells(row) if wide else ())] for row in rows]
     write_table((*HEADINGS, *WIDE_HEADINGS) if wide else HEADINGS, cells)
+    statuses = [status for controller in controllers for status in controller.statuses]
     if wide:
         _write_more(DAEMON_HEADINGS, [cells for row in rows for cells in _daemon_cells(row)])
         queued = [row for status in statuses for row in _queued_rows(status)]
         _write_more(QUEUED_HEADINGS, queued)
-    problems = [*(problem for row in rows for problem in _shared_problems(row))]
-    problems += [problem for status in statuses for problem in _problems(status)]
-    _write_more((), [[problem] for problem in dict.fromkeys(problems)])
+    problems = [problem for found in controllers for problem in problems_of(found)]
+    _write_more((), [[problem] for problem in problems])
     for installation in sorted({status.installation for status in statuses} - {""}):
         write_notice(f"installation {installation}")
 
@@ -135,46 +133,3 @@ def _queued_rows(status: ControllerStatus) -> Iterator[list[str]]:
     """Yield a row for each key in the lanes."""
     for row in lane_rows(status.lanes):
         yield [status.controller, str(status.daemon), *row]
-
-
-def _shared_problems(row: StatusRow) -> Iterator[str]:
-    """Yield one line for each problem of a controller as a whole."""
-    if row.conflict:
-        yield f"{row.name}: {row.conflict}"
-
-
-def _problems(status: ControllerStatus) -> Iterator[str]:
-    """Yield one line for each problem of a controller in one daemon."""
-    name = status.controller
-    if status.members:
-        yield f"{name}: {_members(len(status.members))}"
-    if status.trouble:
-        yield f"{name}: {status.trouble}"
-    if status.failure:
-        yield f"{name}: {status.failure}"
-    if status.paused_controller is not None:
-        pause = status.paused_controller
-        yield f"{name}: it is paused {pause}: natsctl resume --all -c {name}"
-    if status.garbage_held:
-        yield (
-            f"{name}: garbage collection is held: {status.garbage_held}; "
-            f"see natsctl gc accept -c {name}"
-        )
-    for kind in status.missing_kinds:
-        yield f"{name}: the cluster does not have the optional kind {kind}"
-    yield from _keys(name, "is skipped", status.invalid, status.invalid_count)
-    yield from _keys(name, "fails", status.failing, status.failing_count)
-    yield from _keys(name, "is quarantined", status.quarantined, status.quarantined_count)
-    yield from _keys(name, "is paused", status.paused, status.paused_count)
-    yield from _keys(name, "is contested", status.contested, status.contested_count)
-
-
-def _members(count: int) -> str:
-    return "one member has all keys" if count == 1 else f"{count} members share the keys"
-
-
-def _keys(controller: str, state: str, reasons: Mapping[str, str], count: int) -> Iterator[str]:
-    for key, reason in reasons.items():
-        yield f"{controller}: {key} {state}: {first_line(reason)}"
-    if count > len(reasons):
-        yield f"{controller}: and {count - len(reasons)} more"

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from natsctl.cli.framework.command import App, connected
-from natsctl.cli.framework.names import NameArgument, parse_name
+from natsctl.cli.framework.names import NameArgument
 from natsctl.cli.operate.find_daemon import (
     NamedOption,
     controller_with,
@@ -15,6 +15,7 @@ from natsctl.cli.output.terminal import write_notice
 from natsctl.core.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
 from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.operate.names import parse_name
 
 app = App()
 

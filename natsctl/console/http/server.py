@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from natsctl.console.answers import STATUS, Problem, encoded, problem_of
+from natsctl.console.answers import STATUS, encoded
 from natsctl.console.api import Console
 from natsctl.console.http.access import POLICY, ConsoleAccess
 from natsctl.console.live import Changed, ConnectionNotice, Heartbeat, Notice
 from natsctl.daemon.http.server import BoundedServer, reason_of
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
+from natsctl.operate.problems import Problem, problem_of
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
-from natsctl.console.reads.background import retrieved
 from natsctl.core.informer import Informer
 from natsctl.core.table import Keeping
 from natsctl.errors import StoreError, StoreMissingError, StoreTimeoutError
@@ -16,6 +15,7 @@ from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.store import Change
+from natsctl.operate.background import retrieved
 from natsctl.slices import in_order
 
 BUCKETS_MAX = 4  # that are watched at a time; the one that was read longest ago is given up

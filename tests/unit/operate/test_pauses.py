@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from natsctl.daemon.pauses import duration_in, new_pause
 from natsctl.errors import UsageError
+from natsctl.operate.pauses import duration_in, new_pause
 
 
 @pytest.mark.parametrize(

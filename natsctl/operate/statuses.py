@@ -1,14 +1,12 @@
 """Combines what the daemons of one controller report to one row."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from natsctl.console.answers import Partial, Problem, missing, problem_of
 from natsctl.core.explain import LANE_MAX, Lanes, PrimarySource
-from natsctl.daemon.api.absent import DOWN
 from natsctl.daemon.api.activity import Activity
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerStatus
@@ -16,6 +14,9 @@ from natsctl.daemon.api.mode import Mode, counted
 from natsctl.daemon.api.peers import conflict
 from natsctl.errors import NatsctlError
 from natsctl.model.pause import Pause
+from natsctl.operate.absent import DOWN
+from natsctl.operate.problems import Partial, Problem, missing, problem_of
+from natsctl.telemetry.hiding import first_line
 
 N = TypeVar("N", int, float)
 
@@ -82,10 +83,11 @@ class StatusRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControllerStatuses(msgspec.Struct, frozen=True):
-    """The statuses of one controller, the row that they make, and the working daemons' statuses."""
+    """The row of one controller, the statuses of the daemons that cover its keys, and of all."""
 
     row: StatusRow
     working: list[ControllerStatus]
+    statuses: list[ControllerStatus] = []
 
 
 async def reports_of(daemons: Daemons, name: str) -> ControllerStatuses:
@@ -122,7 +124,7 @@ def combined(
     row = _row(name, statuses, working)
     partial = missing(expected, set(answered_daemons))
     return ControllerStatuses(
-        msgspec.structs.replace(row, daemons=ordered, partial=partial), working
+        msgspec.structs.replace(row, daemons=ordered, partial=partial), working, list(statuses)
     )
 
 
@@ -241,3 +243,48 @@ def _daemon(status: ControllerStatus) -> Daemon:
         failure=status.failure,
         keys=status.keys,
     )
+
+
+def problems_of(controller: ControllerStatuses) -> list[str]:
+    """Return a line for each problem of a controller, and for each key that needs somebody."""
+    row = controller.row
+    shared = [f"{row.name}: {row.conflict}"] if row.conflict else []
+    lines = (line for status in controller.statuses for line in _problems(status))
+    return list(dict.fromkeys([*shared, *lines]))
+
+
+def _problems(status: ControllerStatus) -> Iterator[str]:
+    """Yield one line for each problem of a controller in one daemon."""
+    name = status.controller
+    if status.members:
+        yield f"{name}: {_members(len(status.members))}"
+    if status.trouble:
+        yield f"{name}: {status.trouble}"
+    if status.failure:
+        yield f"{name}: {status.failure}"
+    if status.paused_controller is not None:
+        pause = status.paused_controller
+        yield f"{name}: it is paused {pause}: natsctl resume --all -c {name}"
+    if status.garbage_held:
+        yield (
+            f"{name}: garbage collection is held: {status.garbage_held}; "
+            f"see natsctl gc accept -c {name}"
+        )
+    for kind in status.missing_kinds:
+        yield f"{name}: the cluster does not have the optional kind {kind}"
+    yield from _keys(name, "is skipped", status.invalid, status.invalid_count)
+    yield from _keys(name, "fails", status.failing, status.failing_count)
+    yield from _keys(name, "is quarantined", status.quarantined, status.quarantined_count)
+    yield from _keys(name, "is paused", status.paused, status.paused_count)
+    yield from _keys(name, "is contested", status.contested, status.contested_count)
+
+
+def _members(count: int) -> str:
+    return "one member has all keys" if count == 1 else f"{count} members share the keys"
+
+
+def _keys(controller: str, state: str, reasons: Mapping[str, str], count: int) -> Iterator[str]:
+    for key, reason in reasons.items():
+        yield f"{controller}: {key} {state}: {first_line(reason)}"
+    if count > len(reasons):
+        yield f"{controller}: and {count - len(reasons)} more"

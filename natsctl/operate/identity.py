@@ -4,9 +4,9 @@ from contextlib import suppress
 
 import msgspec
 
-from natsctl.daemon.pauses import local_user
 from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.jetstream.connection.connection import Connection
+from natsctl.operate.pauses import local_user
 
 ANSWER_S = 2.0
 

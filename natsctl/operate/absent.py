@@ -11,28 +11,28 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from natsctl.core.explain import Explanation, KeyPause, PrimarySource, Status
+from natsctl.core.explain import KeyPause, PrimarySource, Status
 from natsctl.core.pausing.failing_records import LastingFailure, failing_prefix, failure_in
 from natsctl.core.pausing.pausing import PAUSES, controller_record
 from natsctl.core.pausing.quarantine import DEATHS_MAX, deaths_in
-from natsctl.daemon.api.client import NO_DAEMON, Daemons
+from natsctl.core.tree import Branch
 from natsctl.daemon.api.endpoints import with_past
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, KeyEvent, KeyExplanation
 from natsctl.daemon.published import published_schemas
-from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import (
     NatsctlError,
-    NoDaemonError,
     NotFoundError,
     PermissionDeniedError,
-    StoreError,
     StoreMissingError,
 )
 from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.entries import labels_of, object_in
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.events import events_of
-from natsctl.model.pause import parse_pause, pause_in
+from natsctl.model import documents
+from natsctl.model.pause import Pause, parse_pause, pause_in
+from natsctl.model.readiness import conditions
 from natsctl.telemetry.hiding import hidden
 
 DOWN = "down"
@@ -42,36 +42,16 @@ Known = Mapping[str, Sequence[PrimarySource]]
 """The controllers that exist, by name, with the places of their primaries as far as known."""
 
 
-class Fleet(msgspec.Struct, frozen=True):
-    """The statuses of all controllers, in each of their daemons.
+class Description(KeyExplanation, frozen=True, kw_only=True):
+    """What a daemon, or NATS alone, knows about a key.
 
-    Those that no daemon runs come first, with one status each, whose state is `DOWN`. `unknown` is
-    why it isn't known whether there are any; empty if it is.
+    Attributes:
+        tree: the key with the objects that were made for it; None if no daemon knows it.
+        owner: the object that owns this one, as `KIND/KEY`; empty if it has none.
     """
 
-    statuses: list[ControllerStatus]
-    unknown: str = ""
-
-
-async def fleet(connection: Connection, name: str | None = None) -> Fleet:
-    """Return the statuses of all controllers, or of the one with this *name*.
-
-    Raises `NoDaemonError` if there's neither a daemon nor a trace of a controller, and
-    `NotFoundError` if there's no controller of this name.
-    """
-    daemons, known, unknown = await _found(connection)
-    running = daemons.controllers
-    if not running and not known:
-        raise NoDaemonError(NO_DAEMON)
-    if name is not None and name not in known and name not in running:
-        names = sorted({*known, *running})
-        advice = did_you_mean(name, names) or f": there are {', '.join(names)}"
-        raise NotFoundError(f"no controller {name} exists{advice}")
-    asked = [one for one in running if name in (None, one)]
-    down = [one for one in sorted(known) if name in (None, one) and one not in running]
-    absent = await asyncio.gather(*(_absent_status(connection, one, known[one]) for one in down))
-    present = await asyncio.gather(*(_statuses(daemons, one) for one in asked))
-    return Fleet([*absent, *(status for statuses in present for status in statuses)], unknown)
+    tree: Branch | None = None
+    owner: str = ""
 
 
 async def absent_statuses(
@@ -80,7 +60,7 @@ async def absent_statuses(
     """Return the status of each controller that exists and isn't *running*."""
     known = await known_controllers(connection)
     down = sorted(known.keys() - set(running))
-    return await asyncio.gather(*(_absent_status(connection, name, known[name]) for name in down))
+    return await asyncio.gather(*(absent_status(connection, name, known[name]) for name in down))
 
 
 async def explained_without_daemon(
@@ -88,20 +68,49 @@ async def explained_without_daemon(
     key: str,
     holds: Callable[[PrimarySource], bool],
     controller: str | None = None,
-) -> list[KeyExplanation]:
-    """Return what NATS knows about a key of a controller that no daemon runs.
+    *,
+    running: Collection[str] = (),
+) -> list[Description]:
+    """Return what NATS knows about a key of a controller that isn't *running*.
 
     Without a *controller*, of each one with a place of primaries that *holds* the key. The list is
     empty if there is no such controller, or if nothing is known about the key.
     """
-    daemons, known, _ = await _found(connection)
-    explanations: list[KeyExplanation] = []
-    for name in known.keys() - set(daemons.controllers):
+    known = await known_controllers(connection)
+    descriptions: list[Description] = []
+    for name in known.keys() - set(running):
         sources = [source for source in known[name] if holds(source)]
         if name == controller or (controller is None and sources):
             bucket = _bucket(sources or known[name])
-            explanations.append(await _explanation(connection, name, bucket, key))
-    return [explanation for explanation in explanations if explanation.present or explanation.past]
+            descriptions.append(await _explanation(connection, name, bucket, key))
+    return [one for one in descriptions if one.present or one.past]
+
+
+async def stored_description(connection: Connection, bucket: str, key: str) -> Description | None:
+    """Return what a bucket has of an object that no controller syncs; None if it has none."""
+    object_ = await _newest(Bucket(connection, bucket), key)
+    if object_ is None:
+        return None
+    document = object_in(object_.value) or {}
+    texts = {**labels_of(document), **documents.annotations_of(document)}
+    owners = (
+        f"{texts[name]}/{texts[owner_key]}"
+        for name in texts
+        if name.endswith("/owner-kind")
+        and (owner_key := name.removesuffix("kind") + "key") in texts
+    )
+    pause = pause_in(object_.value)
+    return Description(
+        controller="",
+        daemon=NO_PROCESS,
+        key=key,
+        source=bucket,
+        exists=True,
+        revision=object_.revision,
+        paused=None if pause is None else _key_pause(pause, controller=False),
+        conditions=[hidden(text) for text in conditions(document)],
+        owner=next(owners, ""),
+    )
 
 
 async def known_controllers(connection: Connection) -> Known:
@@ -126,34 +135,10 @@ async def known_controllers(connection: Connection) -> Known:
     return known
 
 
-async def _found(connection: Connection) -> tuple[Daemons, Known, str]:
-    """Return the daemons, the controllers that exist, and why these aren't known."""
-    try:
-        daemons = await Daemons.find(connection)
-    except NoDaemonError:
-        daemons = Daemons(connection, ())
-    try:
-        return daemons, await known_controllers(connection), ""
-    except StoreError as error:
-        if not daemons.controllers and not isinstance(error, PermissionDeniedError):
-            raise
-        return daemons, {}, str(error)
-
-
-async def _statuses(daemons: Daemons, name: str) -> list[ControllerStatus]:
-    """Return the status of a controller in each daemon; of one that doesn't answer, that it is."""
-    try:
-        return await daemons.status(name)
-    except NatsctlError as error:
-        if len(daemons.controllers) == 1:
-            raise
-        silent = ControllerStatus(controller=name, daemon=NO_PROCESS, state="no answer")
-        return [msgspec.structs.replace(silent, failure=str(error))]
-
-
-async def _absent_status(
+async def absent_status(
     connection: Connection, name: str, sources: Sequence[PrimarySource]
 ) -> ControllerStatus:
+    """Return the status of a controller that no daemon runs, from its records in NATS."""
     records = await _living(Bucket(connection, PAUSES.bucket), f"controllers.{name}.>")
     failing: dict[str, LastingFailure] = {}
     quarantined: dict[str, str] = {}
@@ -186,40 +171,41 @@ async def _absent_status(
     return ControllerStatus.of(status, NO_PROCESS).limited()
 
 
-async def _explanation(connection: Connection, name: str, bucket: str, key: str) -> KeyExplanation:
+async def _explanation(connection: Connection, name: str, bucket: str, key: str) -> Description:
     object_, record, whole = await asyncio.gather(
         _newest(Bucket(connection, bucket), key) if bucket else _none(),
         _newest(Bucket(connection, PAUSES.bucket), failing_prefix(name) + key),
         _newest(Bucket(connection, PAUSES.bucket), controller_record(name)),
     )
     failure = None if record is None else failure_in(record.value)
-    pause, by_controller = None if object_ is None else pause_in(object_.value), False
+    pause = None if object_ is None else pause_in(object_.value)
     if whole is not None:
-        pause, by_controller = parse_pause(whole.value.decode(errors="replace")), True
+        pause = parse_pause(whole.value.decode(errors="replace"))
     try:
         recorded, events_error = await events_of(connection, name, key), ""
     except NatsctlError as error:
         recorded, events_error = [], hidden(str(error))
-    explanation = Explanation(
+    document = {} if object_ is None else object_in(object_.value) or {}
+    return Description(
         controller=name,
+        daemon=NO_PROCESS,
         key=key,
+        source=bucket,
         exists=object_ is not None,
         revision=None if object_ is None else object_.revision,
-        paused=None
-        if pause is None
-        else KeyPause(
-            **msgspec.structs.asdict(pause) | {"reason": hidden(pause.reason)},
-            controller=by_controller,
-        ),
+        paused=None if pause is None else _key_pause(pause, controller=whole is not None),
         failures=0 if failure is None else 1,
         failing_since=None if failure is None else _time(failure),
+        conditions=[hidden(text) for text in conditions(document)],
         syncs=with_past([], recorded),
-    )
-    return msgspec.structs.replace(
-        KeyExplanation.of(explanation, NO_PROCESS),
         events=msgspec.convert(recorded, list[KeyEvent], from_attributes=True),
         events_error=events_error,
     )
+
+
+def _key_pause(pause: Pause, *, controller: bool) -> KeyPause:
+    fields = msgspec.structs.asdict(pause) | {"reason": hidden(pause.reason)}
+    return KeyPause(**fields, controller=controller)
 
 
 async def _living(bucket: Bucket, pattern: str, *, allowed: bool = True) -> list[Message]:

@@ -1,0 +1,79 @@
+"""Finds the bucket that a user names, and the objects in it that labels select."""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from natsctl.daemon.published import published_schemas
+from natsctl.daemon.settings.did_you_mean import did_you_mean
+from natsctl.errors import StoreError, StoreMissingError
+from natsctl.jetstream.bucket.browse import bucket_names
+from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.entries import labels_of, object_in
+from natsctl.jetstream.connection.connection import Connection
+from natsctl.model.kinds import KvKind
+from natsctl.model.objects import Object
+from natsctl.model.selectors import Selector
+
+BUCKETS_MAX = 10  # that an error lists
+
+_BUCKET = re.compile(r"[-_a-zA-Z0-9]+")
+
+
+async def existing_bucket(
+    connection: Connection, name: str, *, create: bool | None = None
+) -> Bucket:
+    """Return a bucket, or that of the kind of this name; if neither exists, *create* it.
+
+    *create* is the value of `--create-bucket`, None for a command without that option. Raises
+    `StoreMissingError` that suggests a similar name or the option, unless *create*.
+    """
+    if _BUCKET.fullmatch(name):
+        with suppress(StoreMissingError):
+            bucket = Bucket(connection, name)
+            await bucket.state()
+            return bucket
+    bucket = Bucket(connection, await _bucket_of_kind(connection, name) or name)
+    try:
+        await bucket.state()
+    except StoreMissingError as missing:
+        if not create:
+            hint = "; --create-bucket creates it" if create is False else ""
+            message = await _missing_message(connection, name)
+            raise StoreMissingError(f"{message}{hint}") from missing
+        await bucket.ensure(KvKind(Object, bucket=bucket.name))
+    return bucket
+
+
+async def _bucket_of_kind(connection: Connection, name: str) -> str:
+    """Return the bucket of the published kind of this name; empty if there isn't exactly one."""
+    try:
+        schemas = await published_schemas(connection)
+    except StoreError:  # the user may lack the permission to read schemas
+        return ""
+    named = {
+        schema.bucket for schema in schemas if name in (schema.kind, schema.kind.partition(".")[0])
+    }
+    return named.pop() if len(named) == 1 else ""
+
+
+async def _missing_message(connection: Connection, name: str) -> str:
+    missing = f"there is no bucket {name}"
+    try:
+        names = await bucket_names(connection)
+    except StoreError:  # the user may lack the permission to list buckets
+        return missing
+    if not names:
+        return f"{missing}: there are no buckets yet"
+    similar = did_you_mean(name, names)
+    return f"{missing}{similar or ': there are ' + ', '.join(names[:BUCKETS_MAX])}"
+
+
+def selected(messages: Iterable[Message], selector: Selector) -> list[Message]:
+    """Return the entries whose labels match."""
+    return [message for message in messages if matches(message.value, selector)]
+
+
+def matches(value: bytes, selector: Selector) -> bool:
+    """Return whether the labels of the object in a value match."""
+    return not selector.requirements or selector.matches(labels_of(object_in(value)))

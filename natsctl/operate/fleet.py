@@ -1,0 +1,521 @@
+"""One operator's client of the daemons and buckets of a NATS system."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import msgspec
+
+from natsctl.core.explain import PrimarySource
+from natsctl.core.task_group import for_each
+from natsctl.core.tree import MISSING, Branch
+from natsctl.daemon.api.client import NO_DAEMON, Daemons
+from natsctl.daemon.api.messages import (
+    ControllerPlan,
+    ControllerStatus,
+    KeyExplanation,
+    KeyPlans,
+    Queuing,
+    Recorded,
+)
+from natsctl.daemon.api.mode import Mode
+from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.settings.did_you_mean import did_you_mean
+from natsctl.errors import (
+    NatsctlError,
+    NoDaemonError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    UsageError,
+)
+from natsctl.jetstream.connection.connection import Connection, connect
+from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.model.keys import matches
+from natsctl.model.pause import Pause
+from natsctl.model.plans.plan import Plan
+from natsctl.operate import pauses
+from natsctl.operate.absent import (
+    NO_PROCESS,
+    Description,
+    absent_status,
+    explained_without_daemon,
+    known_controllers,
+    stored_description,
+)
+from natsctl.operate.background import retrieved
+from natsctl.operate.buckets import existing_bucket
+from natsctl.operate.names import Name
+from natsctl.operate.problems import OldDaemonError
+from natsctl.operate.statuses import ControllerStatuses, combined
+
+FRESH_S = 2.0  # an older list of daemons is read again in the background
+STALE_S = 10.0  # an older list of daemons is not used
+ASKED_MAX = 1_000  # newly failing keys of a plan that the daemons are asked about
+ASKED_AT_ONCE = 20
+
+
+class Statuses(msgspec.Struct, frozen=True):
+    """What is known of each controller; those that no daemon runs come first.
+
+    `unknown` is why it isn't known whether there are controllers that no daemon runs; empty if it
+    is.
+    """
+
+    controllers: list[ControllerStatuses]
+    unknown: str = ""
+
+
+class Acted(msgspec.Struct, frozen=True):
+    """A line for each thing that an action did, the errors of the others, and what else to know."""
+
+    done: list[str] = []
+    failed: list[NatsctlError] = []
+    notes: list[str] = []
+
+
+class NoGarbageError(UsageError):
+    """Raised if no running controller can have garbage."""
+
+
+@asynccontextmanager
+async def open_fleet(options: NatsOptions) -> AsyncIterator["Fleet"]:
+    """Connect, and yield a client; raises as `connect` does."""
+    async with connect(options) as connection:
+        fleet = Fleet(connection)
+        try:
+            yield fleet
+        finally:
+            await fleet.close()
+
+
+class Fleet:
+    """The daemons and buckets that a user's NATS credentials reach.
+
+    Requests to daemons raise `NoDaemonError` if none runs, and as the methods of `Daemons` do. The
+    list of daemons may be `STALE_S` old. What NATS knows is answered without a daemon.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._daemons: Daemons | None = None
+        self._as_of = 0.0
+        self._search: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """End a search for daemons that is under way."""
+        if self._search is not None:
+            self._search.cancel()
+            await asyncio.wait((self._search,))
+
+    # ---- daemons
+
+    async def daemons(self) -> Daemons:
+        """Return the daemons that run; raises as `Daemons.find` does."""
+        age_s = asyncio.get_running_loop().time() - self._as_of
+        if self._daemons is None or age_s > STALE_S:
+            await asyncio.shield(self._searching())
+        elif age_s > FRESH_S:
+            self._searching()
+        if self._daemons is None:
+            raise NoDaemonError(NO_DAEMON)
+        return self._daemons
+
+    async def offering(self, verb: Verb, controller: str) -> Daemons:
+        """Return the daemons that run, one of which answers the verb about the controller.
+
+        Raises an error that states why none does: `UsageError` if the controller has no such verb
+        or only plans, `OldDaemonError` if its daemons are too old, and the errors of `daemons` and
+        `Daemons.controller`.
+        """
+        daemons = await self.daemons()
+        daemons.controller(controller)
+        if not daemons.offers(verb, controller):
+            raise await _refusal(daemons, verb, controller)
+        return daemons
+
+    def _searching(self) -> "asyncio.Task[None]":
+        if self._search is None or self._search.done():
+            self._search = asyncio.create_task(self._find(), name="daemons")
+            self._search.add_done_callback(retrieved)
+        return self._search
+
+    async def _find(self) -> None:
+        try:
+            self._daemons = await Daemons.find(self.connection)
+        except NoDaemonError:
+            self._daemons = None
+        self._as_of = asyncio.get_running_loop().time()
+
+    # ---- controllers
+
+    async def controller_with(self, name: Name, named: str | None = None) -> str:
+        """Return the running controller that syncs an object: the *named* one, or the only one.
+
+        A controller that doesn't say where its primaries are, such as one that starts, is asked for
+        the key. Raises `NotFoundError` if no controller has the object, and `UsageError` if several
+        do.
+        """
+        daemons = await self.daemons()
+        asked = daemons.controllers if named is None else [daemons.controller(named)]
+        sources = await daemons.sources(asked)
+        matching = [one for one in asked if any(holds(source, name) for source in sources[one])]
+        unknown = [one for one in asked if not sources[one]]
+        if len(asked) > 1 and len(matching) != 1:
+            matching = await daemons.controllers_with(name.key, matching or unknown)
+        elif not matching:
+            matching = unknown
+        if not matching:
+            places = (f"{one} (of {', '.join(_places(sources[one]))})" for one in asked)
+            raise NotFoundError(f"no controller has {name}: there are {', '.join(places)}")
+        return only(matching, f"several controllers have {name}", "--controller")
+
+    async def _by_controller(
+        self, names: Sequence[Name], named: str | None, failed: list[NatsctlError]
+    ) -> dict[str, list[str]]:
+        """Return the keys by controller; the errors of the others are added to *failed*."""
+        by_controller: dict[str, list[str]] = {}
+        for name in names:
+            try:
+                chosen = await self.controller_with(name, named)
+            except NotFoundError as error:
+                failed.append(error)
+            else:
+                by_controller.setdefault(chosen, []).append(name.key)
+        return by_controller
+
+    # ---- what is known
+
+    async def statuses(self, name: str | None = None) -> Statuses:
+        """Return what is known of all controllers, or of the one with this *name*.
+
+        Raises `NoDaemonError` if there's neither a daemon nor a trace of a controller, and
+        `NotFoundError` if there's no controller of this name.
+        """
+        try:
+            daemons = await self.daemons()
+        except NoDaemonError:
+            daemons = Daemons(self.connection, ())
+        running, unknown = daemons.controllers, ""
+        try:
+            known = await known_controllers(self.connection)
+        except StoreError as error:
+            if not running and not isinstance(error, PermissionDeniedError):
+                raise
+            known, unknown = {}, str(error)
+        if not running and not known:
+            raise NoDaemonError(NO_DAEMON)
+        if name is not None and name not in known and name not in running:
+            names = sorted({*known, *running})
+            advice = did_you_mean(name, names) or f": there are {', '.join(names)}"
+            raise NotFoundError(f"no controller {name} exists{advice}")
+        down = [one for one in sorted(known) if name in (None, one) and one not in running]
+        asked = [one for one in running if name in (None, one)]
+        absent = await asyncio.gather(
+            *(absent_status(self.connection, one, known[one]) for one in down)
+        )
+        present = await asyncio.gather(*(_reported(daemons, one) for one in asked))
+        found = [combined(status.controller, [status]) for status in absent]
+        return Statuses([*found, *present], unknown)
+
+    async def describe(self, name: Name, controller: str | None = None) -> list[Description]:
+        """Return what each daemon knows about a key; without one, what NATS knows.
+
+        An object that no controller syncs has one description, of what its bucket has. Raises
+        `NotFoundError` if nothing is known about the key.
+        """
+        try:
+            chosen = await self.controller_with(name, controller)
+            daemons = await self.daemons()
+            answers = await daemons.explain(chosen, name.key)
+            explanations = [answer for answer in answers if answer.present or answer.past]
+            if not explanations:
+                raise NotFoundError(f"{chosen} has no {name}, and no sync or event of it")  # noqa: TRY301 - as if no daemon knew it
+        except (NoDaemonError, NotFoundError) as error:
+            known = await self._explained_without_daemon(name, controller)
+            if not known:
+                raise error from None
+            return known
+        tree: Branch | None = None
+        with suppress(NatsctlError):
+            tree = await daemons.tree(chosen, name.key)
+        shown = None if tree is None or (tree.ready == MISSING and not tree.branches) else tree
+        return [_description(one, shown) for one in explanations]
+
+    async def _explained_without_daemon(
+        self, name: Name, controller: str | None
+    ) -> list[Description]:
+        try:
+            running = (await self.daemons()).controllers
+        except NoDaemonError:
+            running = []
+        with suppress(PermissionDeniedError):
+            found = await explained_without_daemon(
+                self.connection, name.key, partial(holds, name=name), controller, running=running
+            )
+            if found:
+                return found
+        if controller is not None:
+            return []
+        try:
+            bucket = await existing_bucket(self.connection, name.bucket)
+        except StoreMissingError:
+            return []
+        stored = await stored_description(self.connection, bucket.name, name.key)
+        return [] if stored is None else [stored]
+
+    # ---- actions
+
+    async def resync(self, names: Sequence[Name], controller: str | None = None) -> Acted:
+        """Enqueue these keys, or all primaries of a controller, without waiting for the syncs."""
+        daemons = await self.daemons()
+        done: list[str] = []
+        failed: list[NatsctlError] = []
+        if names:
+            by_controller = await self._by_controller(names, controller, failed)
+        else:
+            by_controller = {daemons.controller(controller): []}
+        for chosen, keys in by_controller.items():
+            answers = await (await self.offering(Verb.RESYNC, chosen)).resync(chosen, keys)
+            for answer in answers:
+                if answer.queued or not keys:
+                    count = "1 key" if answer.queued == 1 else f"{answer.queued} keys"
+                    done.append(f"{count} of {chosen} queued in {answer.daemon}")
+            failed += unqueued(answers)
+        return Acted(done, failed)
+
+    async def pause(self, names: Sequence[Name], pause: Pause) -> Acted:
+        """Pause objects, by their annotation; a pause that they have is replaced."""
+        end = f" until {pause.until}" if pause.until else ""
+
+        async def pause_one(name: Name) -> str:
+            await pauses.pause_object(self.connection, name.bucket, name.key, pause)
+            return f"{name} paused{end}"
+
+        return await self._for_each(names, pause_one)
+
+    async def resume(self, names: Sequence[Name], controller: str | None = None) -> Acted:
+        """Resume objects, also those that were deleted while they were paused."""
+        whole: dict[str, None] = {}
+
+        async def resume_one(name: Name) -> str:
+            controllers = await self._syncing(name) if controller is None else [controller]
+            ended = await pauses.resume_object(self.connection, name.bucket, name.key, controllers)
+            if ended.pause is None and not ended.exists:
+                raise NotFoundError(f"{name.bucket} has no {name.key}")
+            for one in controllers:
+                if await pauses.paused_controller(self.connection, one) is not None:
+                    whole[one] = None
+            if ended.pause is None:
+                return f"{name} is not paused"
+            return f"{name} resumed{'' if ended.exists else ', without an object'}"
+
+        acted = await self._for_each(names, resume_one)
+        notes = [f"controller {one} is paused: natsctl resume --all -c {one}" for one in whole]
+        return msgspec.structs.replace(acted, notes=notes)
+
+    async def pause_controller(self, controller: str | None, pause: Pause) -> Acted:
+        """Pause all keys of a controller, also before a daemon runs it."""
+        name, runs = await self._controller_of(controller)
+        await pauses.pause_controller(self.connection, name, pause)
+        end = f" until {pause.until}" if pause.until else ""
+        notes = [] if runs else [f"no daemon runs {name} now"]
+        return Acted([f"controller {name} paused{end}"], notes=notes)
+
+    async def resume_controller(self, controller: str | None) -> Acted:
+        """Resume a controller that was paused as a whole."""
+        name, _ = await self._controller_of(controller)
+        paused = await pauses.resume_controller(self.connection, name)
+        return Acted([f"controller {name} {'is not paused' if paused is None else 'resumed'}"])
+
+    async def _controller_of(self, named: str | None) -> tuple[str, bool]:
+        """Return the named controller, or the only one, and whether a daemon runs it."""
+        try:
+            daemons = await self.daemons()
+        except NoDaemonError:
+            if named is None:
+                raise
+            return named, False
+        return named or daemons.controller(None), named is None or named in daemons.controllers
+
+    async def _for_each(
+        self, names: Sequence[Name], act: Callable[[Name], Awaitable[str]]
+    ) -> Acted:
+        """Act on each object in NATS, and return what was done, and the errors of the others."""
+        done: list[str] = []
+        failed: list[NatsctlError] = []
+        for name in names:
+            try:
+                done.append(await act(await self._in_nats(name)))
+            except NatsctlError as error:
+                failed.append(type(error)(f"{name}: {error}"))
+        return Acted(done, failed)
+
+    async def _in_nats(self, name: Name) -> Name:
+        """Return the object with its bucket; raises `UsageError` if it is in a cluster."""
+        try:
+            bucket = await existing_bucket(self.connection, name.bucket)
+        except StoreMissingError:
+            with suppress(NatsctlError):
+                for source in await self._sources():
+                    if not source.bucket and name.within("", source.kind):
+                        kind = name.bucket.partition(".")[0]
+                        missing = pauses.in_cluster(kind, name.key)
+                        break
+                else:
+                    raise
+            raise missing from None
+        return Name(bucket.name, name.key)
+
+    async def _sources(self) -> list[PrimarySource]:
+        """Return where the primaries of the running controllers are."""
+        daemons = await self.daemons()
+        found = await daemons.sources(daemons.controllers)
+        return [source for sources in found.values() for source in sources]
+
+    async def _syncing(self, name: Name) -> list[str]:
+        """Return the running controllers whose primaries may include the object."""
+        try:
+            daemons = await self.daemons()
+            sources = await daemons.sources(daemons.controllers)
+        except NatsctlError:
+            return []
+        return [one for one, places in sources.items() if any(holds(at, name) for at in places)]
+
+    # ---- plans, recordings and garbage
+
+    async def plan(self, controller: str, names: Sequence[Name]) -> KeyPlans:
+        """Return what a running controller would do for these keys, as one of its daemons plans."""
+        for name in names:
+            await self.controller_with(name, controller)
+        daemons = await self.offering(Verb.PLAN, controller)
+        plan = await daemons.plan_keys(controller, [name.key for name in names])
+        return plan.compared(await self.failing_among(plan))
+
+    async def failing_among(self, plan: Plan) -> set[str]:
+        """Return which keys that newly fail in the plan fail in a daemon, or are invalid there."""
+        newly = [key for key, own in plan.keys.items() if own.error and not own.failed_before]
+        failing: set[str] = set()
+        try:
+            daemons = await self.daemons()
+        except NatsctlError:  # without a daemon, its records say which keys fail
+            return failing
+
+        async def ask(key: str) -> None:
+            with suppress(NatsctlError):
+                for answer in await daemons.explain(plan.controller, key):
+                    if answer.planned is None and (answer.invalid or answer.failures):
+                        failing.add(key)
+
+        if daemons.offers(Verb.EXPLAIN, plan.controller):
+            await for_each([key for key in newly if key][:ASKED_MAX], ask, workers=ASKED_AT_ONCE)
+        return failing
+
+    async def record(
+        self, names: Sequence[Name], controller: str | None = None, *, stop: bool = False
+    ) -> list[Recorded]:
+        """Record every sync of these keys, or only failed ones again; see `Daemons.record`."""
+        failed: list[NatsctlError] = []
+        by_controller = await self._by_controller(names, controller, failed)
+        if failed:
+            raise failed[0]
+        if not names:
+            by_controller = {(await self.daemons()).controller(controller): []}
+        return [
+            answer
+            for chosen, keys in by_controller.items()
+            for answer in await (await self.daemons()).record(chosen, keys, stop=stop)
+        ]
+
+    async def recording(
+        self, name: Name, controller: str | None = None, *, masked: bool = True
+    ) -> bytes:
+        """Return the newest recording of a key as JSON; see `Daemons.recording`."""
+        chosen = await self.controller_with(name, controller)
+        return await (await self.daemons()).recording(chosen, name.key, masked=masked)
+
+    async def garbage(self, controller: str | None = None) -> ControllerPlan:
+        """Return the plan of garbage collection of a controller, or of the only one with garbage.
+
+        If none has garbage, it's the plan of any. Raises `NoGarbageError` if no running controller
+        makes secondaries.
+        """
+        daemons = await self.daemons()
+        if controller is not None:
+            return await daemons.plan(daemons.controller(controller))
+        if not daemons.collecting:
+            raise NoGarbageError("no running controller makes secondaries: there is no garbage")
+        plans = await asyncio.gather(*map(daemons.plan, daemons.collecting))
+        by_name = {plan.controller: plan for plan in plans}
+        garbage = [plan.controller for plan in plans if plan.orphans or plan.more or plan.refused]
+        names = garbage or list(by_name)[:1]
+        return by_name[only(names, "several controllers have garbage", "--controller")]
+
+
+def holds(source: PrimarySource, name: Name) -> bool:
+    """Return whether the place may have the object."""
+    return name.within(source.bucket, source.kind) and matches(source.keys, name.key)
+
+
+def only(names: Sequence[str], ambiguity: str, parameter: str) -> str:
+    """Return the only name; raises `UsageError` if there are several to choose from."""
+    if len(names) > 1:
+        raise UsageError(f"{ambiguity}: give {parameter}, one of {', '.join(names)}")
+    return names[0]
+
+
+def unqueued(answers: Sequence[Queuing]) -> Iterator[NatsctlError]:
+    """Yield the error of each requested key that none of the daemons enqueued.
+
+    It is a `NotFoundError` for a key without an object.
+    """
+    source = next((answer.source for answer in answers if answer.source), "")
+    prefix = f"{source}/" if source else ""
+    for key in sorted(set.intersection(*(set(answer.unknown) for answer in answers))):
+        yield NotFoundError(f"{prefix}{key} does not exist")
+    invalid = {key: reason for answer in answers for key, reason in answer.invalid.items()}
+    for key, reason in sorted(invalid.items()):
+        yield NatsctlError(f"{prefix}{key}: {reason}")
+    paused = {key: pause for answer in answers for key, pause in answer.paused.items()}
+    for key, pause in sorted(paused.items()):
+        yield NatsctlError(f"{prefix}{key} is paused {pause}: natsctl resume {prefix}{key}")
+    for key in sorted(set.intersection(*(set(answer.elsewhere) for answer in answers))):
+        yield NatsctlError(f"{prefix}{key} is moving from one daemon to another: try again")
+
+
+async def _reported(daemons: Daemons, name: str) -> ControllerStatuses:
+    """Return the status of a controller in each daemon; of one that doesn't answer, that it is."""
+    try:
+        return combined(name, await daemons.status(name))
+    except NatsctlError as error:
+        if len(daemons.controllers) == 1:
+            raise
+        silent = ControllerStatus(controller=name, daemon=NO_PROCESS, state="no answer")
+        return combined(name, [msgspec.structs.replace(silent, failure=str(error))])
+
+
+def _description(explanation: KeyExplanation, tree: Branch | None) -> Description:
+    return Description(**msgspec.structs.asdict(explanation), tree=tree)
+
+
+def _places(sources: Sequence[PrimarySource]) -> list[str]:
+    return [source.bucket or source.kind for source in sources] or ["unknown"]
+
+
+async def _refusal(daemons: Daemons, verb: Verb, controller: str) -> NatsctlError:
+    statuses = await daemons.status(controller)
+    if all(status.mode == Mode.DRY_RUN for status in statuses):
+        return UsageError(
+            f"{controller} only plans, with natsctl run --dry-run: no daemon answers {verb}"
+        )
+    if verb.collects and daemons.offers(Verb.RESYNC, controller):
+        return UsageError(f"{controller} makes no secondaries: it has no garbage")
+    if verb.acts and not daemons.offers(Verb.RESYNC, controller):
+        return NoDaemonError(f"controller {controller} runs, but no daemon leads it now")
+    versions = ", ".join(sorted({status.daemon.version for status in statuses}))
+    return OldDaemonError(
+        f"no daemon of {controller} knows {verb}: the daemons have version {versions}, or the "
+        "controller is of a sort without it"
+    )
