@@ -34,7 +34,6 @@ from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.readers import Primary
-from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings, listed
 from natsctl.core.table import Keeping
 from natsctl.core.workqueue import Operation
@@ -112,7 +111,7 @@ class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         history.recorders, history.recorder = recorders, current_recordings.get()
         self.barrier.notes = history.recorder is not None
         history.regarding = secondaries.references
-        history.around = lambda key, notes: (*listed(notes), *secondaries.around(key))
+        history.around = lambda key, steps: (*listed(steps), *secondaries.around(key))
         reports = SyncReports(history)
         primary = await self._open_primary(slot, reports)
         reads = Reads(
@@ -148,9 +147,7 @@ class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def _backends(self) -> Backends:
-        """The systems; their stores note each call if recordings are kept in this context."""
-        backends = Backends(nats=self.nats, kube=self.kube)
-        return backends if current_recordings.get() is None else noted(backends)
+        return Backends(nats=self.nats, kube=self.kube)
 
     async def _runs(
         self, primary: Primary[Any], secondaries: Secondaries, reads: Reads

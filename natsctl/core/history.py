@@ -18,14 +18,10 @@ import msgspec
 
 from natsctl.core.pausing.failing_records import FailingRecords, LastingFailure
 from natsctl.core.planning.record import planning
-from natsctl.core.recording.recordings import (
-    Delivery,
-    KeptSync,
-    SyncRecorder,
-    frames_of,
-)
+from natsctl.core.recording.document import Delivery
+from natsctl.core.recording.recordings import KeptSync, Recordings, frames_of
 from natsctl.core.sync import Sync
-from natsctl.core.tape import CacheRead, Note, RecordedError
+from natsctl.core.tape import ReadStep, RecordedError, Step
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, StoreTimeoutError
 from natsctl.model.manifests import Reference
@@ -276,8 +272,8 @@ MESSAGE_DELETED = '"%s" synced successfully (deleted)'
 MESSAGE_RECOVERED = '"%s" synced successfully (after failures)'
 
 
-Around = Callable[[str, Sequence[Note]], Iterable[CacheRead]]
-"""Returns further objects for the recording of a key, from the notes of its sync."""
+Around = Callable[[str, Sequence[Step]], Iterable[ReadStep]]
+"""Returns further objects for the recording of a key, from the steps of its sync."""
 
 
 class SyncHistory:
@@ -303,9 +299,9 @@ class SyncHistory:
         self.controller = controller
         self.journal = Journal(records)
         self.recorders: Sequence[Recorder] = ()
-        self.recorder: SyncRecorder | None = None
+        self.recorder: Recordings | None = None
         self.regarding: Callable[[str], Sequence[Reference]] = lambda _: ()
-        self.around: Around = lambda _key, _notes: ()
+        self.around: Around = lambda _key, _steps: ()
         self.reported = False
         self._failed = failed
         self._failures = HandlerFailures(log)
@@ -453,7 +449,7 @@ class SyncHistory:
     def _keep_recording(
         self,
         run: Sync,
-        recorder: SyncRecorder,
+        recorder: Recordings,
         now: float,
         error: Exception | None = None,
         *,
@@ -464,7 +460,7 @@ class SyncHistory:
         tape, run.tape = run.tape, None
         if tape is None:
             return
-        notes = tuple(tape) if isinstance(tape, list) else ()
+        steps = tuple(tape)
         recorder.keep(
             KeptSync(
                 controller=self.controller,
@@ -480,8 +476,8 @@ class SyncHistory:
                 error=None if error is None else RecordedError.of(error),
                 frames=() if error is None else frames_of(error.__traceback__),
                 after_s=after_s,
-                notes=notes,
-                around=tuple(self.around(run.key, notes)),
+                steps=steps,
+                around=tuple(self.around(run.key, steps)),
             )
         )
 

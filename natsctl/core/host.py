@@ -19,7 +19,7 @@ from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
-from natsctl.core.recording.recordings import SyncRecorder, current_recordings
+from natsctl.core.recording.recordings import Recordings, current_recordings
 from natsctl.core.sync import call_hook, report_stuck
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import WorkQueue
@@ -84,7 +84,7 @@ class Host:
         self.synced = asyncio.Event()  # every cache is synced, and the syncs have begun
         self.informers: Mapping[str, Informer[Any]] = {}  # by slot, once their stores are open
         self.primaries: Sequence[Informer[Any]] = ()  # those whose keys are synced
-        self.recorder: SyncRecorder | None = None  # keeps recordings of syncs, once it runs
+        self.recorder: Recordings | None = None  # keeps recordings of syncs, once it runs
         self.plan: PlanRecord | None = None  # of a controller that only plans, once it runs
         self._start = start
         self._clean = clean

@@ -95,8 +95,7 @@ class Hosted(ABC):
     @property
     def recordings(self) -> Recordings | None:
         """The recordings of this process; None if it keeps none."""
-        recorder = self._host.recorder
-        return recorder if isinstance(recorder, Recordings) else None
+        return self._host.recorder
 
     def recording(self, key: str, *, masked: bool) -> Recording | None:
         """Return the recording of the last failed sync of the key, or else of its last sync.

@@ -17,7 +17,7 @@ import msgspec
 
 from natsctl.core.coordination.term import leading
 from natsctl.core.planning.record import planning
-from natsctl.core.tape import OutsideCall, Playback, RecordedError, RecordedValue, StoreCall, Tape
+from natsctl.core.tape import StoreStep, Tape
 from natsctl.errors import (
     DELAY_MAX_S,
     HandlerError,
@@ -285,11 +285,11 @@ class Sync(msgspec.Struct, eq=False):
 
     def count_writes(self) -> None:
         """Count the successful writes that the tape has, for a handler that writes to stores."""
-        for note in self.tape if isinstance(self.tape, list) else ():
-            if isinstance(note, StoreCall) and note.error is None:
-                self.created += note.verb == "create"
-                self.updated += note.verb in {"update", "apply", "patch_status"}
-                self.deleted += note.verb == "delete"
+        for step in self.tape or ():
+            if isinstance(step, StoreStep) and step.error is None:
+                self.created += step.verb == "create"
+                self.updated += step.verb in {"update", "apply", "patch_status"}
+                self.deleted += step.verb == "delete"
 
     def named(self, text: str) -> str:
         """Return a text about the sync with the name of its handler."""
@@ -356,57 +356,10 @@ async def outlives(task: Task) -> bool:
     return not is_ordered_to_end(task)
 
 
-EXTERNAL = "external"
-"""The place of external resources, and the first word of the names of calls there."""
-
-
-async def outside(name: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Make a call whose result the tape of the current sync notes.
-
-    In a replay, the call is not made: returns the recorded result, or raises the recorded error. A
-    call that made other such calls is made, because these have recorded results.
-    """
+async def outside(name: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call outside of the stores; a replay returns its recorded result, or error."""
     tape = current_tape()
-    if tape is None:
-        return await call()
-    if isinstance(tape, Playback):
-        answer: T = await tape.answer(name, call)
-        return answer
-    clock = asyncio.get_running_loop().time
-    begun, failure, before = clock(), None, _calls(tape)
-    try:
-        result = await call()
-    except BaseException as error:
-        failure = RecordedError.of(error)
-        raise
-    finally:
-        recorded = None if failure is not None else RecordedValue.of(result)
-        inner = _calls(tape) - before
-        tape.append(OutsideCall(name, recorded, failure, clock() - begun, inner))
-    return result
-
-
-async def remembered(name: str, memory: Callable[[], T], restore: Callable[[T], None]) -> None:
-    """Note what this process remembers of earlier syncs of the key, as *memory* returns it.
-
-    In a replay, calls *restore* with the recorded memory.
-    """
-    tape = current_tape()
-    if isinstance(tape, Playback):
-        if tape.has(name):
-            restore(await tape.answer(name, _no_call))
-    elif tape is not None:
-        tape.append(OutsideCall(name, RecordedValue.of(memory()), None, 0.0))
-
-
-def _calls(tape: object) -> int:
-    """Return how many calls outside of the stores the tape has."""
-    notes = tape if isinstance(tape, list) else ()
-    return sum(isinstance(note, OutsideCall) for note in notes)
-
-
-async def _no_call() -> Any:
-    raise AssertionError("a memory has no calls")
+    return await (call() if tape is None else tape.outside(name, call))
 
 
 log = get_logger(__name__)

@@ -1,59 +1,31 @@
-"""Notes what a sync reads, calls and writes, so that a failed sync can be recorded.
+"""What a sync reads, calls and writes, step by step, so that a failed sync can be recorded.
 
-The notes refer to the objects of the caches, and copy nothing.
+The steps on a tape refer to the objects of the caches, and copy nothing. The steps of a recording
+are the same, with the names of slots and the numbers of states in their places.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Raw
 
-from natsctl.core.informer import Informer
 from natsctl.errors import NatsctlError
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.manifests import KubeKind
 from natsctl.model.store import Stored
 
-CacheRead: TypeAlias = tuple[Informer[Any], str, Stored | None]
-"""A read of one object from a cache. It is a tuple because it is noted most often."""
+T = TypeVar("T")
 
-
-class CacheStates(msgspec.Struct, frozen=True, gc=False):
-    """A read of several objects from a cache; an object that does not exist is missing."""
-
-    informer: Informer[Any]
-    keys: tuple[str, ...]
-    states: tuple[Stored, ...]
-
-
-class CacheKeys(msgspec.Struct, frozen=True, gc=False):
-    """A read of all keys of a cache."""
-
-    informer: Informer[Any]
-    keys: tuple[str, ...]
-
-
-class CacheQuery(msgspec.Struct, frozen=True, gc=False):
-    """A query of an index of a cache, and the keys that it found."""
-
-    informer: Informer[Any]
-    index: str
-    value: str
-    keys: tuple[str, ...]
-
-
-class CacheTarget(msgspec.Struct, frozen=True, gc=False):
-    """The cached state from which a write starts, which the handler does not see."""
-
-    informer: Informer[Any]
-    key: str
-    stored: Stored | None
-
-
-class DependencyRead(msgspec.Struct, frozen=True, gc=False):
-    """A read of the objects of a dependency, named by its text."""
-
-    dependency: str
-    place: str
-    states: tuple[Stored, ...]
+EXTERNAL = "external"
+"""The place of external resources, and the first word of the names of calls there."""
+NOTHING = Raw()
+"""The JSON of a value that a step does not have."""
+READS = {"check_create", "get", "history", "managed"}
+"""The verbs of calls that change no object."""
 
 
 class RecordedError(msgspec.Struct, frozen=True):
@@ -69,94 +41,179 @@ class RecordedError(msgspec.Struct, frozen=True):
         fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
         if not isinstance(error, NatsctlError):
             fields = {}
-        return cls(class_name(type(error)), _message(error), fields)
+        try:
+            message = str(error)
+        except Exception:  # noqa: BLE001 - a user's `__str__` may raise anything
+            message = "a message that cannot be read"
+        return cls(_class_name(type(error)), message, fields)
 
 
-class StoreCall(msgspec.Struct, frozen=True, gc=False):
-    """A call of a store and its answer; `error` is None if it succeeded."""
+class ReadStep(msgspec.Struct, frozen=True, gc=False, tag_field="step", tag="read"):
+    """A read of one object from the cache of a slot.
+
+    On a tape, `slot` is the informer, and `state` the object. In a recording, they are the name of
+    the slot and the number of the state. The state is None if the object does not exist.
+    """
+
+    slot: Any
+    key: str
+    state: Any = None
+
+
+class TargetStep(ReadStep, frozen=True, gc=False, tag_field="step", tag="target"):
+    """The cached state from which a write started, which the handler does not see."""
+
+
+class KeysStep(msgspec.Struct, frozen=True, gc=False, tag_field="step", tag="keys"):
+    """A list of all keys of a slot."""
+
+    slot: Any
+    keys: tuple[str, ...]
+
+
+class QueryStep(msgspec.Struct, frozen=True, gc=False, tag_field="step", tag="query"):
+    """A query of an index of a slot, and the keys that it found."""
+
+    slot: Any
+    index: str
+    value: str
+    keys: tuple[str, ...]
+
+
+class DependencyStep(msgspec.Struct, frozen=True, gc=False, tag_field="step", tag="reads"):
+    """A read through `self.reads`, named by the text of the dependency."""
+
+    dependency: str
+    place: str
+    states: tuple[Any, ...]
+
+
+class StoreStep(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="step", tag="store"
+):
+    """A call of a store: `value` was sent, and `state` or `answer` came back, or an error."""
 
     place: str
     verb: str
     key: str
-    value: bytes
-    answer: Any
-    error: RecordedError | None
-    took_s: float
+    value: Raw = NOTHING
+    state: Any = None
+    answer: Any = None
+    error: RecordedError | None = None
+    took_s: float = 0.0
+
+    @property
+    def writes(self) -> bool:
+        """True if the call changes an object."""
+        return self.verb not in READS
 
 
-class RecordedValue(msgspec.Struct, frozen=True):
-    """The result of a call, as JSON, so that later changes of the object do not matter."""
+class OutsideStep(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="step", tag="outside"
+):
+    """A call outside of the stores; `result` is missing if it cannot be written as JSON.
 
-    type: str  # the name of its class, with the module unless it is a builtin
-    json: bytes  # its value; empty if it cannot be written as JSON
-
-    @classmethod
-    def of(cls, value: object) -> "RecordedValue":
-        """Return a value as it is recorded."""
-        try:
-            encoded = msgspec.json.encode(value)
-        except (TypeError, ValueError, RecursionError):
-            encoded = b""
-        return cls(class_name(type(value)), encoded)
-
-
-class OutsideCall(msgspec.Struct, frozen=True, gc=False):
-    """A call outside of the stores, such as of a function in a thread, and its result.
-
-    `inner` is the number of such calls that it made itself.
+    `inner` is the number of such calls that it made itself. These come before it.
     """
 
     name: str
-    result: RecordedValue | None
-    error: RecordedError | None
-    took_s: float
+    type: str = ""
+    result: Raw = NOTHING
+    error: RecordedError | None = None
+    took_s: float = 0.0
     inner: int = 0
 
 
-Note: TypeAlias = (
-    CacheRead
-    | CacheStates
-    | CacheKeys
-    | CacheQuery
-    | CacheTarget
-    | DependencyRead
-    | StoreCall
-    | OutsideCall
+Step: TypeAlias = (
+    ReadStep | TargetStep | KeysStep | QueryStep | DependencyStep | StoreStep | OutsideStep
 )
 
 
-class Tape(Protocol):
-    """Takes the notes of one sync in their order; a list is a tape."""
+class Tape(list[Step]):
+    """The steps of one sync in their order; a replay has a tape that answers them."""
 
-    def append(self, note: Note, /) -> None:
-        """Take a note."""
-        ...
+    replays = False
 
+    def has(self, name: str) -> bool:  # noqa: ARG002 - a replay looks it up
+        """Return whether a call of that name can be made: in a replay, whether one is recorded."""
+        return True
 
-@runtime_checkable
-class Playback(Protocol):
-    """A tape that answers calls outside of the stores from a recording."""
+    def expected(self, place: str, key: str, revision: int) -> int:  # noqa: ARG002 - likewise
+        """Return the revision that a write of the handler expects in the store below."""
+        return revision
 
-    async def answer(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the recorded result of the next call of that name, or raise its error.
+    async def call(
+        self,
+        place: str,
+        verb: str,
+        key: str,
+        send: Callable[[], Coroutine[Any, Any, T]],
+        value: bytes | Document = b"",
+    ) -> T:
+        """Make a call of a store with *send*, and note it."""
+        clock = asyncio.get_running_loop().time
+        begun, answer, failure = clock(), None, None
+        written = value if isinstance(value, bytes) else documents.render(value)
+        try:
+            answer = await send()
+        except BaseException as error:
+            failure = RecordedError.of(error)
+            raise
+        finally:
+            state, other = (answer, None) if isinstance(answer, Stored) else (None, answer)
+            took_s = clock() - begun
+            self.append(StoreStep(place, verb, key, Raw(written), state, other, failure, took_s))
+        return answer
 
-        A call that made other calls is made with *call*, and these are answered.
+    async def outside(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call outside of the stores, and note it with its result as JSON."""
+        clock = asyncio.get_running_loop().time
+        begun, before, failure, kind, json = clock(), self._calls(), None, "", b""
+        try:
+            result = await call()
+        except BaseException as error:
+            failure = RecordedError.of(error)
+            raise
+        else:
+            kind, json = _encoded(result)
+        finally:
+            inner, took_s = self._calls() - before, clock() - begun
+            self.append(OutsideStep(name, kind, Raw(json), failure, took_s, inner))
+        return result
+
+    async def remembered(
+        self,
+        name: str,
+        memory: Callable[[], T],
+        restore: Callable[[T], None],  # noqa: ARG002 - a replay calls it
+    ) -> None:
+        """Note what this process remembers of earlier syncs of the key, as *memory* returns it.
+
+        A replay calls *restore* with the recorded memory.
         """
-        ...
+        kind, json = _encoded(memory())
+        self.append(OutsideStep(name, kind, Raw(json)))
 
-    def has(self, name: str) -> bool:
-        """Return whether a further call of that name is recorded."""
-        ...
+    def _calls(self) -> int:
+        return sum(isinstance(step, OutsideStep) for step in self)
 
 
-def class_name(kind: type) -> str:
+def place_of(kind: Kind[Any]) -> str:
+    """Return the place of the objects of a kind: `kv/BUCKET`, or `kube/API-VERSION/KIND`."""
+    if isinstance(kind, KvKind):
+        return f"kv/{kind.bucket}"
+    return f"kube/{kind.api_version}/{kind.kind}" if isinstance(kind, KubeKind) else kind.name
+
+
+def _encoded(value: object) -> tuple[str, bytes]:
+    """Return the name of a value's class and its JSON, so that later changes do not matter."""
+    try:
+        return _class_name(type(value)), msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return _class_name(type(value)), b""
+
+
+def _class_name(kind: type) -> str:
     """Return the name of a class, with the module unless it is a builtin."""
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}:"
     return f"{module}{kind.__qualname__}"
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a user's `__str__` may raise anything
-        return "a message that cannot be read"

@@ -17,7 +17,7 @@ from natsctl.core.compare_and_set import Written
 from natsctl.core.informer import Informer
 from natsctl.core.sync import current_sync, current_tape
 from natsctl.core.table import Cache
-from natsctl.core.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget
+from natsctl.core.tape import KeysStep, QueryStep, ReadStep, TargetStep
 from natsctl.errors import NotFoundError, StoreMissingError, StoreTimeoutError
 from natsctl.model.store import Change, Stored
 
@@ -80,19 +80,19 @@ class Barrier:
         if self.notes:
             sync = current_sync.get()
             if sync is not None and sync.tape is not None:
-                sync.tape.append((informer, key, stored))
+                sync.tape.append(ReadStep(informer, key, stored))
         return stored
 
     def read_all(self, informer: AnyInformer, keys: Collection[str]) -> list[Stored]:
         """Return the states of several objects, as `read` does; those that exist."""
-        states = []
+        states, tape = [], current_tape() if self.notes else None
         for key in keys:
             written = self._unseen_write(informer, key) if self._written else None
             stored = informer.cache.get(key) if written is None else written.stored
             if stored is not None:
                 states.append(stored)
-        if self.notes and (tape := current_tape()) is not None:
-            tape.append(CacheStates(informer, tuple(keys), tuple(states)))
+            if tape is not None:
+                tape.append(ReadStep(informer, key, stored))
         return states
 
     def keys(self, informer: AnyInformer) -> tuple[str, ...]:
@@ -104,14 +104,14 @@ class Barrier:
             kept = (key for key in cached if key not in written)
             keys = (*kept, *(stored.key for stored in self.read_all(informer, written)))
         if self.notes and (tape := current_tape()) is not None:
-            tape.append(CacheKeys(informer, keys))
+            tape.append(KeysStep(informer, keys))
         return keys
 
     def query(self, informer: AnyInformer, index: str, value: str) -> list[str]:
         """Return the keys of the cached objects with *value* in an index, sorted."""
         keys = [stored.key for stored in informer.cache.by_index(index, value)]
         if self.notes and (tape := current_tape()) is not None:
-            tape.append(CacheQuery(informer, index, value, tuple(keys)))
+            tape.append(QueryStep(informer, index, value, tuple(keys)))
         return keys
 
     def newest(self, informer: AnyInformer, key: str) -> Stored | None:
@@ -121,7 +121,7 @@ class Barrier:
         if self.notes:
             sync = current_sync.get()
             if sync is not None and sync.tape is not None:
-                sync.tape.append(CacheTarget(informer, key, stored))
+                sync.tape.append(TargetStep(informer, key, stored))
         return stored
 
     def written_keys(self, informer: AnyInformer) -> set[str]:

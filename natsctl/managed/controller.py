@@ -25,7 +25,6 @@ from natsctl.core.options import (
     check_class,
 )
 from natsctl.core.readers import Primary
-from natsctl.core.recording.noted_stores import noted
 from natsctl.core.recording.recordings import current_recordings
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.status import Measures, health_of, measures_of
@@ -179,14 +178,12 @@ class ManagedController(KeyedController, Generic[T]):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Open the store and keep the cache equal to it, without reconciling anything."""
-        kind, barrier = type(self).kind, Barrier()
-        backends = self._backends
-        if current_recordings.get() is not None:
-            backends, barrier.notes = noted(backends), True
+        kind, barrier, backends = type(self).kind, Barrier(), self._backends
+        barrier.notes = current_recordings.get() is not None
         stores = backends.stores_of(kind)
-        store = await stores.open(kind)
+        store = await backends.open(kind)
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)
-        primary = Primary(informer, barrier, stores.open)
+        primary = Primary(informer, barrier, backends.open)
         async with AsyncExitStack() as stack:
             systems = {id(system): system for system in (stores, backends.nats) if system}
             self._host.history.recorders = [

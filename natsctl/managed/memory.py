@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from natsctl.core.sync import remembered
+from natsctl.core.sync import current_tape
 from natsctl.managed.creation.backoff import CreationBackoff
 from natsctl.managed.creation.creation import Creation
 from natsctl.managed.creation.links import CreationLink, Links
@@ -62,7 +62,11 @@ class ReconcilerMemory(msgspec.Struct, eq=False, kw_only=True):
 
     async def noted(self, key: str) -> None:
         """Note the memory of the object on the tape of the sync, or restore the recorded one."""
-        await remembered(NAME, lambda: self._memory(key), lambda memory: self._restore(key, memory))
+        tape = current_tape()
+        if tape is not None:
+            await tape.remembered(
+                NAME, lambda: self._memory(key), lambda memory: self._restore(key, memory)
+            )
 
     def _memory(self, key: str) -> Memory:
         revision, link = (None, CreationLink()) if self.links is None else self.links.last_seen(key)

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from natsctl.core.planning.record import Effect, current_plan, place_of
-from natsctl.core.sync import EXTERNAL, awaitable, current_sync, current_tape, outside
-from natsctl.core.tape import Playback, StoreCall
+from natsctl.core.sync import awaitable, current_sync, current_tape, outside
+from natsctl.core.tape import EXTERNAL, StoreStep
 from natsctl.managed.conditions import MESSAGE_MAX
 from natsctl.managed.external import (
     ExternalClient,
@@ -116,8 +116,8 @@ class ExternalConnection(Generic[T]):
             return Observation()
 
         tape, sync = current_tape(), current_sync.get()
-        if isinstance(tape, Playback):
-            tape.append(StoreCall(EXTERNAL, verb, managed.key, b"", None, None, 0.0))
+        if tape is not None and tape.replays:
+            tape.append(StoreStep(EXTERNAL, verb, managed.key))
         if _has_recorded(verb):
             await self._noted(verb, managed, write)
         else:
@@ -170,10 +170,11 @@ class ExternalConnection(Generic[T]):
 
 
 def _replays() -> bool:
-    return isinstance(current_tape(), Playback)
+    tape = current_tape()
+    return tape is not None and tape.replays
 
 
 def _has_recorded(verb: str) -> bool:
     """Return whether a further call is recorded; true outside of a replay."""
     tape = current_tape()
-    return not isinstance(tape, Playback) or tape.has(f"{EXTERNAL} {verb}")
+    return tape is None or tape.has(f"{EXTERNAL} {verb}")

@@ -4,12 +4,9 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from natsctl.core.informer import Informer
-from natsctl.core.sync import current_tape
-from natsctl.core.tape import CacheKeys
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeMetadata, joined
-from natsctl.model.store import Stored
 from natsctl.resource.event import Key
 
 T = TypeVar("T")
@@ -23,12 +20,11 @@ class ResourceStore(Generic[T]):
     """
 
     def __init__(self, informer: Informer[T]) -> None:
-        self._informer = informer
         self._cache = informer.cache
         self._kind: Kind[T] = informer.cache.kind
 
     def __len__(self) -> int:
-        return len(self._cache if current_tape() is None else self._keys())
+        return len(self._cache)
 
     def get(self, obj: T) -> T | None:
         """Return the newest state of an object in a cluster, or None if it does not exist.
@@ -39,29 +35,17 @@ class ResourceStore(Generic[T]):
 
     def get_by_key(self, key: str) -> T | None:
         """Return the object, or None if it does not exist."""
-        stored = self._read(key)
+        stored = self._cache.get(key)
         return None if stored is None else self._kind.decode(stored.value)
 
     def iter_keys(self) -> Iterator[Key]:
         """Return the keys of all present objects; later changes do not affect the iterator."""
-        return map(Key, self._keys())
+        return map(Key, tuple(self._cache.keys()))
 
     def list(self) -> list[T]:
         """Return all objects."""
-        states = map(self._read, self._keys())
+        states = map(self._cache.get, tuple(self._cache.keys()))
         return [self._kind.decode(state.value) for state in states if state is not None]
-
-    def _read(self, key: str) -> Stored | None:
-        stored, tape = self._cache.get(key), current_tape()
-        if tape is not None:
-            tape.append((self._informer, key, stored))
-        return stored
-
-    def _keys(self) -> tuple[str, ...]:
-        keys, tape = tuple(self._cache.keys()), current_tape()
-        if tape is not None:
-            tape.append(CacheKeys(self._informer, keys))
-        return keys
 
     def _key_of(self, obj: T) -> str:
         metadata = None if self._kind.plain else self._kind.metadata_of(obj)

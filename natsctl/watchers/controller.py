@@ -22,8 +22,7 @@ from natsctl.core.hosted import Hosted
 from natsctl.core.informer import Informer
 from natsctl.core.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
 from natsctl.core.pausing.pause_reports import PauseReports
-from natsctl.core.recording.noted_stores import noted
-from natsctl.core.recording.recordings import Delivery, current_recordings
+from natsctl.core.recording.document import Delivery
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.status import Measures, health_of, measures_of
 from natsctl.core.sync import blocking
@@ -323,8 +322,6 @@ class InformerController(Hosted):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Open every store and keep the caches equal to them, without calling a watcher."""
-        if current_recordings.get() is not None:
-            self._backends = noted(self._backends)
         for deliveries, sources in self._resource_kinds.routes():
             for source in sources:
                 source.opened(

@@ -18,7 +18,7 @@ from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.history import SyncHistory
 from natsctl.core.loop import SyncLoop
 from natsctl.core.pausing.pausing import Pausing
-from natsctl.core.recording.recordings import Delivery
+from natsctl.core.recording.document import Delivery
 from natsctl.core.retry import Stop
 from natsctl.core.sync import Calls, Sync
 from natsctl.core.workqueue import Priority, WorkQueue

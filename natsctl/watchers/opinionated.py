@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from natsctl.core.compare_and_set import deleted_at, release, rewrite
-from natsctl.core.sync import awaitable, remembered
+from natsctl.core.sync import awaitable, current_tape
 from natsctl.errors import NotFoundError
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
@@ -170,9 +170,9 @@ class OpinionatedWatcher:
             if own_write is not None:
                 self._own_writes[key] = own_write
 
-        await remembered(
-            f"own write of {self.finalizer}", lambda: self._own_writes.get(key), restore
-        )
+        name, tape = f"own write of {self.finalizer}", current_tape()
+        if tape is not None:
+            await tape.remembered(name, lambda: self._own_writes.get(key), restore)
 
     async def _add(self, new: Snapshot[Any]) -> None:
         """Add the in-progress finalizer, call `add_func`, and rename the finalizer."""

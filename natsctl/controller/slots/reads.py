@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 from natsctl.core.backends import Backends
 from natsctl.core.dependencies import Cause, Dependency, DependencyWatches, one, those
-from natsctl.core.recording.noted_stores import place_of
 from natsctl.core.sync import Sync, current_sync
-from natsctl.core.tape import DependencyRead
+from natsctl.core.tape import DependencyStep, place_of
 from natsctl.errors import InvalidKeyError, InvalidObjectError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
@@ -107,7 +106,7 @@ class Reads:
         states = await (await self._watches.depend(sync.key, dependency)).read()
         if sync.tape is not None:
             place = place_of(dependency.kind)
-            sync.tape.append(DependencyRead(str(dependency), place, tuple(states)))
+            sync.tape.append(DependencyStep(str(dependency), place, tuple(states)))
         return states
 
     def _changed(self, key: str, cause: Cause) -> None:

@@ -9,7 +9,7 @@ from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.owned import OWNER_INDEX, Owned
 from natsctl.controller.slots.owners import Owner, OwnerNames
 from natsctl.core.table import is_read, read_state
-from natsctl.core.tape import CacheRead
+from natsctl.core.tape import ReadStep
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import Reference
 from natsctl.model.store import Change, Stored
@@ -70,12 +70,12 @@ class Secondaries(msgspec.Struct, frozen=True, eq=False):
             for stored in secondary.owned_stored(key):
                 yield secondary, stored
 
-    def around(self, key: str) -> Iterator[CacheRead]:
+    def around(self, key: str) -> Iterator[ReadStep]:
         """Yield what the primary *key* owns, and the object of the same key in each slot."""
         for slot in self._slots:
             cache = slot.informer.cache
             for name in {key, *(stored.key for stored in cache.by_index(OWNER_INDEX, key))}:
-                yield slot.informer, name, read_state(cache.get(name))
+                yield ReadStep(slot.informer, name, read_state(cache.get(name)))
 
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects in a cluster that the primary *key* owns."""

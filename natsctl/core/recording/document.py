@@ -8,18 +8,14 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from natsctl.core.tape import RecordedError
+from natsctl.core.tape import NOTHING, ReadStep, RecordedError, Step
 from natsctl.errors import DECODE_ERRORS, InvalidInputError
 
 Surface: TypeAlias = Literal["controller", "managed", "watchers"]
-"""The kind of a controller: a `Controller`, `ManagedController`, `InformerController`, or a program
-around a `Resource` or a `DynamicWatcher`.
-"""
+"""The kind of a controller: a `Controller`, `ManagedController` or `InformerController`."""
 
 FORMAT = "natsctl.io/recording"
 VERSION = 3
-NOTHING = Raw()
-"""The JSON of a value that a recording does not have."""
 
 
 class RecordedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,94 +36,17 @@ class RecordedSlot(msgspec.Struct, frozen=True, kw_only=True):
     available: bool = True
 
 
-class ReadStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="read"):
-    """A read of one object from the cache of a slot; `state` is None if it does not exist."""
+class Delivery(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The change that a watcher got: states of the object, or their numbers in a recording.
 
-    slot: str
-    key: str
-    state: int | None = None
-
-
-class TargetStep(ReadStep, frozen=True, kw_only=True, tag_field="step", tag="target"):
-    """The cached state from which a write started."""
-
-
-class KeysStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="keys"):
-    """A list of all keys of a slot."""
-
-    slot: str
-    keys: tuple[str, ...]
-
-
-class QueryStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="query"):
-    """A query of an index of a slot, and the keys that it found."""
-
-    slot: str
-    index: str
-    value: str
-    keys: tuple[str, ...]
-
-
-class DependencyStep(msgspec.Struct, frozen=True, kw_only=True, tag_field="step", tag="reads"):
-    """A read through `self.reads`."""
-
-    dependency: str
-    place: str
-    states: tuple[int, ...]
-
-
-class StoreStep(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step", tag="store"
-):
-    """A call of a store: `value` was sent, and `state` or `answer` came back, or an error."""
-
-    place: str
-    verb: str
-    key: str
-    value: Raw = NOTHING
-    state: int | None = None
-    answer: Raw = NOTHING
-    error: RecordedError | None = None
-    took_s: float = 0.0
-
-    @property
-    def writes(self) -> bool:
-        """True if the call changes an object."""
-        return self.verb not in {"check_create", "get", "history", "managed"}
-
-
-class OutsideStep(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="step", tag="outside"
-):
-    """A call outside of the stores; `result` is missing if it cannot be written as JSON.
-
-    `inner` is the number of such calls that it made itself. These come before it.
-    """
-
-    name: str
-    type: str = ""
-    result: Raw = NOTHING
-    error: RecordedError | None = None
-    took_s: float = 0.0
-    inner: int = 0
-
-
-Step: TypeAlias = (
-    ReadStep | TargetStep | KeysStep | QueryStep | DependencyStep | StoreStep | OutsideStep
-)
-
-
-class RecordedDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """The change that a watcher or a stream got; the states are numbers, or None.
-
-    Both states are None for an object whose deletion happened before the start, and for the event
-    that the first list of a stream is complete.
+    Both states are None for an object whose deletion happened before the start.
     """
 
     resource_kind: str
     watcher: str
-    before: int | None = None
-    after: int | None = None
+    before: Any = None
+    after: Any = None
+    kind: Any = None  # of the object; None in a recording
 
 
 class RecordedOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +87,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[RecordedState, ...] = ()  # the states of objects; steps refer to them by number
     primary: int | None = None  # the state as the sync began; None if it did not exist
     last: int | None = None  # the last state of a deleted primary
-    delivery: RecordedDelivery | None = None  # the change, if a watcher got one
+    delivery: Delivery | None = None  # the change, if a watcher got one
     around: tuple[ReadStep, ...] = ()  # of objects near the key, not by the handler
     steps: tuple[Step, ...] = ()  # what the handler read, called and wrote, in order
 
@@ -208,7 +127,7 @@ def decode_recording(data: bytes) -> Recording:
         head = msgspec.json.decode(data, type=_Head)
         if head.format != FORMAT:
             raise InvalidInputError(
-                "this is no recording: natsctl recording BUCKET/KEY -o FILE writes one"
+                "this isn't a recording: natsctl recording BUCKET/KEY -o FILE writes one"
             )
         if head.version > VERSION:
             raise InvalidInputError(
@@ -217,7 +136,7 @@ def decode_recording(data: bytes) -> Recording:
             )
         return msgspec.json.decode(data, type=Recording)
     except DECODE_ERRORS as error:
-        raise InvalidInputError(f"this is no recording: {error}") from error
+        raise InvalidInputError(f"this isn't a recording: {error}") from error
 
 
 def read_recording(path: Path) -> Recording:

@@ -7,26 +7,23 @@ from contextvars import ContextVar
 from datetime import datetime
 from itertools import dropwhile
 from types import CodeType, TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from natsctl.core.recording.document import Delivery
 from natsctl.core.sync import current_sync
 from natsctl.core.tape import (
-    CacheKeys,
-    CacheQuery,
-    CacheRead,
-    CacheStates,
-    CacheTarget,
-    DependencyRead,
-    Note,
-    OutsideCall,
+    DependencyStep,
+    KeysStep,
+    OutsideStep,
+    QueryStep,
+    ReadStep,
     RecordedError,
-    RecordedValue,
-    StoreCall,
+    Step,
+    StoreStep,
     Tape,
 )
-from natsctl.model.kinds import Kind
 from natsctl.model.masking import secrets_in
 from natsctl.model.store import Stored
 from natsctl.telemetry.frames import in_natsctl
@@ -35,24 +32,11 @@ from natsctl.telemetry.hiding import learn_from
 BYTES_MAX = 16 * 1024 * 1024
 SYNCS_MAX = 5  # of each key that is being recorded
 SHARE = 4  # one recording takes at most this part of the memory
-NOTE_BYTES = 150  # the approximate size of a note without its values
+STEP_BYTES = 150  # the approximate size of a step without its values
 POINTER_BYTES = 8  # in a list of keys, which the cache has too
 FRAMES_MAX = 50
 
 Frame = tuple[CodeType, int]
-
-
-class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """The change that a watcher gets, or the event that a stream delivers.
-
-    Both states are None for an unseen deletion, and for the event that the first list is complete.
-    """
-
-    resource_kind: str  # its name, or the name of the resource
-    watcher: str  # the name of the watcher or of the stream
-    before: Stored | None
-    after: Stored | None
-    kind: Kind[Any] | None = None  # the kind of the object; None in a replay
 
 
 class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -71,9 +55,9 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     error: RecordedError | None = None  # the error of a failed sync; None if it succeeded
     frames: tuple[Frame, ...] = ()  # the code and the line of each frame of the error's traceback
     after_s: float | None = None
-    notes: tuple[Note, ...] = ()  # what the sync read, called and wrote, in order
-    around: tuple[CacheRead, ...] = ()  # what a corrected handler may read
-    complete: bool = True  # false if it was too large, and its notes were dropped
+    steps: tuple[Step, ...] = ()  # what the sync read, called and wrote, in order
+    around: tuple[ReadStep, ...] = ()  # what a corrected handler may read
+    complete: bool = True  # false if it was too large, and its steps were dropped
 
     @property
     def failed(self) -> bool:
@@ -84,15 +68,15 @@ class KeptSync(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def size(self) -> int:
         """The approximate number of bytes that the recording holds."""
         states = {id(stored): len(stored.value) for stored in self._states()}
-        own = sum(map(_own_bytes, self.notes))
-        return sum(states.values()) + own + NOTE_BYTES * (len(self.notes) + len(states) + 10)
+        own = sum(map(_own_bytes, self.steps))
+        return sum(states.values()) + own + STEP_BYTES * (len(self.steps) + len(states) + 10)
 
     def _states(self) -> Iterator[Stored]:
         change = self.delivery
-        around = (change.before, change.after) if isinstance(change, Delivery) else ()
+        around = () if change is None else (change.before, change.after)
         yield from (stored for stored in (self.stored, self.last, *around) if stored is not None)
-        for note in (*self.notes, *self.around):
-            yield from _states_of(note)
+        for step in (*self.steps, *self.around):
+            yield from _states_of(step)
 
 
 def secrets_read() -> Collection[str]:
@@ -105,48 +89,33 @@ def secrets_read() -> Collection[str]:
     if isinstance(change, Delivery):
         states += (change.before, change.after)
     values = [stored.value for stored in states if stored is not None]
-    for note in sync.tape if isinstance(sync.tape, list) else ():
-        values += (stored.value for stored in _states_of(note))
-        if isinstance(note, StoreCall):
-            values.append(note.value)
-        elif isinstance(note, OutsideCall) and note.result is not None:
-            values.append(note.result.json)
+    for step in sync.tape or ():
+        values += (stored.value for stored in _states_of(step))
+        if isinstance(step, StoreStep):
+            values.append(bytes(step.value))
+        elif isinstance(step, OutsideStep):
+            values.append(bytes(step.result))
     return secrets_in(values)
 
 
 learn_from(secrets_read)
 
 
-class SyncRecorder(Protocol):
-    """Gives syncs their tapes, and keeps the recordings of some of them.
-
-    If `successes` is false, no successful sync is kept.
-    """
-
-    successes: bool
-
-    def tape(self) -> Tape:
-        """Return the tape of a new sync."""
-        ...
-
-    def wants(self, controller: str, key: str) -> bool:
-        """Return whether a successful sync of the key is kept."""
-        ...
-
-    def keep(self, recorded: KeptSync) -> None:
-        """Keep the recording of a sync."""
-        ...
-
-
 class Recordings:
     """The last failed sync of each failing key, and the last syncs of each recorded key.
 
-    If all recordings together are larger than *bytes_max*, the oldest are dropped.
+    If all recordings together are larger than *bytes_max*, the oldest are dropped. `successes` is
+    false while no successful sync is kept. *tape* makes the tape of a new sync.
     """
 
-    tape: Callable[[], Tape] = list
-
-    def __init__(self, bytes_max: int = BYTES_MAX, *, everything: bool = False) -> None:
+    def __init__(
+        self,
+        bytes_max: int = BYTES_MAX,
+        *,
+        everything: bool = False,
+        tape: Callable[[], Tape] = Tape,
+    ) -> None:
+        self.tape = tape
         self.bytes = 0
         self.bytes_max = bytes_max
         self.successes = everything
@@ -159,7 +128,7 @@ class Recordings:
         return sum(map(len, self._kept.values()))
 
     def wants(self, controller: str, key: str) -> bool:
-        """See `SyncRecorder.wants`."""
+        """Return whether a successful sync of the key is kept."""
         return self._everything or (controller, key) in self._selected
 
     def select(self, controller: str, keys: Iterable[str]) -> None:
@@ -196,11 +165,11 @@ class Recordings:
         return [key for name, key in self._kept if name == controller]
 
     def keep(self, recorded: KeptSync) -> None:
-        """See `SyncRecorder.keep`."""
+        """Keep the recording of a sync."""
         name = recorded.controller, recorded.key
         size = recorded.size
         if size > self.bytes_max // SHARE:
-            recorded = msgspec.structs.replace(recorded, notes=(), around=(), complete=False)
+            recorded = msgspec.structs.replace(recorded, steps=(), around=(), complete=False)
             size = recorded.size
         kept = self._kept.pop(name, None) or deque()
         self._kept[name] = kept
@@ -222,14 +191,14 @@ class Recordings:
         self.bytes -= self._sizes.pop(id(recorded))
 
 
-current_recordings: ContextVar[SyncRecorder | None] = ContextVar("current_recordings", default=None)
+current_recordings: ContextVar[Recordings | None] = ContextVar("current_recordings", default=None)
 """Keeps the recordings of the controllers that run in this context; None records nothing."""
 
 
 @contextmanager
-def recording(recorder: SyncRecorder | None) -> Iterator[None]:
+def recording(recordings: Recordings | None) -> Iterator[None]:
     """Record the syncs of the controllers that begin to run in the context."""
-    token = current_recordings.set(recorder)
+    token = current_recordings.set(recordings)
     try:
         yield
     finally:
@@ -249,37 +218,30 @@ def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
     return tuple((users or frames)[-FRAMES_MAX:])
 
 
-def _own_bytes(note: Note) -> int:
-    """Return the bytes that only the note holds, beside the states of objects."""
-    match note:
-        case StoreCall(value=value):
-            return len(value)
-        case OutsideCall(result=RecordedValue(json=value)):
-            return len(value)
-        case CacheKeys(keys=keys) | CacheQuery(keys=keys):
+def _own_bytes(step: Step) -> int:
+    """Return the bytes that only the step holds, beside the states of objects."""
+    match step:
+        case StoreStep(value=value) | OutsideStep(result=value):
+            return len(bytes(value))
+        case KeysStep(keys=keys) | QueryStep(keys=keys):
             return POINTER_BYTES * len(keys)
         case _:
             return 0
 
 
-def _states_of(note: Note) -> Iterator[Stored]:
-    match note:
-        case (_, _, stored) | CacheTarget(stored=stored):
-            if stored is not None:
-                yield stored
-        case CacheStates(states=states) | DependencyRead(states=states):
-            yield from states
-        case StoreCall(answer=Stored() as stored):
+def _states_of(step: Step) -> Iterator[Stored]:
+    match step:
+        case ReadStep(state=Stored() as stored) | StoreStep(state=Stored() as stored):
             yield stored
-        case StoreCall(answer=list() as states):
+        case DependencyStep(states=states) | StoreStep(answer=list() as states):
             yield from (state for state in states if isinstance(state, Stored))
-        case CacheKeys() | CacheQuery() | StoreCall() | OutsideCall():
+        case _:
             pass
 
 
-def listed(notes: Iterable[Note]) -> Iterator[CacheRead]:
-    """Yield the present cached states of the keys that lists and queries have returned."""
-    for note in notes:
-        if isinstance(note, CacheKeys | CacheQuery):
-            for key in note.keys:
-                yield note.informer, key, note.informer.cache.get(key)
+def listed(steps: Iterable[Step]) -> Iterator[ReadStep]:
+    """Yield reads of the present cached states of all keys that lists and queries returned."""
+    for step in steps:
+        if isinstance(step, KeysStep | QueryStep):
+            for key in step.keys:
+                yield ReadStep(step.slot, key, step.slot.cache.get(key))

@@ -1,45 +1,36 @@
 """Writes a kept sync as a recording, which leaves the process."""
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version as installed
 from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from natsctl.core.informer import Informer
 from natsctl.core.recording.document import (
+    Delivery,
+    RecordedOutcome,
+    RecordedSlot,
+    RecordedState,
+    Recording,
+    Surface,
+    seed_of,
+)
+from natsctl.core.recording.recordings import Frame, KeptSync
+from natsctl.core.tape import (
     NOTHING,
     DependencyStep,
     KeysStep,
     OutsideStep,
     QueryStep,
     ReadStep,
-    RecordedDelivery,
-    RecordedOutcome,
-    RecordedSlot,
-    RecordedState,
-    Recording,
+    RecordedError,
     Step,
     StoreStep,
-    Surface,
-    TargetStep,
-    seed_of,
-)
-from natsctl.core.recording.noted_stores import place_of
-from natsctl.core.recording.recordings import Delivery, Frame, KeptSync
-from natsctl.core.tape import (
-    CacheKeys,
-    CacheQuery,
-    CacheRead,
-    CacheStates,
-    CacheTarget,
-    DependencyRead,
-    Note,
-    OutsideCall,
-    RecordedError,
-    StoreCall,
+    place_of,
 )
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
@@ -84,13 +75,17 @@ def recording_of(
         masked=masked,
         complete=kept.complete,
         settings=dict(settings or {}),
-        outcome=writer.outcome(kept),
+        outcome=RecordedOutcome(
+            error=writer.error(kept.error),
+            traceback=writer.text(traceback_text(kept.frames)),
+            after_s=kept.after_s,
+        ),
         slots={name: _slot(informer) for name, informer in informers.items()},
         primary=writer.state(writer.primary_place, kept.stored),
         last=writer.state(writer.primary_place, kept.last),
         delivery=writer.delivery(kept.delivery),
         around=tuple(writer.reads(kept.around)),
-        steps=tuple(step for note in kept.notes for step in writer.steps(note)),
+        steps=tuple(writer.steps(kept.steps)),
         states=tuple(states),
     )
 
@@ -109,7 +104,7 @@ def _slot(informer: Informer[Any]) -> RecordedSlot:
 
 
 class _Writer:
-    """Numbers the states of one recording, and turns its notes into steps."""
+    """Numbers the states of one recording, and names the slots in its steps."""
 
     def __init__(
         self, informers: Mapping[str, Informer[Any]], primary: Kind[Any], *, masked: bool
@@ -122,8 +117,7 @@ class _Writer:
 
     def learn(self, kept: KeptSync) -> None:
         """Let the masker note every secret before anything is written."""
-        for note in (*kept.notes, *kept.around):
-            list(self.steps(note))
+        list(self.steps((*kept.steps, *kept.around)))
         self.state(self.primary_place, kept.stored)
         self.state(self.primary_place, kept.last)
         self.delivery(kept.delivery)
@@ -131,13 +125,6 @@ class _Writer:
         self._numbers.clear()
         if self._masker is not None:
             self._masker.learned()
-
-    def outcome(self, kept: KeptSync) -> RecordedOutcome:
-        """Return the result of the sync."""
-        traceback = self._text(traceback_text(kept.frames))
-        return RecordedOutcome(
-            error=self._error(kept.error), traceback=traceback, after_s=kept.after_s
-        )
 
     def state(self, place: str, stored: Stored | None) -> int | None:
         """Return the number of a state; a new one if it is not in the recording yet."""
@@ -147,97 +134,77 @@ class _Writer:
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self.states)
-            self.states.append(self._state(place, stored))
+            value = self._raw(place, stored.value)
+            text = "" if bytes(value) or self._masker else base64.b64encode(stored.value).decode()
+            self.states.append(
+                RecordedState(
+                    place=place,
+                    key=stored.key,
+                    revision=stored.revision,
+                    value=value,
+                    base64=text,
+                )
+            )
         return number
 
-    def delivery(self, change: Delivery | None) -> RecordedDelivery | None:
+    def delivery(self, change: Delivery | None) -> Delivery | None:
         """Return the change that a watcher got."""
         if change is None:
             return None
-        return RecordedDelivery(
-            resource_kind=change.resource_kind,
-            watcher=change.watcher,
-            before=self.state(self.primary_place, change.before),
-            after=self.state(self.primary_place, change.after),
-        )
+        before = self.state(self.primary_place, change.before)
+        after = self.state(self.primary_place, change.after)
+        return replace(change, before=before, after=after, kind=None)
 
-    def reads(self, reads: tuple[CacheRead, ...]) -> Iterator[ReadStep]:
-        """Yield the steps of reads from caches."""
-        for informer, key, stored in reads:
-            slot = self._slots.get(informer)
-            if slot is not None:
-                place = place_of(informer.cache.kind)
-                yield ReadStep(slot=slot, key=key, state=self.state(place, stored))
+    def reads(self, reads: Sequence[ReadStep]) -> Iterator[ReadStep]:
+        """Yield the reads of the controller's slots."""
+        for read in reads:
+            if read.slot in self._slots:
+                number = self.state(place_of(read.slot.cache.kind), read.state)
+                yield replace(read, slot=self._slots[read.slot], state=number)
 
-    def steps(self, note: Note) -> Iterator[Step]:
-        """Yield the steps of a note."""
-        match note:
-            case tuple():
-                yield from self.reads((note,))
-            case CacheStates(informer, keys, states):
-                by_key = {stored.key: stored for stored in states}
-                yield from self.reads(tuple((informer, key, by_key.get(key)) for key in keys))
-            case CacheTarget(informer, key, stored):
-                for read in self.reads(((informer, key, stored),)):
-                    yield TargetStep(slot=read.slot, key=key, state=read.state)
-            case CacheKeys(informer, keys) if informer in self._slots:
-                yield KeysStep(slot=self._slots[informer], keys=keys)
-            case CacheQuery(informer, index, value, keys) if informer in self._slots:
-                slot = self._slots[informer]
-                yield QueryStep(slot=slot, index=index, value=value, keys=keys)
-            case DependencyRead(dependency, place, states):
-                numbers = [self.state(place, stored) for stored in states]
-                yield DependencyStep(
-                    dependency=dependency,
-                    place=place,
-                    states=tuple(number for number in numbers if number is not None),
-                )
-            case StoreCall():
-                yield self._call(note)
-            case OutsideCall(name, result, error, took_s, inner):
-                yield OutsideStep(
-                    name=name,
-                    type="" if result is None else result.type,
-                    result=self._raw(_OUTSIDE, result.json if result is not None else b""),
-                    error=self._error(error),
-                    took_s=took_s,
-                    inner=inner,
-                )
-            case _:
-                pass
+    def steps(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """Yield the steps of a tape as those of a recording; reads of other caches are left out."""
+        for step in steps:
+            match step:
+                case ReadStep():
+                    yield from self.reads((step,))
+                case KeysStep(slot=informer) | QueryStep(slot=informer) if informer in self._slots:
+                    yield replace(step, slot=self._slots[informer])
+                case DependencyStep(place=place):
+                    numbers = tuple(self.state(place, stored) for stored in step.states)
+                    yield replace(step, states=numbers)
+                case StoreStep(place=place):
+                    yield replace(
+                        step,
+                        value=self._raw(place, bytes(step.value)),
+                        state=self.state(place, step.state),
+                        answer=self._answer(place, step.answer),
+                        error=self.error(step.error),
+                    )
+                case OutsideStep():
+                    result = self._raw(_OUTSIDE, bytes(step.result))
+                    yield replace(step, result=result, error=self.error(step.error))
+                case _:
+                    pass
 
-    def _call(self, call: StoreCall) -> StoreStep:
-        stored = call.answer if isinstance(call.answer, Stored) else None
-        return StoreStep(
-            place=call.place,
-            verb=call.verb,
-            key=call.key,
-            value=self._raw(call.place, call.value),
-            state=self.state(call.place, stored),
-            answer=NOTHING if stored is not None else self._answer(call.place, call.answer),
-            error=self._error(call.error),
-            took_s=call.took_s,
-        )
+    def error(self, error: RecordedError | None) -> RecordedError | None:
+        """Return the error without secrets, if the recording is masked."""
+        return None if error is None else replace(error, message=self.text(error.message))
 
-    def _answer(self, place: str, answer: Any) -> Raw:
+    def text(self, text: str) -> str:
+        """Return the text without secrets, if the recording is masked."""
+        return text if self._masker is None else self._masker.text(text)
+
+    def _answer(self, place: str, answer: Any) -> Any:
         """Return an answer that is no state: a revision, a history, or field managers."""
-        if answer is None:
-            return NOTHING
-        if isinstance(answer, list):
-            answer = [
-                {"deleted": entry.key, "revision": entry.revision, "purged": entry.purged}
-                if isinstance(entry, Deleted)
-                else {"state": self.state(place, entry)}
-                for entry in answer
-            ]
-        return Raw(msgspec.json.encode(answer))
-
-    def _state(self, place: str, stored: Stored) -> RecordedState:
-        raw = self._raw(place, stored.value)
-        text = "" if bytes(raw) or self._masker else base64.b64encode(stored.value).decode()
-        return RecordedState(
-            place=place, key=stored.key, revision=stored.revision, value=raw, base64=text
-        )
+        if not isinstance(answer, list):
+            return msgspec.to_builtins(answer)
+        return [
+            {"deleted": entry.key, "revision": entry.revision, "purged": entry.purged}
+            if isinstance(entry, Deleted)
+            else {"state": self.state(place, entry)}
+            for entry in answer
+        ]
 
     def _raw(self, place: str, value: bytes) -> Raw:
         """Return a JSON value, masked if the recording is; `NOTHING` if the value is no JSON."""
@@ -249,11 +216,3 @@ class _Writer:
             return Raw(value)
         self._masker.learn(parsed, place=place)
         return Raw(exact_json.encode(self._masker.masked(parsed, place=place)))
-
-    def _error(self, error: RecordedError | None) -> RecordedError | None:
-        if error is None or self._masker is None:
-            return error
-        return msgspec.structs.replace(error, message=self._text(error.message))
-
-    def _text(self, text: str) -> str:
-        return text if self._masker is None else self._masker.text(text)

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.recording.document import OutsideStep, RecordedOutcome, Recording, StoreStep
-from natsctl.core.sync import EXTERNAL
-from natsctl.core.tape import StoreCall
+from natsctl.core.recording.document import RecordedOutcome, Recording
+from natsctl.core.tape import EXTERNAL, OutsideStep, StoreStep
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 
@@ -84,20 +83,16 @@ def verdict_of(
     return Verdict.AS_RECORDED if same_error else Verdict.OTHERWISE
 
 
-def writes_of(calls: Iterable[StoreCall]) -> tuple[str, ...]:
+def writes_of(calls: Iterable[StoreStep]) -> tuple[str, ...]:
     """Return the writes among the calls of a replay, as text."""
-    return tuple(
-        f"{call.verb} {call.place} {call.key}" for call in calls if call.verb not in _READS
-    )
+    return tuple(f"{call.verb} {call.place} {call.key}" for call in calls if call.writes)
 
 
-def other_writes(recording: Recording, calls: Iterable[StoreCall]) -> tuple[str, ...]:
+def other_writes(recording: Recording, calls: Iterable[StoreStep]) -> tuple[str, ...]:
     """Return the differences between the writes of a replay and those of the recording."""
     recorded = Counter(_recorded_writes(recording))
     replayed = Counter(
-        (call.verb, call.place, call.key, _text(call.value))
-        for call in calls
-        if call.verb not in _READS
+        (call.verb, call.place, call.key, _text(call.value)) for call in calls if call.writes
     )
     lost = [f"only recorded: {' '.join(write[:3])}" for write in recorded - replayed]
     new = [f"only replayed: {' '.join(write[:3])}" for write in replayed - recorded]
@@ -118,10 +113,9 @@ def _recorded_writes(recording: Recording) -> Iterable[tuple[str, str, str, byte
 
 _EXTERNAL_WRITES = {"create", "update", "delete"}
 _TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")  # RFC 3339
-_READS = {"check_create", "get", "history", "managed"}
 
 
-def _text(value: bytes | msgspec.Raw) -> bytes:
+def _text(value: msgspec.Raw) -> bytes:
     """Return a value so that equal JSON values are equal texts, but for times and its uid."""
     if not bytes(value):
         return b""

@@ -3,23 +3,29 @@
 import asyncio
 import random
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from natsctl.core.informer import Informer
+from natsctl.controller.controller import Controller
+from natsctl.controller.runtime import ControllerRuntime
+from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots.owners import OwnerNames
+from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
 from natsctl.core.planning.record import PlanRecord, current_plan
+from natsctl.core.readers import Primary
 from natsctl.core.recording.document import RecordedOutcome, Recording, read_recording
-from natsctl.core.recording.recordings import KeptSync, frames_of, recording
+from natsctl.core.recording.recordings import Recordings, frames_of, recording
 from natsctl.core.recording.writing import traceback_text
 from natsctl.core.sync import current_key
 from natsctl.core.tape import RecordedError
 from natsctl.errors import NotRecordedError, UsageError
+from natsctl.managed.controller import ManagedController
 from natsctl.telemetry.hiding import TRACEBACK_MAX, hidden
-from natsctl.testing.replaying.handlers import Handle, opened
 from natsctl.testing.replaying.outcome import (
     ReplayedSync,
     Verdict,
@@ -28,10 +34,17 @@ from natsctl.testing.replaying.outcome import (
     writes_of,
 )
 from natsctl.testing.replaying.outside import noting, refusing
-from natsctl.testing.replaying.tape import ReplayTape
-from natsctl.testing.replaying.world import World
+from natsctl.testing.replaying.tape import ReplayStores, ReplayTape
 from natsctl.testing.reproducible import reproducible, silent
 from natsctl.testing.time import VirtualTimeLoop
+from natsctl.watchers.controller import InformerController
+
+CLASSES: Mapping[str, type[Any]] = {
+    "controller": Controller,
+    "managed": ManagedController,
+    "watchers": InformerController,
+}
+"""The class of the controllers of each surface that has one."""
 
 
 class ReplayError(AssertionError):
@@ -46,10 +59,9 @@ def replay(path: str | Path, controller: type[object]) -> ReplayedSync:
     """Replay the recording in a file, and return the replay if the sync succeeds.
 
     The *controller* is the class of a `Controller`, a `ManagedController` or an
-    `InformerController`, or a class around a `Resource` or a `DynamicWatcher` that `natsctl run`
-    runs. The handler of a new one runs in memory and in virtual time. It reads what the recorded
-    sync has read, and nothing else. Its clock begins at the time of the recorded sync, and its
-    randomness depends on the recording.
+    `InformerController`. The handler of a new one runs in memory and in virtual time. It reads what
+    the recorded sync has read, and nothing else. Its clock begins at the time of the recorded sync,
+    and its randomness depends on the recording.
 
     Raises `ReplayError` if the handler fails, or makes a read that was not recorded. Raises
     `InvalidInputError` if the file has no recording, and `UsageError` if the recording is of
@@ -68,82 +80,114 @@ def replay_recording(recorded: Recording, controller: type[object]) -> ReplayedS
             f"the recording of {recorded.key} has no reads: the sync read too much; "
             "set controllers.recordings_max_bytes to a larger number"
         )
-    module = sys.modules[controller.__module__]
-    replayed = _Replay(recorded, controller)
-    with replayed.refusing(), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+    module, tape = sys.modules[controller.__module__], ReplayTape(recorded)
+    with refusing(tape.missing.append), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         begin = recorded.started.timestamp() - runner.get_loop().time()
         with reproducible(runner.get_loop(), (module,), begin=begin), silent():
             random.seed(recorded.seed)
-            return runner.run(replayed.run())
+            return runner.run(_replayed(tape, controller))
 
 
-class _Replay:
-    """One replay; keeps the recording of the sync that it makes; a `SyncRecorder`."""
+async def _replayed(tape: ReplayTape, controller: type[object]) -> ReplayedSync:
+    """Call the handler once, and compare the result with the recording."""
+    after_s, error = None, None
+    plan = PlanRecord(current_key) if tape.recording.planning else None
+    try:
+        with recording(Recordings(0, tape=lambda: tape)):
+            async with _opened(controller, tape) as handle:
+                with ExitStack() as handling:
+                    token = current_plan.set(plan)
+                    handling.callback(current_plan.reset, token)
+                    try:
+                        after_s = await handle(handling)
+                    except Exception as raised:
+                        if not tape.began:
+                            raise
+                        error = raised
+    except NotRecordedError as missed:  # in `start` or `clean`
+        after_s, error = None, missed
+    recorded, replayed = tape.recording, _outcome(after_s, error)
+    return ReplayedSync(
+        controller=recorded.controller,
+        key=recorded.key,
+        verdict=verdict_of(recorded.outcome, replayed, missing=tape.missing),
+        recorded=recorded.outcome,
+        replayed=replayed,
+        variables=tuple(dict.fromkeys(tape.variables)),
+        missing=tuple(dict.fromkeys(tape.missing)),
+        assumed=tuple(dict.fromkeys(tape.assumed)),
+        writes=writes_of(tape.stores),
+        other_writes=other_writes(recorded, tape.stores),
+        error=error,
+    )
 
-    successes = True
 
-    def __init__(self, recorded: Recording, controller: type[object]) -> None:
-        self._recorded = recorded
-        self._world = World(recorded)
-        self._controller = controller
-        self._tape = ReplayTape(self._world)
+@asynccontextmanager
+async def _opened(
+    controller: type[object], tape: ReplayTape
+) -> AsyncIterator[Callable[[ExitStack], Awaitable[float | None]]]:
+    """Make the controller of a recording, open its stores, and call `start` and `clean`.
 
-    def tape(self) -> ReplayTape:
-        """See `SyncRecorder.tape`."""
-        return self._tape
-
-    def wants(self, controller: str, key: str) -> bool:  # noqa: ARG002 - the protocol's signature
-        """See `SyncRecorder.wants`."""
-        return False
-
-    def keep(self, recorded: KeptSync) -> None:
-        """See `SyncRecorder.keep`; the replay keeps nothing."""
-
-    def refusing(self) -> AbstractContextManager[None]:
-        """Refuse effects outside of this process."""
-        return refusing(self._world.found)
-
-    async def run(self) -> ReplayedSync:
-        """Call the handler once, and compare the result with the recording."""
-        try:
-            with recording(self):
-                async with opened(self._controller, self._recorded, self._world) as handle:
-                    return await self._sync(handle)
-        except NotRecordedError as error:  # in `start` or `clean`
-            return self._result(_outcome(None, error), error)
-
-    async def _sync(self, handle: Handle) -> ReplayedSync:
-        after_s, error = None, None
-        with ExitStack() as handling, _planning(self._recorded.planning):
-
-            def begin(informers: Mapping[str, Informer[Any]]) -> None:
-                self._tape.begin(informers)
-                random.seed(self._recorded.seed)
-                handling.enter_context(noting(self._world.variable))
-
-            try:
-                after_s = await handle(begin)
-            except Exception as raised:
-                if not self._world.began:
-                    raise
-                error = raised
-        return self._result(_outcome(after_s, error), error)
-
-    def _result(self, replayed: RecordedOutcome, error: Exception | None) -> ReplayedSync:
-        recorded, world, calls = self._recorded, self._world, self._tape.calls
-        return ReplayedSync(
-            controller=recorded.controller,
-            key=recorded.key,
-            verdict=verdict_of(recorded.outcome, replayed, missing=world.missing),
-            recorded=recorded.outcome,
-            replayed=replayed,
-            variables=tuple(world.variables),
-            missing=tuple(dict.fromkeys(world.missing)),
-            assumed=tuple(dict.fromkeys(self._tape.assumed)),
-            writes=writes_of(calls),
-            other_writes=other_writes(recorded, calls),
-            error=error,
+    Yields a function that calls the handler once, as in the recorded sync; it returns the delay, or
+    raises the error. Raises `UsageError` if the controller is of another kind than the recorded
+    one.
+    """
+    recorded = tape.recording
+    wanted = CLASSES[recorded.surface]
+    if not issubclass(controller, wanted):
+        raise UsageError(
+            f"{controller.__name__} isn't a subclass of {wanted.__name__}, and the recording "
+            f"of {recorded.controller} needs one"
         )
+    stores, settings = ReplayStores(tape), recorded.settings
+    if settings.get("installation"):
+        installed = msgspec.convert(settings["installation"], Installation)
+        await (await stores.open(INSTALLATION)).create(KEY, msgspec.json.encode(installed))
+    instance: Any = controller()
+    hosted: ControllerRuntime | ManagedController[Any] | InformerController = instance
+    if isinstance(instance, Controller):
+        names = msgspec.convert(settings.get("owner_names", {}), OwnerNames)
+        hosted = ControllerRuntime(instance, nats=stores, kube=stores.kube, owner_names=names)
+    else:
+        instance.use(nats=stores, kube=stores.kube)
+    async with hosted.opened():
+        await hosted.complete()
+        call = _call_of(hosted, tape)
+
+        async def handle(handling: ExitStack) -> float | None:
+            tape.begin(hosted.informers)
+            random.seed(recorded.seed)
+            handling.enter_context(noting(tape.variables.append))
+            return await call()
+
+        await instance.start()
+        try:
+            yield handle
+        finally:
+            await instance.clean()
+
+
+def _call_of(
+    hosted: ControllerRuntime | ManagedController[Any] | InformerController, tape: ReplayTape
+) -> Callable[[], Awaitable[float | None]]:
+    """Return the recorded call of a handler; raises `UsageError` if it is of another part."""
+    recorded = tape.recording
+    match hosted:
+        case ControllerRuntime():
+            slot = only_primary(type(hosted.controller)).name
+            if slot not in recorded.slots:
+                raise UsageError(f"the recording of {recorded.controller} has no slot {slot}")
+            if tape.last is not None:
+                primary: Primary[Any] = vars(hosted.controller)[slot]
+                primary.deleted_states[recorded.key] = tape.last
+            return partial(hosted.sync, recorded.key)
+        case ManagedController():
+            return partial(hosted.sync, recorded.key, last=tape.last)
+        case InformerController():
+            if tape.delivery is None:
+                raise UsageError(f"the recording of {recorded.controller} has no change")
+            hosted.check_watcher(tape.delivery)
+            return partial(hosted.deliver, recorded.key, tape.delivery)
 
 
 def _outcome(after_s: float | None, error: Exception | None) -> RecordedOutcome:
@@ -155,13 +199,3 @@ def _outcome(after_s: float | None, error: Exception | None) -> RecordedOutcome:
         error=msgspec.structs.replace(recorded, message=message),
         traceback=hidden(traceback_text(frames_of(error.__traceback__)), limit=TRACEBACK_MAX),
     )
-
-
-@contextmanager
-def _planning(planning: bool) -> Iterator[None]:  # noqa: FBT001 - the recorded value
-    """Let `natsctl.planning()` return the same as in the recorded sync."""
-    token = current_plan.set(PlanRecord(current_key) if planning else None)
-    try:
-        yield
-    finally:
-        current_plan.reset(token)

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
-from natsctl.core.store_proxy import ManifestStoreProxy, Send, T
+from natsctl.core.store_proxy import Send, StoreProxy, T
 from natsctl.model.documents import Document
 from natsctl.model.store import Store
 
 
-class MortalStore(ManifestStoreProxy[Any]):
+class MortalStore(StoreProxy):
     """A store that makes each call of `store` within the context `around(key)`."""
 
     def __init__(self, store: Store, around: Callable[[str], AbstractContextManager[None]]) -> None:

@@ -538,15 +538,15 @@ def test_a_stored_recording_of_each_version_is_replayed(file: str) -> None:
 
 def test_the_error_about_another_file_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "shop.json").write_text("{}")
-    with pytest.raises(InvalidInputError, match=r"shop\.json: this is no recording"):
+    with pytest.raises(InvalidInputError, match=r"shop\.json: this isn't a recording"):
         replay(tmp_path / "shop.json", Fails)
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("{}", "this is no recording"),
-        ("nothing", "this is no recording"),
+        ("{}", "this isn't a recording"),
+        ("nothing", "this isn't a recording"),
         ('{"format": "natsctl.io/recording", "version": 4}', "update natsctl"),
     ],
 )

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from natsctl import Object, Primary, kv
-from natsctl.core.recording.document import OutsideStep, Recording, decode_recording
+from natsctl.core.recording.document import Recording, decode_recording
 from natsctl.core.recording.recordings import KeptSync, Recordings, recording
 from natsctl.core.recording.writing import recording_of
+from natsctl.core.tape import OutsideStep
 from natsctl.errors import UsageError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
 from natsctl.testing import MemoryStores, ReplayedSync, VirtualTimeLoop
@@ -296,5 +297,7 @@ def test_secrets_of_external_calls_are_masked() -> None:
 
 
 def test_a_class_of_another_kind_is_refused() -> None:
-    with pytest.raises(UsageError, match="InformerController is no ManagedController"):
+    with pytest.raises(
+        UsageError, match="InformerController isn't a subclass of ManagedController"
+    ):
         replayed(first(Disks), InformerController)

@@ -117,7 +117,7 @@ def record_call(controller: type[Sites], text: str, *changes: Happens) -> Record
         await asyncio.sleep(1)
         syncs = recordings.of("sites", "a")
         last = [sync for sync in syncs if sync.operation == syncs[-1].operation]
-        kept = max(last, key=lambda sync: (sync.failed, len(sync.notes), sync.started))
+        kept = max(last, key=lambda sync: (sync.failed, len(sync.steps), sync.started))
         running.stop()
         await task
         recorded = recording_of(kept, running.informers, SITES, surface="watchers", masked=True)
@@ -199,5 +199,7 @@ def test_a_controller_without_the_watcher_is_refused() -> None:
 
 
 def test_a_managed_controller_is_refused() -> None:
-    with pytest.raises(UsageError, match="ManagedController is no InformerController"):
+    with pytest.raises(
+        UsageError, match="ManagedController isn't a subclass of InformerController"
+    ):
         replayed(record_call(Sites, "hi"), ManagedController)

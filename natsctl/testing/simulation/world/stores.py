@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from natsctl.core.store_proxy import ManifestStoreProxy, Send, StoreProxy
+from natsctl.core.store_proxy import Send, StoreProxy
 from natsctl.errors import UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -29,7 +29,6 @@ from natsctl.testing.simulation.world.faults import (
 from natsctl.testing.simulation.world.network import Life, Network
 
 T = TypeVar("T")
-S = TypeVar("S", bound=MemoryStore | MemoryManifestStore)
 Base = TypeVar("Base", bound=MemoryStores | MemoryCluster)
 
 _READS = {"check_create", "get", "history", "managed", "read"}
@@ -45,11 +44,14 @@ class SimulatedConnection(msgspec.Struct, frozen=True):
     process: str
 
 
-class SimulatedStore(StoreProxy[S]):
-    """A store behind a connection; a `Store`."""
+class SimulatedStore(StoreProxy):
+    """A store behind a connection; a `ManifestStore` for a kind of a cluster."""
 
     def __init__(
-        self, base: S, connection: SimulatedConnection, guard: WriteGuard = UNGUARDED
+        self,
+        base: MemoryStore | MemoryManifestStore,
+        connection: SimulatedConnection,
+        guard: WriteGuard = UNGUARDED,
     ) -> None:
         super().__init__(base)
         self._at = connection
@@ -60,7 +62,6 @@ class SimulatedStore(StoreProxy[S]):
         self,
         shown: Collection[str] | None = None,  # noqa: ARG002 - it compares no keys
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """See `Store.watch`."""
         return self._at.network.watch(self._at.life, self.place, self._store.watch)
 
     def _call(
@@ -104,22 +105,14 @@ class SimulatedStore(StoreProxy[S]):
         self._at.network.wrote(self._at.process, operation, self.place, key, written)
 
 
-class SimulatedBucket(SimulatedStore[MemoryStore]):
-    """A bucket behind a connection."""
+class SimulatedBucket(SimulatedStore):
+    """A bucket behind a connection; a `Sequenced`."""
 
     def last_revision(self) -> Coroutine[Any, Any, int]:
-        """See `Sequenced.last_revision`."""
         return self._call("read", "", self._store.last_revision)
 
     def newest_revision(self) -> Coroutine[Any, Any, int]:
-        """See `Sequenced.newest_revision`."""
         return self._call("read", "", self._store.newest_revision)
-
-
-class SimulatedManifests(
-    SimulatedStore[MemoryManifestStore], ManifestStoreProxy[MemoryManifestStore]
-):
-    """The objects of one kind of a cluster behind a connection; a `ManifestStore`."""
 
 
 class _Simulated(Guarded, Generic[Base]):
@@ -132,7 +125,6 @@ class _Simulated(Guarded, Generic[Base]):
         self._at = connection
 
     def recorder(self, controller: str) -> AbstractAsyncContextManager[Recorder]:
-        """See `Stores.recorder`."""
         return self._base.guarded(self.guard).recorder(controller)
 
 
@@ -140,7 +132,6 @@ class SimulatedStores(_Simulated[MemoryStores]):
     """The buckets behind a connection; a `Stores` with a JetStream API."""
 
     async def open(self, kind: Kind[Any]) -> SimulatedBucket:
-        """See `Stores.open`."""
         return self.store(kind)
 
     def store(self, kind: Kind[Any]) -> SimulatedBucket:
@@ -149,7 +140,6 @@ class SimulatedStores(_Simulated[MemoryStores]):
         return SimulatedBucket(self._base.store(kind), self._at, self.guard)
 
     async def api(self, endpoint: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """See `JetStream.api`."""
         network, life, changes = self._at.network, self._at.life, changes_something(endpoint)
 
         async def api() -> dict[str, Any]:
@@ -171,15 +161,13 @@ class SimulatedStores(_Simulated[MemoryStores]):
 class SimulatedCluster(_Simulated[MemoryCluster]):
     """The kinds of a cluster behind a connection; a `ManifestStores`."""
 
-    async def open(self, kind: Kind[Any]) -> SimulatedManifests:
-        """See `ManifestStores.open`."""
+    async def open(self, kind: Kind[Any]) -> SimulatedStore:
         if not isinstance(kind, KubeKind):
             raise UsageError(f"{kind.name} is not a Kubernetes kind")
         self._at.network.opened[place_of(kind)] = kind
-        return SimulatedManifests(self._base.store(kind), self._at, self.guard)
+        return SimulatedStore(self._base.store(kind), self._at, self.guard)
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
-        """See `Discovers.resource`."""
         return await self._base.resource(api_version, kind)
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from natsctl.core.compare_and_set import Written
 from natsctl.core.informer import Informer
-from natsctl.core.sync import Sync, current_tape
-from natsctl.core.tape import CacheKeys, CacheQuery, CacheStates, CacheTarget
+from natsctl.core.sync import Sync
 from natsctl.core.writes import Barrier
 from natsctl.errors import (
     ConflictError,
@@ -441,63 +440,6 @@ class TestDeadline:
                 wrote(barrier, informer, await store.create(f"x{wait}", value()))
                 await barrier.wait("a")
                 assert barrier.waited_s == 10 * wait
-
-
-class TestNotes:
-    """The tape of a sync has each of its reads, if the barrier takes notes."""
-
-    async def test_each_kind_of_read_is_noted(
-        self, barrier: Barrier, informer: Informer[Thing]
-    ) -> None:
-        show(informer, applied("x", 1))
-        barrier.notes = True
-        tape: list[object] = []
-        with Sync("a", tape=tape):
-            assert current_tape() is tape
-            barrier.read(informer, "x")
-            barrier.read_all(informer, ("x", "y"))
-            barrier.keys(informer)
-            barrier.newest(informer, "x")
-        assert tape == [
-            (informer, "x", stored("x", 1)),
-            CacheStates(informer, ("x", "y"), (stored("x", 1),)),
-            CacheKeys(informer, ("x",)),
-            CacheTarget(informer, "x", stored("x", 1)),
-        ]
-
-    async def test_a_query_of_an_index_is_noted(self, barrier: Barrier, store: MemoryStore) -> None:
-        informer = Informer(
-            store, THINGS, indexes={"text": lambda stored_thing: [stored_thing.spec.text]}
-        )
-        show(informer, Listing("1"), applied("x", 1, "hi"), Listed(1))
-        barrier.notes = True
-        tape: list[object] = []
-        with Sync("a", tape=tape):
-            assert barrier.query(informer, "text", "hi") == ["x"]
-        assert tape == [CacheQuery(informer, "text", "hi", ("x",))]
-
-    async def test_no_read_is_noted_if_no_notes_are_taken(
-        self, barrier: Barrier, informer: Informer[Thing]
-    ) -> None:
-        tape: list[object] = []
-        with Sync("a", tape=tape):
-            barrier.read(informer, "x")
-            barrier.read_all(informer, ("x",))
-            barrier.keys(informer)
-            barrier.newest(informer, "x")
-        assert tape == []
-
-    async def test_reads_outside_of_a_sync_and_without_a_tape_are_not_noted(
-        self, barrier: Barrier, informer: Informer[Thing]
-    ) -> None:
-        show(informer, applied("x", 1))
-        barrier.notes = True
-        assert current_tape() is None
-        assert barrier.read(informer, "x") == barrier.newest(informer, "x") == stored("x", 1)
-        with Sync("a"):
-            assert current_tape() is None
-            assert barrier.read(informer, "x") == barrier.newest(informer, "x") == stored("x", 1)
-            assert barrier.keys(informer) == ("x",)
 
 
 class TestRecreatedStores:

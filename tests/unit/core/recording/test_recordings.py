@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from msgspec import Raw
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.core.recording.recordings import (
@@ -15,7 +16,7 @@ from natsctl.core.recording.recordings import (
     recording,
 )
 from natsctl.core.sync import Calls
-from natsctl.core.tape import OutsideCall, RecordedError, RecordedValue, StoreCall
+from natsctl.core.tape import OutsideStep, RecordedError, StoreStep
 from natsctl.model.store import Stored
 from natsctl.testing import running
 
@@ -35,7 +36,7 @@ def sync(
         duration_s=0.1,
         stored=stored,
         error=RecordedError("ValueError", "broken"),
-        notes=(StoreCall("kv/pages", "create", key, b"y" * value, stored, None, 0.0),),
+        steps=(StoreStep("kv/pages", "create", key, Raw(b"y" * value), stored),),
     )
 
 
@@ -76,17 +77,16 @@ def test_the_oldest_recordings_are_dropped_above_the_bound() -> None:
 
 
 def test_the_calls_of_an_external_system_count() -> None:
-    answer = RecordedValue("dict", b"z" * VALUE)
-    call = OutsideCall("external observe", answer, None, 0.1)
+    call = OutsideStep("external observe", "dict", Raw(b"z" * VALUE))
     small = sync(value=0)
-    assert msgspec.structs.replace(small, notes=(call,)).size >= small.size + VALUE - 1_000
+    assert msgspec.structs.replace(small, steps=(call,)).size >= small.size + VALUE - 1_000
 
 
 def test_a_sync_that_read_too_much_is_kept_without_its_reads() -> None:
     recordings = Recordings(SHARE * VALUE)
     recordings.keep(sync())
     (kept,) = recordings.of("shops", "a")
-    assert (kept.complete, kept.notes, kept.error) == (
+    assert (kept.complete, kept.steps, kept.error) == (
         False,
         (),
         RecordedError("ValueError", "broken"),

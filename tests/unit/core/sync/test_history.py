@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from natsctl import EventType, Reference, kv
+from natsctl import EventType, Reference
 from natsctl.core.history import (
     PAST_S,
     REASON_EXISTS,
@@ -14,20 +14,18 @@ from natsctl.core.history import (
     REASON_SYNCED,
     SyncHistory,
 )
-from natsctl.core.informer import Informer
-from natsctl.core.recording.recordings import Delivery, KeptSync
+from natsctl.core.recording.recordings import KeptSync, Recordings
 from natsctl.core.sync import Sync
-from natsctl.core.tape import CacheKeys, RecordedError, StoreCall, Tape
+from natsctl.core.tape import KeysStep, RecordedError, StoreStep, Tape
 from natsctl.core.workqueue import WorkQueue
 from natsctl.errors import ExistsError, NatsctlError, RetryAfter, StoreError, StoreTimeoutError
 from natsctl.model.recorder import SyncNote
 from natsctl.model.store import Stored
-from natsctl.testing import MemoryRecorder, MemoryStore
+from natsctl.testing import MemoryRecorder
 from tests.support.places import take_nowait
 
 SHOP = Reference("v1", "ConfigMap", "shop", "default")
 STORED, LAST = Stored("shop", 7, b"{}"), Stored("shop", 5, b"{}")
-SITES: Informer[bytes] = Informer(MemoryStore(BYTES := kv(bytes, bucket="sites")), BYTES)
 
 
 @pytest.fixture
@@ -297,16 +295,14 @@ class TestEarlierFailures:
         assert counts == [4, 0]
 
 
-class Kept:
+class Kept(Recordings):
     """Keeps recordings in a list; `wanted` has the keys whose successful syncs are kept."""
 
     def __init__(self, *wanted: str, successes: bool = True) -> None:
+        super().__init__()
         self.successes = successes
         self.syncs: list[KeptSync] = []
         self._wanted = wanted
-
-    def tape(self) -> Tape:
-        return []
 
     def wants(self, controller: str, key: str) -> bool:
         return controller == "apps" and key in self._wanted
@@ -315,8 +311,8 @@ class Kept:
         self.syncs.append(recorded)
 
 
-def call(verb: str, error: RecordedError | None = None) -> StoreCall:
-    return StoreCall("pages", verb, "shop", b"{}", None, error, 0.0)
+def call(verb: str, error: RecordedError | None = None) -> StoreStep:
+    return StoreStep("pages", verb, "shop", error=error)
 
 
 FAILURE = RecordedError("natsctl.errors:StoreError", "away")
@@ -378,23 +374,6 @@ class TestRecordings:
             history.succeeded(run, now(), failed=False)
         assert len(kept.syncs) == 1
 
-    async def test_a_recording_has_the_sync_and_its_notes(self) -> None:
-        await asyncio.sleep(100)
-        history = self.history(kept := Kept("shop"))
-        history.around = lambda key, notes: ((SITES, key, STORED),) * len(notes)
-        delivery = Delivery("sites", "watcher", None, STORED)
-        run = history.begin("shop", "put", STORED, last=LAST, delivery=delivery)
-        assert isinstance(run.tape, list)
-        run.tape.append(call("get"))
-        await asyncio.sleep(5)
-        history.succeeded(run, now(), failed=False, after_s=60.0)
-        [sync] = kept.syncs
-        assert (sync.controller, sync.key, sync.operation) == ("apps", "shop", "put")
-        assert (sync.started, sync.duration_s, sync.after_s) == (run.started, 5, 60.0)
-        assert (sync.stored, sync.last, sync.delivery) == (STORED, LAST, delivery)
-        assert (sync.notes, sync.around) == ((call("get"),), ((SITES, "shop", STORED),))
-        assert (sync.error, sync.frames, sync.failures) == (None, (), 0)
-
     async def test_the_recording_of_a_failure_has_its_error_and_the_failures_before(self) -> None:
         history = self.history(kept := Kept())
         history.failed(begin(history), raised(StoreError("away")), now(), failures=3)
@@ -405,7 +384,7 @@ class TestRecordings:
         verbs = ("create", "update", "apply", "patch_status", "delete", "get", "get")
         run = Sync("shop", operation="put", started_s=0.0, begun=0.0)
         failed = [call(verb, FAILURE) for verb in (*verbs, *verbs)]
-        run.tape = [*map(call, verbs), *failed, CacheKeys(SITES, ("shop",))]
+        run.tape = Tape([*map(call, verbs), *failed, KeysStep("sites", ("shop",))])
         run.count_writes()
         assert (run.created, run.updated, run.deleted) == (1, 3, 1)
 
