@@ -9,12 +9,12 @@ from typing import NamedTuple
 import pytest
 
 from natsctl import Controller, Object, Operator, kv, primary
-from natsctl.daemon.http.checks import CheckVerdict
 from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
-from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.http.vitals import CheckVerdict, Vitals
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.connection import ConnectionState
+from natsctl.telemetry.metrics import Family
 from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 
@@ -51,10 +51,10 @@ class Stuck(Vitals):
         super().__init__()
         self.requested = asyncio.Event()
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self) -> list[Family]:
         self.requested.set()
         await asyncio.sleep(3600)
-        return await super().metrics(accept)
+        return await super().metrics()
 
 
 class Broken(Vitals):
@@ -122,7 +122,7 @@ async def vitals() -> AsyncIterator[Vitals]:
 
 
 async def test_a_healthy_process_passes_its_probes(vitals: Vitals) -> None:
-    async with serving(HERE, vitals) as address:
+    with serving(HERE, vitals) as address:
         for path in ("/livez", "/readyz"):
             response = await fetch(address, path)
             assert (response.status, response.body) == (200, "ok")
@@ -137,7 +137,7 @@ async def test_a_healthy_process_passes_its_probes(vitals: Vitals) -> None:
 
 
 async def test_a_process_that_is_not_ready_returns_503_with_the_reason_and_is_live() -> None:
-    async with serving(HERE, Vitals()) as address:
+    with serving(HERE, Vitals()) as address:
         response = await fetch(address, "/readyz")
         assert response.status == 503
         assert response.body.endswith("readyz check failed\n")
@@ -148,7 +148,7 @@ async def test_a_process_that_is_not_ready_returns_503_with_the_reason_and_is_li
 async def test_metrics_are_served_in_the_requested_prometheus_format(
     vitals: Vitals,
 ) -> None:
-    async with serving(HERE, vitals) as address:
+    with serving(HERE, vitals) as address:
         text = await fetch(address, "/metrics")
         assert (text.status, text.headers["content-type"][:25]) == (
             200,
@@ -164,7 +164,7 @@ async def test_metrics_are_served_in_the_requested_prometheus_format(
 
 
 async def test_unknown_paths_return_404_and_other_methods_405(vitals: Vitals) -> None:
-    async with serving(HERE, vitals) as address:
+    with serving(HERE, vitals) as address:
         not_found = await fetch(address, "/")
         assert (not_found.status, "/metrics" in not_found.body) == (404, True)
         posted = await fetch(address, "/livez", "POST", "Content-Length: 1000000\r\n")
@@ -174,21 +174,21 @@ async def test_unknown_paths_return_404_and_other_methods_405(vitals: Vitals) ->
 
 
 async def test_a_connection_serves_one_request(vitals: Vitals) -> None:
-    async with serving(HERE, vitals) as address:
+    with serving(HERE, vitals) as address:
         twice = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 2
-        assert (await exchange(address, twice)).count(b"HTTP/1.1 200") == 1
+        assert (await exchange(address, twice)).count(b"HTTP/1.0 200") == 1
 
 
 async def test_malformed_requests_are_refused_without_a_log_line(
     vitals: Vitals, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(HERE, vitals) as address:
+    with serving(HERE, vitals) as address:
         caplog.clear()
         with caplog.at_level(logging.DEBUG):
             for nonsense in (
                 b"\x16\x03\x01\x02\n\n",
                 b"GET\r\n\r\n",
-                b"GET / HTTP/1.1\r\n:\r\n\r\n",
+                b"GET /livez HTTP/1.1 x\r\n\r\n",
             ):
                 assert (await exchange(address, nonsense)).startswith(b"HTTP/1.0 400")
             huge = b"GET /livez HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n"
@@ -200,7 +200,7 @@ async def test_malformed_requests_are_refused_without_a_log_line(
 async def test_an_error_in_a_response_is_a_500_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving(HERE, Broken()) as address:
+    with serving(HERE, Broken()) as address:
         response = await fetch(address, "/livez")
         assert (response.status, response.body) == (500, "internal error\n")
     assert "cannot answer request path=/livez" in caplog.text
@@ -211,17 +211,20 @@ async def test_connections_above_the_limit_are_closed_at_once(
     vitals: Vitals,
 ) -> None:
     limits = {"connection_s": 3600, "patience_s": 3600}
-    async with serving(HERE, vitals, **limits) as address, AsyncExitStack() as stack:
-        waiting = [await stack.enter_async_context(idle(address)) for _ in range(CONNECTIONS_MAX)]
-        async with idle(address) as refused:
-            assert await refused.read() == b""
-        assert not any(reader.at_eof() for reader in waiting)
-        await stack.aclose()
-        await eventually(lambda: is_served(address))
+    with serving(HERE, vitals, **limits) as address:
+        async with AsyncExitStack() as stack:
+            waiting = [
+                await stack.enter_async_context(idle(address)) for _ in range(CONNECTIONS_MAX)
+            ]
+            async with idle(address) as refused:
+                assert await refused.read() == b""
+            assert not any(reader.at_eof() for reader in waiting)
+            await stack.aclose()
+            await eventually(lambda: is_served(address))
 
 
 async def test_a_client_that_sends_no_complete_request_is_disconnected(vitals: Vitals) -> None:
-    async with serving(HERE, vitals, connection_s=0.1) as address:
+    with serving(HERE, vitals, connection_s=0.1) as address:
         for begun in (b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nHost:"):
             assert await exchange(address, begun) == b""
         await eventually(lambda: is_served(address))
@@ -229,11 +232,12 @@ async def test_a_client_that_sends_no_complete_request_is_disconnected(vitals: V
 
 async def test_the_oldest_slow_connection_is_closed_for_a_new_one(vitals: Vitals) -> None:
     limits = {"connection_s": 3600, "patience_s": 0}
-    async with serving(HERE, vitals, **limits) as address, AsyncExitStack() as stack:
-        slow = [await stack.enter_async_context(idle(address)) for _ in range(CONNECTIONS_MAX)]
-        assert (await fetch(address, "/livez")).status == 200
-        assert await slow[0].read() == b""
-        assert not slow[-1].at_eof()
+    with serving(HERE, vitals, **limits) as address:
+        async with AsyncExitStack() as stack:
+            slow = [await stack.enter_async_context(idle(address)) for _ in range(CONNECTIONS_MAX)]
+            assert (await fetch(address, "/livez")).status == 200
+            assert await slow[0].read() == b""
+            assert not slow[-1].at_eof()
 
 
 async def test_a_thousand_concurrent_requests_do_not_stop_syncs() -> None:
@@ -242,22 +246,21 @@ async def test_a_thousand_concurrent_requests_do_not_stop_syncs() -> None:
     task = asyncio.create_task(operator.run())
     await operator.synced.wait()
     lamps = stores.store(Lamps.lamps.kind)
-    with vitals.of(EstablishedLink(), operator.runtimes):
-        async with serving(HERE, vitals) as address:
-            request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-            pending = [asyncio.create_task(exchange(address, request)) for _ in range(1000)]
-            for number in range(200):
-                await lamps.create(f"lamp-{number}", b"{}")
-                await asyncio.sleep(0)
-            responses = await asyncio.gather(*pending)
-            assert {response[9:12] for response in responses} <= {b"200", b""}
-            assert sum(response[9:12] == b"200" for response in responses) >= CONNECTIONS_MAX // 2
-            line = 'controller_runtime_reconcile_total{controller="lamps",result="success"} 200.0'
+    with vitals.of(EstablishedLink(), operator.runtimes), serving(HERE, vitals) as address:
+        request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+        pending = [asyncio.create_task(exchange(address, request)) for _ in range(1000)]
+        for number in range(200):
+            await lamps.create(f"lamp-{number}", b"{}")
+            await asyncio.sleep(0)
+        responses = await asyncio.gather(*pending)
+        assert {response[9:12] for response in responses} <= {b"200", b""}
+        assert sum(response[9:12] == b"200" for response in responses) >= CONNECTIONS_MAX // 2
+        line = 'controller_runtime_reconcile_total{controller="lamps",result="success"} 200.0'
 
-            async def all_are_synced() -> bool:
-                return line in (await fetch(address, "/metrics")).body
+        async def all_are_synced() -> bool:
+            return line in (await fetch(address, "/metrics")).body
 
-            await eventually(all_are_synced)
+        await eventually(all_are_synced)
     operator.stop()
     await task
 
@@ -269,15 +272,15 @@ class Slow(Vitals):
         super().__init__()
         self.requests = 0
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self) -> list[Family]:
         self.requests += 1
         await asyncio.sleep(0.05)
-        return await super().metrics(accept)
+        return await super().metrics()
 
 
 async def test_concurrent_requests_for_metrics_share_a_page() -> None:
     vitals = Slow()
-    async with serving(HERE, vitals) as address:
+    with serving(HERE, vitals) as address:
         responses = await asyncio.gather(*(fetch(address, "/metrics") for _ in range(40)))
         assert {response.status for response in responses} == {200}
         assert vitals.requests < 20
@@ -285,10 +288,10 @@ async def test_concurrent_requests_for_metrics_share_a_page() -> None:
 
 async def test_a_client_that_never_reads_is_disconnected(vitals: Vitals) -> None:
     class Large(Vitals):
-        async def metrics(self, accept: str) -> tuple[bytes, str]:
-            return b"x" * 50_000_000, "text/plain"
+        async def metrics(self) -> list[Family]:
+            return [Family("large", "x" * 50_000_000, "gauge")]
 
-    async with serving(HERE, Large(), connection_s=0.2) as address:
+    with serving(HERE, Large(), connection_s=0.2) as address:
         reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
         try:
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -317,7 +320,7 @@ async def test_a_client_that_never_reads_is_disconnected(vitals: Vitals) -> None
     ids=["line", "headers", "body", "chunks"],
 )
 async def test_oversized_requests_are_refused(vitals: Vitals, request_line: bytes) -> None:
-    async with serving(HERE, vitals, connection_s=0.5) as address:
+    with serving(HERE, vitals, connection_s=0.5) as address:
         with suppress(ConnectionError):
             assert b" 200 " not in await exchange(address, request_line)
         await eventually(lambda: is_served(address))
@@ -326,7 +329,7 @@ async def test_oversized_requests_are_refused(vitals: Vitals, request_line: byte
 async def test_the_stop_does_not_wait_for_silent_or_slow_connections() -> None:
     vitals = Stuck()
     async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
-        async with serving(HERE, vitals, connection_s=3600) as address:
+        with serving(HERE, vitals, connection_s=3600) as address:
             silent = await stack.enter_async_context(idle(address))
             late = asyncio.create_task(
                 exchange(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -339,12 +342,16 @@ async def test_the_stop_does_not_wait_for_silent_or_slow_connections() -> None:
 
 
 async def test_the_error_names_an_address_that_cannot_be_used() -> None:
-    async with serving(HERE, Vitals()) as address:
-        with pytest.raises(
+    with (
+        serving(HERE, Vitals()) as address,
+        pytest.raises(
             UsageError, match=f"cannot listen on {address}: address already in use; choose another"
-        ):
-            async with serving(address, Vitals()):
-                pass
-    with pytest.raises(UsageError, match=r"cannot listen on no\.such\.host\.invalid:80: "):
-        async with serving(Address("no.such.host.invalid", 80), Vitals()):
-            pass
+        ),
+        serving(address, Vitals()),
+    ):
+        pass
+    with (
+        pytest.raises(UsageError, match=r"cannot listen on no\.such\.host\.invalid:80: "),
+        serving(Address("no.such.host.invalid", 80), Vitals()),
+    ):
+        pass

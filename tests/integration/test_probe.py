@@ -37,7 +37,7 @@ async def answering(response: bytes, *, open_end: bool = False) -> AsyncIterator
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1", "localhost"])
 async def test_a_probe_reaches_every_listen_address(host: str) -> None:
-    async with serving(Address(host, free_port()), Vitals()) as address:
+    with serving(Address(host, free_port()), Vitals()) as address:
         alive = await probe(address, "/livez?verbose")
         assert (alive.passed, alive.text) == (True, "[+]ping ok\n[+]nats ok\nlivez check passed\n")
         ready = await probe(address, "/readyz")

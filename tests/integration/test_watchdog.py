@@ -6,16 +6,15 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
 from urllib.error import HTTPError
 
 import pytest
 
 from natsctl import Controller, Object, kv, primary
 from natsctl.daemon.http.metrics import Scrape, families
-from natsctl.daemon.http.server import DEAD_S, http_stand_in, serving
-from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.http.server import serving
+from natsctl.daemon.http.vitals import DEAD_S, Vitals
 from natsctl.daemon.observe.watchdog import Stall, Watchdog
 from natsctl.daemon.settings.address import Address
 from natsctl.testing import running
@@ -73,15 +72,16 @@ def nothing() -> None:
 
 
 async def block_until_seen(watchdog: Watchdog, after_report: Callable[[], None] = nothing) -> None:
-    """Let the handler block the loop until the watchdog reports it and *then* has run."""
-    seen = threading.Event()
+    """Let the handler block the loop until the watchdog reports it and *after_report* has run."""
 
     def wait() -> None:
-        seen.wait(LIMIT_S)
+        deadline = time.monotonic() + LIMIT_S
+        while watchdog.stall is None and time.monotonic() < deadline:
+            time.sleep(0.01)
         after_report()
 
-    with watchdog.standing_in(lambda _stall: seen.set()):
-        await block(Frozen(), wait)
+    await block(Frozen(), wait)
+    await eventually(lambda: watchdog.stall is None)
 
 
 @pytest.fixture
@@ -95,7 +95,6 @@ async def test_a_blocked_loop_is_logged_with_the_key_and_the_line_and_counted(
     vitals: Vitals, caplog: pytest.LogCaptureFixture
 ) -> None:
     await block_until_seen(vitals.watchdog)
-    await eventually(lambda: vitals.watchdog.stalls)
     begun, ended = [
         record.getMessage() for record in caplog.records if "key=hall" in record.getMessage()
     ]
@@ -123,63 +122,56 @@ async def test_a_line_that_blocks_repeatedly_is_logged_once_and_counted_each_tim
 ) -> None:
     for _ in range(2):
         await block_until_seen(vitals.watchdog)
-    await eventually(lambda: vitals.watchdog.stalls["frozen"].count == 2)
+    assert vitals.watchdog.stalls["frozen"].count == 2
     begun = "event loop blocked controller=frozen key=hall"
     assert len([record for record in caplog.records if begun in record.getMessage()]) == 1
 
 
 async def test_a_blocked_process_is_live_and_not_ready_and_reports_the_key(vitals: Vitals) -> None:
     responses: dict[str, tuple[int, str]] = {}
-    async with serving(Address("127.0.0.1", 0), vitals) as address:
+    with serving(Address("127.0.0.1", 0), vitals) as address:
 
         def probe() -> None:
-            for path in ("livez", "readyz", "metrics"):
-                responses[path] = fetch(f"http://{address}/{path}")
+            with socket.create_connection((address.host, address.port)):  # blocks nobody
+                for path in ("livez", "readyz", "metrics"):
+                    responses[path] = fetch(f"http://{address}/{path}")
 
         await block_until_seen(vitals.watchdog, probe)
 
         async def is_ok() -> bool:
-            """A connection that arrives when the stand-in ends may get no answer."""
-            with suppress(OSError):
-                return await asyncio.to_thread(fetch, f"http://{address}/livez", 5) == (200, "ok")
-            return False
+            return await asyncio.to_thread(fetch, f"http://{address}/livez", 5) == (200, "ok")
 
         await eventually(is_ok)
-    assert responses["livez"][0] == 200
-    for path, status in (("readyz", 503), ("metrics", 503)):
-        assert responses[path][0] == status
-    for _, body in responses.values():
+    status, live = responses["livez"]
+    assert (status, "\n[+]event-loop ok: blocked for " in live) == (200, True)
+    status, ready = responses["readyz"]
+    assert status == 503
+    assert ready.startswith("[-]event-loop failed: blocked for ")
+    for body in (live, ready):
         assert "by key hall of frozen" in body
-    assert responses["livez"][1].startswith("[+]event-loop ok: blocked for ")
-    assert responses["readyz"][1].startswith("[-]event-loop failed: blocked for ")
+    status, metrics = responses["metrics"]
+    assert status == 200
+    assert 'natsctl_event_loop_blocked_total{controller="frozen"} 1.0' in metrics
+    assert "\nnatsctl_connection_up " not in metrics  # not known
+
+
+async def test_a_request_that_waits_for_the_loop_is_answered_when_a_handler_blocks_it(
+    vitals: Vitals,
+) -> None:
+    answers: list[tuple[int, str]] = []
+    with serving(Address("127.0.0.1", 0), vitals) as address:
+        await block(Frozen(), lambda: answers.append(fetch(f"http://{address}/readyz")))
+    assert answers[0][0] == 503
+    assert "by key hall of frozen" in answers[0][1]
 
 
 def test_a_process_that_is_blocked_for_a_minute_is_not_live() -> None:
-    with stand_in_for(blocked_for_s=DEAD_S + 1) as url:
-        status, text = fetch(f"{url}/livez")
-    assert status == 503
-    assert "[-]event-loop failed: blocked for 61." in text
-
-
-def test_a_silent_client_does_not_block_other_probes() -> None:
-    with stand_in_for(blocked_for_s=2) as url:
-        host, _, port = url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port))):
-            assert fetch(f"{url}/livez")[0] == 200
-
-
-@contextmanager
-def stand_in_for(*, blocked_for_s: float) -> Iterator[str]:
-    """Serve the probes of a blocked loop, and yield the URL."""
-    stall = Stall("frozen", "hall", "frozen.py:9", time.monotonic() - blocked_for_s)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=http_stand_in([listener]), args=(stall,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            stall.over.set()
-            thread.join()
+    vitals = Vitals()
+    for blocked_s, passes in ((DEAD_S - 30, True), (DEAD_S + 1, False)):
+        started = time.monotonic() - blocked_s
+        vitals.watchdog.stall = Stall("frozen", "hall", "frozen.py:9", started)
+        assert vitals.live().passed is passes
+    assert "[-]event-loop failed: blocked for 61." in vitals.live().text()
 
 
 async def test_a_running_loop_is_never_reported_as_blocked(

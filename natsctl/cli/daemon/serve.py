@@ -17,9 +17,9 @@ from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.service import answering, this_process
-from natsctl.daemon.api.stand_in import status_stand_in
 from natsctl.daemon.cluster import cluster_for, clusters_of
 from natsctl.daemon.embedded_server import private_options, while_it_runs
+from natsctl.daemon.http.server import serving
 from natsctl.daemon.http.vitals import Vitals
 from natsctl.daemon.operator import Operator, Runnable
 from natsctl.daemon.schemas import publishing
@@ -73,10 +73,7 @@ async def run_controllers(
     async def work() -> None:
         async with AsyncExitStack() as stack:
             if settings.http.listen is not None:
-                from natsctl.daemon.http.server import serving  # noqa: PLC0415 - takes 0.2 s
-
-                address = Address.parse(settings.http.listen)
-                await stack.enter_async_context(serving(address, vitals))
+                stack.enter_context(serving(Address.parse(settings.http.listen), vitals))
             if server is None:
                 await serve(options)
             else:
@@ -105,23 +102,20 @@ class _Daemon:
             clusters = await clusters_of(self.controllers, kube, wait=True)
             operator = await self._operator(nats, kube, clusters)
             runtimes, participations = operator.runtimes, operator.participations
-            process, names = this_process(), [runtime.name for runtime in runtimes]
             answers = answering(
                 nats.connection,
                 runtimes,
                 participations=participations,
-                daemon=process,
+                daemon=this_process(),
                 clusters=clusters,
                 planner=Planner(nats=nats, kube=kube, owner_names=self.settings.owner_names),
             )
-            stand_in = status_stand_in(options, process, names)
             recordings = Recordings(
                 self.settings.recordings_max_bytes, everything=self.settings.record
             )
             shared = tuple(participations.values())
             stack.enter_context(self.vitals.of(nats.connection, runtimes, shared, kube))
             await stack.enter_async_context(answers)
-            stack.enter_context(self.vitals.watchdog.standing_in(stand_in))
             await stack.enter_async_context(publishing(nats, self.controllers))
             stack.enter_context(recording(recordings))
             await operator.run()

@@ -1,19 +1,19 @@
 """Serves the console over HTTP: its page, its answers, and the checks of every request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from natsctl.console.answers import STATUS, encoded
 from natsctl.console.api import Console
 from natsctl.console.http.access import POLICY, ConsoleAccess
 from natsctl.console.live import Changed, ConnectionNotice, Heartbeat, Notice
-from natsctl.daemon.http.server import BoundedServer, reason_of
-from natsctl.daemon.settings.address import Address
+from natsctl.daemon.settings.address import Address, reason_of
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.operate.problems import Problem, problem_of
 from natsctl.telemetry.logger import get_logger
@@ -24,6 +24,7 @@ PORT = 8222
 ANSWER_S = 25.0  # the deadline of an answer
 CONNECTIONS_MAX = 128  # four per open page, of which there are `FEEDS_MAX`
 IDLE_S = 30.0  # the deadline of a connection without a request
+PATIENCE_S = 1.0  # a connection that is idle for less does not make room for another one
 STOP_S = 0.5  # for answers under way when the console stops
 SIGNED_OUT = (
     "This page needs the URL that natsctl console printed when it started, with its token. "
@@ -48,6 +49,60 @@ TYPES = {
 }
 
 
+class _BoundedServer(web.Server):
+    """Bounds the number of connections, and the time of each that waits for a request.
+
+    A connection ends after `IDLE_S` without a request. If there are `CONNECTIONS_MAX`, a new one
+    replaces the one that is idle the longest, or is closed if none is for `PATIENCE_S`.
+    """
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(handler, handler_cancellation=True, access_log=None)
+        self._idle: dict[RequestHandler, asyncio.TimerHandle] = {}  # the longest first
+
+    @contextmanager
+    def busy(self, request: web.BaseRequest) -> Iterator[None]:
+        """Let the connection of a request last during the context; it has a new deadline then."""
+        handler = request.protocol
+        self._forget(handler)
+        try:
+            yield
+        finally:
+            self._limit(handler)
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self.connections) > CONNECTIONS_MAX and not self._make_room():
+            transport.abort()
+        else:
+            self._limit(handler)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._forget(handler)
+
+    def _limit(self, handler: RequestHandler) -> None:
+        if isinstance(handler.transport, asyncio.Transport):
+            deadline = asyncio.get_running_loop().call_later(IDLE_S, handler.transport.abort)
+            self._idle[handler] = deadline
+
+    def _forget(self, handler: RequestHandler) -> None:
+        if handler in self._idle:
+            self._idle.pop(handler).cancel()
+
+    def _make_room(self) -> bool:
+        """Close the connection that is idle the longest; returns False if none is for long."""
+        oldest = next(iter(self._idle), None)
+        if oldest is None or not isinstance(oldest.transport, asyncio.WriteTransport):
+            return False
+        left_s = self._idle[oldest].when() - asyncio.get_running_loop().time()
+        if IDLE_S - left_s < PATIENCE_S:
+            return False
+        self._forget(oldest)
+        oldest.transport.abort()
+        return True
+
+
 @asynccontextmanager
 async def serving(
     console: Console, access: ConsoleAccess, host: str, port: int | None
@@ -63,7 +118,7 @@ async def serving(
         with server.busy(request):
             return await _respond(console, access, request)
 
-    server = BoundedServer(respond, connections_max=CONNECTIONS_MAX, connection_s=IDLE_S)
+    server = _BoundedServer(respond)
     runner = web.ServerRunner(server, shutdown_timeout=STOP_S)
     await runner.setup()
     try:

@@ -41,9 +41,9 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     """The status of a controller in one daemon.
 
     A daemon reports further states: `standby` while another daemon leads, `joining` while it has no
-    keys of a sharded controller yet, `stopping`, and `blocked` while a handler blocks the event
-    loop. Commands add `down` for a controller that no daemon runs, and `no answer`. The lists of
-    invalid, failing, paused and contested keys may be cut; their counts are not.
+    keys of a sharded controller yet, and `stopping`. Commands add `down` for a controller that no
+    daemon runs, and `no answer`. The lists of invalid, failing, paused and contested keys may be
+    cut; their counts are not.
 
     Attributes:
         failing_count: the number of keys whose last sync failed.

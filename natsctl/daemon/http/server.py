@@ -1,281 +1,241 @@
-"""Serves `/livez`, `/readyz` and `/metrics` over HTTP, also while the event loop is blocked.
+"""Serves `/livez`, `/readyz` and `/metrics` from threads, so they answer while a handler blocks.
 
 Probes and Prometheus send few, short requests. So a connection serves one request, the number of
 connections is bounded, and every connection has a deadline.
-
-aiohttp reads requests and writes responses. Its sites have no such bounds and do not give access to
-their sockets, which the stand-in needs, so this module opens the sockets.
 """
 
 import asyncio
-import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from functools import partial
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from logging import CRITICAL, Logger
-from typing import Any, Protocol
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
-
-from natsctl.core.task_group import together
-from natsctl.daemon.http.checks import Check, CheckVerdict, Endpoint
-from natsctl.daemon.http.scrapes import Scrapes
-from natsctl.daemon.observe.watchdog import Stall, StandIn, Watchdog
-from natsctl.daemon.settings.address import Address
+from natsctl.daemon.http.vitals import Check, CheckVerdict, Vitals
+from natsctl.daemon.settings.address import Address, reason_of
 from natsctl.errors import UsageError
 from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.metrics import exposition
+
+T = TypeVar("T")
 
 log = get_logger(__name__)
 
 CONNECTIONS_MAX = 64
 CONNECTION_S = 10.0  # the deadline of a connection
 PATIENCE_S = 1.0  # a younger connection does not make room for another one
-ANSWER_S = 5.0  # the deadline of a response
-STOP_S = 1.0  # the time for responses under way when the server stops
-DEAD_S = 60.0  # a process whose event loop is blocked for longer is not live
-METHODS = ("GET", "HEAD")
-
-# aiohttp logs an error for each invalid request; an operator cannot do anything about those
-_SILENT = Logger("http", CRITICAL + 1)  # noqa: LOG001 - no logging configuration applies to it
-
-Handler = Callable[[web.BaseRequest], Awaitable[web.Response]]
-Listen = Callable[[web.Server], Awaitable[asyncio.Server]]
+ANSWER_S = 5.0  # how long the event loop may take for an answer
+LOOK_S = 0.1  # the interval at which a stall or a late connection is noticed
+PAUSE_FACTOR = 9.0  # the pause after a page of metrics, relative to the time it took
+PAUSE_MAX_S = 0.25
+TEXT = "text/plain; charset=utf-8"
+PATHS = "/livez, /readyz (both with ?verbose) and /metrics"
 
 
-class Pages(Protocol):
-    """The content of the three endpoints."""
-
-    @property
-    def watchdog(self) -> Watchdog | None:
-        """Watches the event loop of the process, if handlers run in it."""
-        ...
-
-    async def check(self, endpoint: Endpoint) -> CheckVerdict:
-        """Return the verdict behind an endpoint."""
-        ...
-
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Return the page for Prometheus and its content type, which depends on *accept*."""
-        ...
-
-
-@asynccontextmanager
-async def serving(
+@contextmanager
+def serving(
     address: Address,
-    pages: Pages,
+    vitals: Vitals,
     *,
     connection_s: float = CONNECTION_S,
     patience_s: float = PATIENCE_S,
-) -> AsyncIterator[Address]:
+) -> Iterator[Address]:
     """Serve the three endpoints while the context lasts; yields the address with the port in use.
 
-    A connection ends after *connection_s* seconds at the latest. If there are `CONNECTIONS_MAX`
-    connections, a new one replaces the oldest one, or is closed if none is older than *patience_s*
-    seconds. While the event loop is blocked, a thread of the watchdog responds.
+    Call it in the event loop that the answers are about. A connection ends after *connection_s*
+    seconds at the latest. If there are `CONNECTIONS_MAX` connections, a new one replaces the oldest
+    one, or is closed if none is older than *patience_s* seconds.
 
     Raises `UsageError` if the process cannot listen on the address.
     """
-    listen = partial(_listen, address)
-    async with _serving(listen, pages, connection_s=connection_s, patience_s=patience_s) as sockets:
-        bound = Address(address.host, sockets[0].getsockname()[1])
-        log.info("serving /livez, /readyz and /metrics", address=bound)
-        yield bound
-
-
-@asynccontextmanager
-async def _serving(
-    listen: Listen, pages: Pages, *, connection_s: float, patience_s: float
-) -> AsyncIterator[Sequence[socket.socket]]:
-    async with together() as group:
-        scrapes = Scrapes(pages.metrics, group)
-        server = _probe_server(_endpoints(pages, scrapes), connection_s, patience_s)
-        try:
-            async with _listening(server, listen) as sockets:
-                with ExitStack() as stack:
-                    if pages.watchdog is not None:
-                        stack.enter_context(pages.watchdog.standing_in(http_stand_in(sockets)))
-                    yield sockets
-        finally:
-            scrapes.close()
-
-
-def http_stand_in(sockets: Sequence[socket.socket]) -> StandIn:
-    """Return a stand-in that responds on these listening sockets while the event loop is blocked.
-
-    `/livez` passes for `DEAD_S`, because a restart would not help yet. Everything else fails. Each
-    response names the key that blocks the loop.
-    """
-
-    async def respond(request: web.BaseRequest, stall: Stall) -> web.Response:
-        endpoint = request.path.strip("/")
-        if endpoint == "livez" and stall.duration_s < DEAD_S:
-            return _response(HTTPStatus.OK, f"[+]event-loop ok: {stall}\nlivez check passed\n")
-        verdict = CheckVerdict(endpoint, (Check("event-loop", str(stall)),))
-        return _response(HTTPStatus.SERVICE_UNAVAILABLE, verdict.text())
-
-    async def serve(stall: Stall) -> None:
-        server = _probe_server(partial(respond, stall=stall), CONNECTION_S, PATIENCE_S)
-        loop = asyncio.get_running_loop()
-        async with AsyncExitStack() as stack:
-            for original in sockets:
-                listen = partial(
-                    loop.create_server, sock=socket.socket(fileno=os.dup(original.fileno()))
-                )
-                await stack.enter_async_context(_listening(server, listen))
-            await asyncio.to_thread(stall.over.wait)
-
-    return lambda stall: asyncio.run(serve(stall))
-
-
-def _endpoints(pages: Pages, scrapes: Scrapes) -> Handler:
-    async def respond(request: web.BaseRequest) -> web.Response:
-        match request.path:
-            case "/livez":
-                return _verdict_response(await pages.check("livez"), request)
-            case "/readyz":
-                return _verdict_response(await pages.check("readyz"), request)
-            case "/metrics":
-                page, content_type = await scrapes.page(request.headers.get("Accept", ""))
-                return web.Response(body=page, headers={"Content-Type": content_type})
-            case _:
-                paths = "/livez, /readyz (both with ?verbose) and /metrics"
-                return _response(HTTPStatus.NOT_FOUND, f"not found; this server has {paths}\n")
-
-    return respond
-
-
-def _verdict_response(verdict: CheckVerdict, request: web.BaseRequest) -> web.Response:
-    status = HTTPStatus.OK if verdict.passed else HTTPStatus.SERVICE_UNAVAILABLE
-    return _response(status, verdict.text(verbose="verbose" in request.query))
-
-
-def _response(status: HTTPStatus, text: str) -> web.Response:
-    return web.Response(status=status, text=text, headers={"Cache-Control": "no-store"})
-
-
-class BoundedServer(web.Server):
-    """Bounds the number of connections, and the time of each that waits for a request.
-
-    A connection ends after *connection_s* seconds. If there are *connections_max* connections, a
-    new one replaces the oldest one, or is closed if none is older than *patience_s* seconds. A
-    connection is exempt while it is `busy`.
-    """
-
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        *,
-        connections_max: int,
-        connection_s: float,
-        patience_s: float = PATIENCE_S,
-        **options: Any,
-    ) -> None:
-        super().__init__(handler, handler_cancellation=True, access_log=None, **options)
-        self._connections_max = connections_max
-        self._connection_s = connection_s
-        self._patience_s = patience_s
-        self._deadlines: dict[RequestHandler, asyncio.TimerHandle] = {}  # the oldest first
-
-    @contextmanager
-    def busy(self, request: web.BaseRequest) -> Iterator[None]:
-        """Let the connection of a request last during the context; it has a new deadline then."""
-        handler = request.protocol
-        self._forget(handler)
-        try:
-            yield
-        finally:
-            if isinstance(handler.transport, asyncio.Transport):
-                self._limit(handler, handler.transport)
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Set the deadline of the connection; close it if there are too many."""
-        super().connection_made(handler, transport)
-        if len(self.connections) > self._connections_max and not self._make_room():
-            transport.abort()
-        else:
-            self._limit(handler, transport)
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        """Forget the deadline of the connection."""
-        super().connection_lost(handler, exc)
-        self._forget(handler)
-
-    def _limit(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        loop = asyncio.get_running_loop()
-        self._deadlines[handler] = loop.call_later(self._connection_s, transport.abort)
-
-    def _forget(self, handler: RequestHandler) -> None:
-        if handler in self._deadlines:
-            self._deadlines.pop(handler).cancel()
-
-    def _make_room(self) -> bool:
-        """Close the oldest connection; returns False if it is too young."""
-        oldest, deadline = next(iter(self._deadlines.items()), (None, None))
-        if oldest is None or deadline is None:
-            return False
-        left_s = deadline.when() - asyncio.get_running_loop().time()
-        if self._connection_s - left_s < self._patience_s:
-            return False
-        self._deadlines.pop(oldest).cancel()
-        if isinstance(oldest.transport, asyncio.WriteTransport):
-            oldest.transport.abort()
-        return True
-
-
-def _probe_server(handler: Handler, connection_s: float, patience_s: float) -> BoundedServer:
-    """Return a server with a request per connection, and with a deadline of each response."""
-
-    async def respond(request: web.BaseRequest) -> web.Response:
-        if request.method not in METHODS:
-            response = _response(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed\n")
-            response.headers["Allow"] = ", ".join(METHODS)
-        else:
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    response = await handler(request)
-            except Exception:
-                log.exception("cannot answer request", path=request.path)
-                response = _response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error\n")
-        response.headers["Server"] = "natsctl"
-        response.force_close()
-        return response
-
-    return BoundedServer(
-        respond,
-        connections_max=CONNECTIONS_MAX,
-        connection_s=connection_s,
-        patience_s=patience_s,
-        logger=_SILENT,
-        lingering_time=0,
-    )
-
-
-@asynccontextmanager
-async def _listening(server: web.Server, listen: Listen) -> AsyncIterator[Sequence[socket.socket]]:
-    """Accept connections while the context lasts, and end those under way within `STOP_S`."""
-    listener = await listen(server)
-    try:
-        yield listener.sockets
-    finally:
-        listener.close()
-        server.pre_shutdown()
-        await server.shutdown(STOP_S)
-
-
-async def _listen(address: Address, server: web.Server) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     try:
-        return await loop.create_server(server, address.host or None, address.port)
+        server = _Server(address, _Answers(vitals, loop), connection_s, patience_s)
     except (OSError, UnicodeError) as error:
         reason = reason_of(error)
         raise UsageError(f"cannot listen on {address}: {reason}; choose another address") from error
+    thread = threading.Thread(target=server.serve_forever, args=(LOOK_S,), daemon=True)
+    thread.name = "probes"
+    thread.start()
+    bound = Address(address.host, server.server_address[1])
+    log.info("serving /livez, /readyz and /metrics", address=bound)
+    try:
+        yield bound
+    finally:
+        server.shutdown()
+        server.server_close()
+        server.cut(older_s=0.0)
 
 
-def reason_of(error: OSError | UnicodeError) -> str:
-    """Return the reason without the words that asyncio and Python put around it."""
-    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
-        return os.strerror(error.errno).lower()
-    return getattr(error, "strerror", None) or str(error)
+class _Answers:
+    """What the threads answer: asked of the event loop, or known without it while it is blocked."""
+
+    def __init__(self, vitals: Vitals, loop: asyncio.AbstractEventLoop) -> None:
+        self._vitals = vitals
+        self._loop = loop
+        self._making = threading.Lock()
+        self._begun = self._pause_until = 0.0  # of the newest pages of metrics
+        self._pages: dict[str, tuple[bytes, str]] = {}  # by Accept header
+
+    def verdict(self, endpoint: str) -> CheckVerdict:
+        """Return the verdict behind `livez` or `readyz`."""
+        if endpoint == "livez":
+            return self._vitals.live()
+
+        async def ready() -> CheckVerdict:
+            return self._vitals.ready()
+
+        return self._of_loop(ready) or CheckVerdict(endpoint, (self._blocked(),))
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the page for Prometheus and its content type, which depends on *accept*.
+
+        One page is made at a time, with a pause after each, so that scrapes do not slow down syncs.
+        A page shows the state after its request arrived; requests that wait share a page.
+        """
+        arrived = time.monotonic()
+        with self._making:
+            if self._begun < arrived:
+                time.sleep(max(0.0, self._pause_until - arrived))
+                self._pages, self._begun = {}, time.monotonic()
+                self._families = (
+                    self._of_loop(self._vitals.metrics) or self._vitals.metrics_without_loop()
+                )
+            if accept not in self._pages:
+                self._pages[accept] = exposition(self._families, accept)
+            now = time.monotonic()
+            self._pause_until = now + min(PAUSE_MAX_S, PAUSE_FACTOR * (now - self._begun))
+            return self._pages[accept]
+
+    def _of_loop(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Return what the event loop answers; None if it is blocked."""
+        future = asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        deadline = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline and self._vitals.watchdog.stall is None:
+            with suppress(TimeoutError):
+                return future.result(LOOK_S)
+        future.cancel()
+        return None
+
+    def _blocked(self) -> Check:
+        stall = self._vitals.watchdog.stall
+        return Check("event-loop", str(stall or f"no answer in {ANSWER_S:g} s"))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(
+        self, address: Address, answers: _Answers, connection_s: float, patience_s: float
+    ) -> None:
+        self.answers = answers
+        self._connection_s = connection_s
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._open: dict[Any, float] = {}  # the time of each connection, the oldest first
+        self.address_family, bound = _bindable(address)
+        super().__init__(bound, _Request)
+
+    def server_bind(self) -> None:
+        if self.server_address[0] == "::":
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._open) >= CONNECTIONS_MAX and not self.cut(older_s=self._patience_s, count=1):
+            super().shutdown_request(request)
+            return
+        with self._lock:
+            self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self.cut(older_s=self._connection_s)
+
+    def cut(self, *, older_s: float, count: int | None = None) -> int:
+        """End the connections that are older, the oldest *count* of them; returns how many."""
+        now = time.monotonic()
+        with self._lock:
+            old = [request for request, begun in self._open.items() if now - begun >= older_s]
+            for request in old[:count]:
+                del self._open[request]
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+        return len(old[:count])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that disconnects or sends nonsense is not the operator's task."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    timeout = CONNECTION_S
+    default_request_version = "HTTP/1.0"
+    server: _Server
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        try:
+            match url.path:
+                case "/livez" | "/readyz":
+                    verdict = self.server.answers.verdict(url.path[1:])
+                    status = HTTPStatus.OK if verdict.passed else HTTPStatus.SERVICE_UNAVAILABLE
+                    self._send(status, verdict.text(verbose="verbose" in url.query))
+                case "/metrics":
+                    accept = self.headers.get("Accept", "")
+                    page, content_type = self.server.answers.metrics(accept)
+                    self._send(HTTPStatus.OK, page, content_type)
+                case _:
+                    self._send(HTTPStatus.NOT_FOUND, f"not found; this server has {PATHS}\n")
+        except OSError:
+            raise
+        except Exception:
+            log.exception("cannot answer request", path=url.path)
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error\n")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def do_POST(self) -> None:
+        self._send(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed\n")
+
+    do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST  # noqa: N815
+
+    def version_string(self) -> str:
+        return "natsctl"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing."""
+
+    def _send(self, status: HTTPStatus, body: str | bytes, content_type: str = TEXT) -> None:
+        content = body.encode() if isinstance(body, str) else body
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _bindable(address: Address) -> tuple[socket.AddressFamily, Any]:
+    """Return the family and the place of an address; IPv4 if a name has several."""
+    if not address.host:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return family, ("::" if both else "0.0.0.0", address.port)  # noqa: S104 - as asked for
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    found.sort(key=lambda place: place[0] != socket.AF_INET)
+    return found[0][0], found[0][4]

@@ -12,14 +12,53 @@ from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
 from natsctl.core.hosted import Hosted
 from natsctl.core.status import CacheMeasures
-from natsctl.daemon.http.checks import Check, CheckVerdict, Endpoint
 from natsctl.daemon.http.metrics import Scrape, families
 from natsctl.daemon.observe.watchdog import Watchdog
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
-from natsctl.telemetry.metrics import exposition
+from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.metrics import Family
 
 StateT_co = TypeVar("StateT_co", covariant=True)
+
+DEAD_S = 60.0  # a process whose event loop is blocked for longer is not live
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One aspect of a process's health; `failure` is the reason it fails, empty if it passes."""
+
+    name: str
+    failure: str = ""
+
+    def __str__(self) -> str:
+        reason = " ".join(hidden(self.failure).split())  # one line
+        return f"[-]{self.name} failed: {reason}" if self.failure else f"[+]{self.name} ok"
+
+
+class CheckVerdict(msgspec.Struct, frozen=True):
+    """The result of all checks behind one endpoint, such as `readyz`.
+
+    `note` explains a verdict that passes although something is wrong.
+    """
+
+    endpoint: str
+    checks: tuple[Check, ...]
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """True if no check fails."""
+        return not any(check.failure for check in self.checks)
+
+    def text(self, *, verbose: bool = False) -> str:
+        """Return `ok`, or a line for each check if one fails, if there is a note or if *verbose*.
+
+        The form is that of a kube-apiserver.
+        """
+        if self.passed and not verbose and not self.note:
+            return "ok"
+        end = f"{self.endpoint} check {'passed' if self.passed else 'failed'}\n"
+        return "\n".join((*map(str, self.checks), *filter(None, (self.note,)), end))
 
 
 class HasState(Protocol[StateT_co]):
@@ -86,19 +125,21 @@ class Vitals:
         finally:
             self._parts = _Parts()
 
-    async def check(self, endpoint: Endpoint) -> CheckVerdict:
-        """Return the verdict behind an endpoint: `live` or `ready`."""
-        return self.live() if endpoint == "livez" else self.ready()
-
     def live(self) -> CheckVerdict:
         """Return whether the process can work, now or when other systems are back.
 
-        If not, only a restart helps. A response also proves that the event loop is not blocked.
+        If not, only a restart helps. Any thread may call this. A handler that blocks the event loop
+        for less than `DEAD_S` is a note, because a restart would not help yet.
         """
-        connection = self._parts.connection
+        connection, stall = self._parts.connection, self.watchdog.stall
         reconnects = connection is None or connection.reconnects
         failure = "" if reconnects else "the connection was given up and does not reconnect"
-        return CheckVerdict("livez", (Check("ping"), Check("nats", failure)))
+        checks = (Check("ping"), Check("nats", failure))
+        if stall is None:
+            return CheckVerdict("livez", checks)
+        if stall.duration_s < DEAD_S:
+            return CheckVerdict("livez", checks, f"[+]event-loop ok: {stall}")
+        return CheckVerdict("livez", (*checks, Check("event-loop", str(stall))))
 
     def ready(self) -> CheckVerdict:
         """Return whether the process works, or can work at once if it becomes the leader.
@@ -116,8 +157,8 @@ class Vitals:
         ]
         return CheckVerdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Return the page for Prometheus and its content type, which depends on *accept*.
+    async def metrics(self) -> list[Family]:
+        """Return all metrics.
 
         Waits at most a second for stores that do not report their newest revision.
         """
@@ -137,7 +178,11 @@ class Vitals:
             stalls=self.watchdog.stalls,
             version=version("natsctl"),
         )
-        return exposition(families(scrape), accept)
+        return families(scrape)
+
+    def metrics_without_loop(self) -> list[Family]:
+        """Return what any thread knows: the stalls. What is not known is left out."""
+        return families(Scrape(stalls=self.watchdog.stalls, version=version("natsctl")))
 
     def _connection_check(self) -> Check:
         if self._parts.connection is None:

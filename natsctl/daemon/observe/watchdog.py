@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -29,8 +29,8 @@ class Stalls(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Stall(msgspec.Struct, eq=False):
-    """A time in which the event loop is blocked; it ends when `over` is set.
+class Stall(msgspec.Struct, frozen=True):
+    """A time in which the event loop is blocked.
 
     Attributes:
         controller: the controller whose handler blocks the loop; empty if no handler does.
@@ -44,7 +44,6 @@ class Stall(msgspec.Struct, eq=False):
     line: str
     started: float
     logged: bool = False
-    over: threading.Event = msgspec.field(default_factory=threading.Event)
 
     @property
     def duration_s(self) -> float:
@@ -56,24 +55,22 @@ class Stall(msgspec.Struct, eq=False):
         return f"blocked for {self.duration_s:.1f} s by {cause}, at {self.line}"
 
 
-StandIn = Callable[[Stall], None]
-"""Runs in a separate thread instead of the event loop until the stall is over."""
-
-
 class Watchdog:
     """Watches an event loop from a thread.
 
     *Guarantees.* A loop that is blocked for `BLOCKED_S` is logged with the controller, the key and
-    the line of the user's code, once a minute for each line. Every stall is counted. Each stand-in
-    runs in a thread during the stall.
+    the line of the user's code, once a minute for each line. Every stall is counted.
 
     *Assumes* that other threads run. Code that holds Python's global interpreter lock is detected
     when it releases the lock.
+
+    Attributes:
+        stall: the stall that lasts now; None if the loop is not blocked. Any thread may read it.
     """
 
     def __init__(self) -> None:
-        self.stalls: Mapping[str, Stalls] = {}  # by controller
-        self._stand_ins: tuple[StandIn, ...] = ()
+        self.stall: Stall | None = None
+        self._ended: Mapping[str, Stalls] = {}  # by controller
         self._iterations = 0
         self._stopping = threading.Event()
         self._repeats = Repeats(time.monotonic, LOG_INTERVAL_S)  # of lines of code
@@ -92,16 +89,11 @@ class Watchdog:
             heartbeat.cancel()
             self._stopping.set()
 
-    @contextmanager
-    def standing_in(self, stand_in: StandIn) -> Iterator[None]:
-        """Run *stand_in* during every stall that begins while the context lasts."""
-        self._stand_ins = (*self._stand_ins, stand_in)
-        try:
-            yield
-        finally:
-            self._stand_ins = tuple(
-                registered for registered in self._stand_ins if registered is not stand_in
-            )
+    @property
+    def stalls(self) -> Mapping[str, Stalls]:
+        """The stalls by controller, with the one that lasts now."""
+        ended, stall = self._ended, self.stall
+        return ended if stall is None else _with(ended, stall)
 
     async def _beat(self) -> None:
         while True:
@@ -112,7 +104,6 @@ class Watchdog:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, ident: int) -> None:
         iterations, blocked_since = self._iterations, time.monotonic()
-        stall: Stall | None = None
         checked, used = blocked_since, time.process_time()
         while not self._stopping.wait(CHECK_S):
             now, used_now = time.monotonic(), time.process_time()
@@ -121,13 +112,12 @@ class Watchdog:
             checked, used = now, used_now
             if self._iterations != iterations or stopped:
                 iterations, blocked_since = self._iterations, now
-                self._end(stall)
-                stall = None
-            elif stall is None and now - blocked_since >= BLOCKED_S:
-                stall = self._begin_stall(loop, ident, blocked_since)
-        self._end(stall)
+                self._end()
+            elif self.stall is None and now - blocked_since >= BLOCKED_S:
+                self._begin(loop, ident, blocked_since)
+        self._end()
 
-    def _begin_stall(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> Stall:
+    def _begin(self, loop: asyncio.AbstractEventLoop, ident: int, started: float) -> None:
         call = _call_of(asyncio.current_task(loop), ident)
         controller, key = ("", "") if call is None else (call.owner, str(call.key))
         line, hint = _current_line(ident)
@@ -141,14 +131,12 @@ class Watchdog:
                 duration_s=round(stall.duration_s, 1),
                 hint=hint,
             )
-        for stand_in in self._stand_ins:
-            threading.Thread(target=stand_in, args=(stall,), daemon=True, name="stand-in").start()
-        return stall
+        self.stall = stall
 
-    def _end(self, stall: Stall | None) -> None:
+    def _end(self) -> None:
+        stall = self.stall
         if stall is None:
             return
-        stall.over.set()
         if stall.logged:
             log.warning(
                 "event loop unblocked",
@@ -157,9 +145,13 @@ class Watchdog:
                 line=stall.line,
                 duration_s=round(stall.duration_s, 1),
             )
-        before = self.stalls.get(stall.controller, Stalls())
-        after = Stalls(before.count + 1, before.seconds + stall.duration_s)
-        self.stalls = {**self.stalls, stall.controller: after}
+        self._ended, self.stall = _with(self._ended, stall), None
+
+
+def _with(ended: Mapping[str, Stalls], stall: Stall) -> dict[str, Stalls]:
+    before = ended.get(stall.controller, Stalls())
+    after = Stalls(before.count + 1, before.seconds + stall.duration_s)
+    return {**ended, stall.controller: after}
 
 
 def _call_of(task: "asyncio.Task[object] | None", ident: int) -> Sync | None:

@@ -1,5 +1,8 @@
 """An address to listen on."""
 
+import os
+import socket
+
 import msgspec
 
 from natsctl.errors import UsageError
@@ -43,3 +46,10 @@ def _invalid(text: str) -> UsageError:
         f"{text!r} is not an address to listen on: write HOST:PORT, for example 127.0.0.1:8080, "
         "[::1]:8080, or :8080 for all interfaces"
     )
+
+
+def reason_of(error: OSError | UnicodeError) -> str:
+    """Return why the process cannot listen, without the words that Python puts around it."""
+    if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
+        return os.strerror(error.errno).lower()
+    return getattr(error, "strerror", None) or str(error)

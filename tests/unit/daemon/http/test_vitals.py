@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from natsctl import Controller, Object, Operator, StoreError, kv, primary, tertiary
 from natsctl.core.coordination.election import ElectionState
 from natsctl.core.coordination.sharding import ShardState
-from natsctl.daemon.http.checks import Check, CheckVerdict
-from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.http.vitals import Check, CheckVerdict, Vitals
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
+from natsctl.telemetry.metrics import exposition
 from natsctl.testing import MemoryStores
 
 
@@ -119,7 +119,7 @@ def watched_vitals(
 
 async def numbers(vitals: Vitals) -> dict[str, float]:
     """Return the samples of a scrape by `name{labels}`."""
-    page, _ = await vitals.metrics("")
+    page, _ = exposition(await vitals.metrics())
     return {
         f"{sample.name}{{{','.join(sample.labels.values())}}}": sample.value
         for family in text_string_to_metric_families(page.decode())
