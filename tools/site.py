@@ -28,7 +28,7 @@ MOVED = {
     "SECURITY.md": "development/security.md",
     "CHANGELOG.md": "changelog.md",
 }
-LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml"}
+LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".toml": "toml"}
 LINK = re.compile(r"(\]\(|src=\")([^)\s\"]+)")
 NAMED = re.compile(r"^```(\w+) ([\w.-]+)$", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)

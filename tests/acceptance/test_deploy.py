@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.daemon.stop_limit import MORE_S
 from tests.support.cli.natsctl_command import ROOT, Natsctl, Running
 from tests.support.eventually import eventually
+from tests.support.servers.deployed import missing, path, served
 from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
@@ -24,7 +25,6 @@ FILES = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
 MANIFESTS = [entry for name in FILES for entry in yaml.safe_load_all((DEPLOY / name).read_text())]
 FOUND = {manifest["kind"]: manifest for manifest in MANIFESTS}
 SYNCING = "primaries listed, syncing"
-OLDER = {"policy/v1": "policy/v1beta1"}  # for clusters older than 1.21
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
@@ -71,6 +71,19 @@ def test_pods_and_containers_run_as_the_user_of_the_image() -> None:
     security = pod()["securityContext"]
     assert (str(security["runAsUser"]), str(security["runAsGroup"])) == user
     assert f"chown {user[0]} /kube/config" in (ROOT / "docker-compose.yml").read_text()
+
+
+def test_the_shards_are_three_pods_without_a_leader() -> None:
+    overlay = yaml.safe_load((DEPLOY / "shards" / "kustomization.yaml").read_text())
+    assert [(DEPLOY / "shards" / name).resolve() for name in overlay["resources"]] == [DEPLOY]
+    (patch,) = overlay["patches"]
+    target = patch["target"]
+    assert target == {"kind": "Deployment", "name": FOUND["Deployment"]["metadata"]["name"]}
+    changes = {entry["path"]: entry["value"] for entry in yaml.safe_load(patch["patch"])}
+    assert changes.pop("/spec/replicas") == 3
+    ((place, value),) = changes.items()
+    before = container()["args"][int(place.removeprefix("/spec/template/spec/containers/0/args/"))]
+    assert (before, value) == ("--leader-elect", "--shard")
 
 
 async def test_two_replicas_of_the_deployment_are_ready_and_one_leads(
@@ -179,32 +192,3 @@ async def passes(port: int, probe: Mapping[str, Any]) -> None:
             return False
 
     await eventually(has_passed)
-
-
-async def served(cluster: KubeCluster, version: str) -> str:
-    """Return the API version, or the older one if the cluster does not serve the newer."""
-    if "/" not in version:
-        return version
-    group, _, _ = version.partition("/")
-    known = (await cluster.call("GET", f"/apis/{group}"))["versions"]
-    return version if version in {entry["groupVersion"] for entry in known} else OLDER[version]
-
-
-def path(manifest: Mapping[str, Any]) -> str:
-    """Return the URL path for manifests of this kind."""
-    version = manifest["apiVersion"]
-    within = manifest["metadata"].get("namespace")
-    prefix = f"/namespaces/{within}" if within else ""
-    plural = f"{manifest['kind'].lower()}s"
-    return f"/{'apis' if '/' in version else 'api'}/{version}{prefix}/{plural}"
-
-
-def missing(sent: object, received: object, prefix: str = "") -> list[str]:
-    """Return the paths at which the response lacks a field that was sent."""
-    if isinstance(sent, Mapping) and isinstance(received, Mapping):
-        pairs = [(sent[name], received.get(name), f"{prefix}.{name}") for name in sent]
-    elif isinstance(sent, list) and isinstance(received, Sequence) and len(sent) == len(received):
-        pairs = [(sent[i], received[i], f"{prefix}[{i}]") for i in range(len(sent))]
-    else:
-        return [] if sent == received else [prefix]
-    return [lack for pair in pairs for lack in missing(*pair)]
