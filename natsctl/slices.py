@@ -42,12 +42,12 @@ class Slices:
         stride: the number of items after which the clock is read, for items that take little time.
     """
 
-    __slots__ = ("_clock", "_ends_at", "_left", "_number", "_stride", "_turns")
+    __slots__ = ("_ends_at", "_left", "_number", "_stride", "_turns", "clock")
 
     def __init__(self, stride: int = 1) -> None:
         self._stride = stride
         self._turns = _turns()
-        self._clock = self._turns.clock
+        self.clock = self._turns.clock  # reads the time, in seconds
         self._begin_slice()
 
     def is_over(self) -> bool:
@@ -58,7 +58,7 @@ class Slices:
         if self._number != self._turns.number:  # the task has waited
             self._begin_slice()
             return False
-        return self._left <= 0 or self._clock() >= self._ends_at
+        return self._left <= 0 or self.clock() >= self._ends_at
 
     def is_over_after(self, count: int) -> bool:
         """Return whether other tasks should run, after *count* items."""
@@ -66,12 +66,20 @@ class Slices:
             self._begin_slice()
             return False
         self._left -= count
-        return self._left <= 0 or self._clock() >= self._ends_at
+        return self._left <= 0 or self.clock() >= self._ends_at
 
     async def pause(self) -> None:
         """Let other tasks run, and begin the next slice."""
         await asyncio.sleep(0)
         self._begin_slice()
+
+    def begin(self) -> float:
+        """Begin a slice, and return the time at which it ends by `clock`.
+
+        For a task that reads the clock itself, and takes `ITEMS_MAX` items at most.
+        """
+        self._begin_slice()
+        return self._ends_at
 
     def _begin_slice(self) -> None:
         self._number, self._left = self._turns.number, ITEMS_MAX

@@ -24,10 +24,12 @@ class SplitDict(Mapping[str, V]):
     key once that is present from its start to its end.
     """
 
-    __slots__ = ("_count", "_parts", "_whole_max")
+    __slots__ = ("_count", "_whole_max", "parts")
 
     def __init__(self, *, whole_max: int = WHOLE_MAX) -> None:
-        self._parts: list[dict[str, V]] = [{}]
+        self.parts: list[dict[str, V]] = [{}]
+        """The dicts: a key is in the one whose number is the remainder of its hash. Read them, and
+        replace values of present keys, where a call for each of many keys takes too long."""
         self._count = 0  # a sum over the parts takes as long as a sync
         self._whole_max = whole_max
 
@@ -35,19 +37,19 @@ class SplitDict(Mapping[str, V]):
         return self._count
 
     def __iter__(self) -> Iterator[str]:
-        for part in self._parts:
+        for part in self.parts:
             yield from tuple(part)
 
     def __contains__(self, key: object) -> bool:
-        parts = self._parts
+        parts = self.parts
         return key in parts[hash(key) % len(parts)]
 
     def __getitem__(self, key: str) -> V:
-        parts = self._parts
+        parts = self.parts
         return parts[hash(key) % len(parts)][key]
 
     def __setitem__(self, key: str, value: V) -> None:
-        parts = self._parts
+        parts = self.parts
         part = parts[hash(key) % len(parts)]
         if key in part:
             part[key] = value
@@ -63,17 +65,17 @@ class SplitDict(Mapping[str, V]):
     def get(self, key: str, /, default: V | T) -> V | T: ...
     def get(self, key: str, /, default: V | T | None = None) -> V | T | None:
         """Return the value of *key*, or *default*."""
-        parts = self._parts
+        parts = self.parts
         return parts[hash(key) % len(parts)].get(key, default)
 
     def each_value(self) -> Iterator[V]:
         """Yield the values as an iteration over the keys does, without a search for each key."""
-        for part in self._parts:
+        for part in self.parts:
             yield from tuple(part.values())
 
     def pop(self, key: str) -> V | None:
         """Remove *key*, and return its value; None if it is not present."""
-        parts = self._parts
+        parts = self.parts
         part = parts[hash(key) % len(parts)]
         size = len(part)
         value = part.pop(key, None)
@@ -85,7 +87,7 @@ class SplitDict(Mapping[str, V]):
 
         Python would free a million values at once, which stalls the event loop.
         """
-        for part in self._parts:
+        for part in self.parts:
             while part:
                 part.popitem()
                 self._count -= 1
@@ -94,17 +96,17 @@ class SplitDict(Mapping[str, V]):
     @property
     def is_split(self) -> bool:
         """True if the keys are split by hash."""
-        return len(self._parts) > 1
+        return len(self.parts) > 1
 
     def part(self, number: int) -> tuple[str, ...]:
         """Return the keys whose hashes have this remainder by `PARTS`, of a split dict."""
-        return tuple(self._parts[number])
+        return tuple(self.parts[number])
 
     def _split(self, table: dict[str, V]) -> None:
         parts: list[dict[str, V]] = [{} for _ in range(PARTS)]
         for key, value in table.items():
             parts[hash(key) % PARTS][key] = value
-        self._parts = parts
+        self.parts = parts
 
 
 class CurrentKeys(KeysView[str]):

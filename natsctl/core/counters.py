@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from natsctl.core.workqueue import Outcome, Synced
+from natsctl.core.workqueue import MEASURES_MAX, Outcome, Synced
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.histogram import Distribution, Histogram
 
@@ -67,14 +67,18 @@ class SyncCounters:
 
     def end(self, outcome: Outcome, *, begun: float, now: float, changed: float | None) -> None:
         """Count a sync from *begun* to *now*, which answers a change at the time *changed*."""
-        self._duration_s.observe(now - begun)
+        waiting = self._duration_s.waiting
+        waiting.append(now - begun)
+        if len(waiting) >= MEASURES_MAX:
+            self._duration_s.count()
+            self._convergence_s.count()
         if isinstance(outcome, Synced):  # a `match` takes four times as long
             if outcome.after is None:
                 self._succeeded += 1
             else:
                 self._delayed += 1
             if changed is not None:
-                self._convergence_s.observe(now - changed)
+                self._convergence_s.waiting.append(now - changed)
         else:
             error_class = classify(outcome.error)
             self._delayed += error_class is ErrorClass.DELAY

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -127,33 +127,15 @@ class SyncRecord(msgspec.Struct, frozen=True, gc=False):
     deleted: int
 
 
-class SyncFacts(msgspec.Struct, frozen=True, gc=False):
-    """A sync as it is kept: a `SyncRecord` is made of it only if somebody looks at it.
+Facts: TypeAlias = tuple[str, float, float, int | None, str, int, int, int]
+"""A sync as it's kept: the fields of a `SyncRecord`, with seconds since 1970 as its start.
 
-    `started_s` is the time of its start in seconds since 1970.
-    """
+A tuple takes a third of the time of a struct; a record is made of it when somebody looks at it.
+"""
 
-    operation: str
-    started_s: float
-    duration_s: float
-    revision: int | None = None
-    error: str = ""
-    created: int = 0
-    updated: int = 0
-    deleted: int = 0
 
-    def record(self) -> SyncRecord:
-        """Return the record of the sync."""
-        return SyncRecord(
-            self.operation,
-            datetime.fromtimestamp(self.started_s, UTC),
-            self.duration_s,
-            self.revision,
-            self.error,
-            self.created,
-            self.updated,
-            self.deleted,
-        )
+def _record(facts: Facts) -> SyncRecord:
+    return SyncRecord(facts[0], datetime.fromtimestamp(facts[1], UTC), *facts[2:])
 
 
 class Journal:
@@ -170,19 +152,20 @@ class Journal:
     def __init__(self, records: FailingRecords | None = None) -> None:
         self.syncs = 0
         self.failures = 0
-        self._newer: dict[str, tuple[SyncFacts, ...]] = {}
-        self._older: dict[str, tuple[SyncFacts, ...]] = {}
+        self._newer: dict[str, tuple[Facts, ...]] = {}
+        self._older: dict[str, tuple[Facts, ...]] = {}
         self._failing: OrderedDict[str, _Failing] = OrderedDict()
         self._records = FailingRecords("") if records is None else records
         self._recorded = self._records.recorded
 
-    def add(self, key: str, sync: SyncFacts, *, delayed: bool = False, handler: str = "") -> None:
+    def add(self, key: str, sync: Facts, *, delayed: bool = False, handler: str = "") -> None:
         """Record a sync; *delayed* if it raised `RetryAfter` or was cancelled.
 
         If several handlers get the key, a success ends only a failure of the same *handler*.
         """
         self.syncs += 1
-        if sync.error and not delayed:
+        error = sync[4]
+        if error and not delayed:
             self._add_failure(key, sync, handler)
         elif (self._failing or self._recorded) and not delayed:
             self._recovered(key, handler)
@@ -195,12 +178,12 @@ class Journal:
         if len(newer) >= KEYS_MAX:
             self._older, self._newer = newer, {}
 
-    def _add_failure(self, key: str, sync: SyncFacts, handler: str) -> None:
+    def _add_failure(self, key: str, sync: Facts, handler: str) -> None:
         self.failures += 1
         before = self._failing.pop(key, None) or self._recorded.get(key)
-        since_s = sync.started_s if before is None else before.since_s
+        since_s = sync[1] if before is None else before.since_s
         self._failing[key] = _Failing(since_s, sync, handler)
-        self._records.failed(key, LastingFailure(since_s, sync.error))
+        self._records.failed(key, LastingFailure(since_s, sync[4]))
         if len(self._failing) > FAILING_MAX:
             self._failing.popitem(last=False)
 
@@ -216,7 +199,7 @@ class Journal:
         if syncs is None:
             failed = self._failing.get(key)
             syncs = () if failed is None else (failed.sync,)
-        return [sync.record() for sync in syncs]
+        return [_record(sync) for sync in syncs]
 
     def failing(self) -> dict[str, str]:
         """Return the error of each failing key."""
@@ -231,7 +214,7 @@ class Journal:
         """
         own = self._failing.items()
         failing = {
-            key: LastingFailure(known.since_s, known.sync.error) for key, known in own if has(key)
+            key: LastingFailure(known.since_s, known.sync[4]) for key, known in own if has(key)
         }
         for key, failure in self._recorded.items():
             if key not in failing and has(key):
@@ -252,7 +235,7 @@ class _Failing(msgspec.Struct, frozen=True, gc=False):
     """A key that failed in this process: since when, its last sync, and whose failure it is."""
 
     since_s: float
-    sync: SyncFacts
+    sync: Facts
     handler: str
 
 
@@ -482,10 +465,10 @@ class SyncHistory:
         )
 
 
-def _facts(run: Sync, now: float, error: str = "") -> SyncFacts:
+def _facts(run: Sync, now: float, error: str = "") -> Facts:
     """Return what the journal keeps of a sync that ends *now*."""
     stored = run.stored
-    return SyncFacts(
+    return (
         run.operation,
         run.started_s,
         now - run.begun,

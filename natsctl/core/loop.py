@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from natsctl.core.assigned_keys import AssignedKeys, AssignmentListener, KeyFilter
-from natsctl.core.coordination.assignment import NONE, OnlyKeys
+from natsctl.core.coordination.assignment import ALL, NONE, OnlyKeys
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.coordination.term_guard import GuardedSteps
 from natsctl.core.counters import SyncCounters
@@ -18,7 +18,7 @@ from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.readers import Primary
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.sync import Rest, failure_of, first_step, outlives, supervising
-from natsctl.core.table import Cache, is_read, read_state
+from natsctl.core.table import Cache, is_read
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import (
     SYNCED,
@@ -30,12 +30,12 @@ from natsctl.core.workqueue import (
     Work,
     WorkQueue,
 )
-from natsctl.errors import InvalidInputError, QueueShutDownError
+from natsctl.errors import DECODE_ERRORS, InvalidInputError, QueueShutDownError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
-from natsctl.model.pause import Pause
+from natsctl.model.pause import MARK, Pause
 from natsctl.model.store import Change, Stored
-from natsctl.slices import Slices
+from natsctl.slices import ITEMS_MAX, Slices
 from natsctl.telemetry.logger import bind_sync, get_logger, log_context
 
 log = get_logger(__name__)
@@ -156,53 +156,56 @@ class SyncLoop(Generic[K]):
         finally:
             self.queue.stop_answering()
 
-    async def _work(self, claim: ClaimedKey | None) -> None:
+    async def _work(self, claim: ClaimedKey | None) -> None:  # noqa: C901, PLR0912 - one straight line
         """Sync keys one after the other; the *claim* notes the key in case the process dies."""
-        with nullcontext() if claim is None else claim:
-            await self._sync_keys(claim)
-
-    async def _sync_keys(self, claim: ClaimedKey | None) -> None:  # noqa: C901 - one straight line
         queue, retry, counters = self.queue, self._retry, self.counters
         pausing, pauses = self._pausing, self.paused.pauses
         quarantined, wary = self.paused.quarantine.quarantined, pausing.claims.wary
         shared, leadership = self.assigned.shared, self._leadership
         start = self.start if leadership is None else partial(self._in_term, leadership, self.start)
-        slices, clock = Slices(), asyncio.get_running_loop().time
+        slices = Slices()
+        clock, slice_ends, left = slices.clock, 0.0, 0
         worker = cast("asyncio.Task[None]", asyncio.current_task())
         while not worker.cancelling() or await outlives(worker):
             work = queue.take_nowait()
-            if work is None and (work := await self._next()) is None:
-                return
+            if work is None:
+                try:
+                    work = await queue.take()
+                except QueueShutDownError:
+                    return
+                left = 0
             key = work.key
-            if shared and not self.holdings.has(key):
-                queue.drop(key)
-                queue.give_back(key)
-                continue
-            if (pausing.whole or pauses or quarantined or wary) and await self._held_back(
+            if (shared or pausing.whole or pauses or quarantined or wary) and await self._held_back(
                 work, claim
             ):
                 continue
             if claim is not None:
                 claim.hold(str(key))
-            begun, waited = clock(), False
+            if not left:
+                slice_ends, left = slices.begin(), ITEMS_MAX
+            left -= 1
+            outcome: Outcome = SYNCED
             try:
                 after_s = start(work)
-                if type(after_s) is Rest:
-                    waited = True
-                    after_s = await after_s
-                outcome: Outcome = SYNCED if after_s is None else Synced(cast("float", after_s))
+                if after_s is not None:
+                    if type(after_s) is Rest:
+                        left = -1  # it waits
+                        after_s = await after_s
+                    if after_s is not None:
+                        outcome = Synced(cast("float", after_s))
             except BaseException as error:  # noqa: BLE001 - raised again, unless it is the handler's
                 outcome = self._failed(key, error, worker)
             if claim is not None:
                 self._survived(claim, key)
-            counters.end(outcome, begun=begun, now=clock(), changed=work.changed)
+            counters.end(outcome, begun=work.at, now=queue.now(), changed=work.changed)
             if self._plan is not None:
                 _record(self._plan, key, outcome)
             queue.settle(key, outcome, retry)
             if shared and not self.holdings.has(key):
                 await self.assigned.give_up(key)
-            if waited or (queue.ready and slices.is_over()):
-                await slices.pause()  # events of its writes arrive first
+            if left < 0 or (queue.ready and (not left or clock() >= slice_ends)):
+                await asyncio.sleep(0)  # events of its writes arrive first
+                left = 0
 
     def _start(self, work: Work[K]) -> float | Rest[float | None] | None:
         """Call the handler; return its result, or the rest of a sync that waits."""
@@ -241,21 +244,21 @@ class SyncLoop(Generic[K]):
         if self._pausing.claims.wary:
             self._pausing.survived(self.paused, str(key), self.queue)
 
-    async def _next(self) -> Work[K] | None:
-        """Wait for the next key; return None when the queue is shut down."""
-        try:
-            return await self.queue.take()
-        except QueueShutDownError:
-            return None
-
     async def _held_back(self, work: Work[K], claim: ClaimedKey | None) -> bool:
         """Give back the key if it may not be synced now; return whether it may not."""
+        if self.assigned.shared and not self.holdings.has(work.key):
+            self.queue.drop(work.key)
+            self.queue.give_back(work.key)
+            return True
         if self._pausing.whole is not None and self._plan is None:
             await self._wait_running(work.key)
         elif self.paused.holds_back(work.key):
             await self._hold_back(work)
         elif claim is not None and self._pausing.claims.wary:
-            return not await self._admitted(work, claim)
+            if not await self._admitted(work, claim):
+                return True
+            work.at = self.queue.now()  # the sync begins only now
+            return False
         else:
             return False
         return True
@@ -425,21 +428,47 @@ class KeyQueue:
         """Enqueue a changed key unless only the status of its object changed."""
         self.primaries_changed(primary, (change,))
 
-    def primaries_changed(self, primary: Primary[Any], changes: Sequence[Change[Any]]) -> None:
-        """Enqueue each changed key unless only the status of its object changed."""
-        paused, has, answers_put = self.paused_keys, self._loop.holdings.has, self.queue.answers_put
+    def primaries_changed(  # noqa: C901 - one straight line
+        self, primary: Primary[Any], changes: Sequence[Change[Any]]
+    ) -> None:
+        """Enqueue each changed key unless only the status of its object changed.
+
+        A key that was skipped because it was invalid is synced again, even if the object is back at
+        its last valid state. `Primary.deleted_states` keeps the last state of a deleted object.
+        """
+        paused, has = self.paused_keys, self._loop.holdings.has
+        has_all, knows = has == ALL.has, paused.knows
+        known, skipped, deleted = self.queue.works, primary.skipped, primary.deleted_states
+        kind = primary.kind
+        desire = kind.desire
         offered: list[tuple[str, Operation]] = []
         for change in changes:
-            key = change.key
-            if paused.concerns(change):
+            key, before, after = change.key, change.before, change.after
+            if (
+                after is None or knows or after.value.rfind(MARK) >= 0  # `in` takes twice as long
+            ) and paused.concerns(change):
                 paused.observe(change)
-            if has(key) and not (change.after is not None and answers_put(key)):
-                operation = _operation_for(change, primary)
-                if operation is not None:
-                    offered.append((key, operation))
+            if not (has_all or has(key)):
+                continue
+            if after is None:
+                if before is not None and is_read(before):
+                    deleted[key] = before
+                offered.append((key, Operation.PURGE if change.purged else Operation.DELETE))
+                continue
+            if key in known and self.queue.answers_put(key):
+                continue
+            if before is not None and key not in skipped and is_read(before):
+                try:
+                    differs = desire is not None and desire(before.value) != desire(after.value)
+                except DECODE_ERRORS:
+                    differs = False
+                if not differs and not _desired_changed(kind, before, after):
+                    continue
+            if deleted:
+                deleted.pop(key, None)
+            offered.append((key, _PUT))
         if offered:
-            priority = _RESYNC if changes[0].initial else _USER
-            self.queue.offer_changed(offered, priority)
+            self.queue.offer_changed(offered, _RESYNC if changes[0].initial else _USER)
 
     def enqueue_all(self, keys: Collection[str], wanted: KeyFilter = lambda _: True) -> None:
         """Sync the *wanted* keys after more urgent ones; see `WorkQueue.feed`."""
@@ -490,25 +519,6 @@ def skips_invalid(primary: Primary[Any], key: str) -> bool:
     return False
 
 
-def _operation_for(change: Change[Any], primary: Primary[Any]) -> Operation | None:
-    """Return the reason for which the changed key is synced, None if its desired state is equal.
-
-    A key that was skipped because it was invalid is synced again, even if the object is back at
-    its last valid state. `Primary.deleted_states` keeps the last state of a deleted object.
-    """
-    key, before, after = change.key, change.before, change.after
-    if after is None:
-        last = read_state(before)
-        if last is not None:
-            primary.deleted_states[key] = last
-        return Operation.PURGE if change.purged else Operation.DELETE
-    synced = None if key in primary.skipped else read_state(before)
-    if synced is not None and not _desired_changed(change.kind, synced, after):
-        return None
-    primary.deleted_states.pop(key, None)
-    return _PUT
-
-
 def _desired_changed(kind: Kind[Any], before: Stored, after: Stored) -> bool:
     """Return whether the desired state differs, or changed in between and was restored.
 
@@ -516,8 +526,6 @@ def _desired_changed(kind: Kind[Any], before: Stored, after: Stored) -> bool:
     by natsctl that changes the desired state changes the generation, which is compared first.
     """
     old, new = before.value, after.value
-    if kind.surely_differs(old, new):
-        return True
     if not kind.plain and kind.generation(old) != kind.generation(new):
         return True
     return kind.differs(old, new)

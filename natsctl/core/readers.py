@@ -118,25 +118,26 @@ class Primary(CacheReader[T]):
 
     def get(self, key: str) -> T | None:
         """See `CacheReader.get`."""
-        stored = self._barrier.read(self.informer, key)
+        sync, cache = current_sync.get(), self.informer.cache
+        if self._barrier.unseen or (sync is not None and sync.tape is not None):
+            stored = self._barrier.read(self.informer, key)
+        else:
+            stored = cache.get(key)
         if stored is None:
             return None
-        obj = self._decode(stored)
-        self._note_generation(key, obj)
+        kept = cache.decoded.pop(key, None)
+        obj = kept[1] if kept is not None and kept[0] is stored else self._decode(stored)
+        if sync is not None and sync.key == key and not self.kind.plain:
+            sync.generation = obj.metadata.generation  # type: ignore[attr-defined]  # not plain
         return obj
 
     def _decoded(self, keys: Collection[str]) -> dict[str, T]:
         objects = super()._decoded(keys)
         sync = current_sync.get()
-        if sync is not None and sync.key in objects:
-            self._note_generation(sync.key, objects[sync.key])
+        if sync is not None and sync.key in objects and not self.kind.plain:
+            generation = objects[sync.key].metadata.generation  # type: ignore[attr-defined]  # not plain
+            sync.generation = generation
         return objects
-
-    def _note_generation(self, key: str, obj: T) -> None:
-        """Note the generation of the current sync's object, for the status."""
-        sync = current_sync.get()
-        if sync is not None and sync.key == key and not self.kind.plain:
-            sync.generation = obj.metadata.generation  # type: ignore[attr-defined]  # not plain
 
     async def put(self, key: str, obj: T) -> int:
         """Create the object or change its desired state, and return its revision.

@@ -608,33 +608,6 @@ def same(first: Stored, second: Stored) -> bool:
 KEPT_MAX = 1_000  # objects; all of them are forgotten when there are more
 
 
-class DecodedObjects(Generic[T]):
-    """Objects that were decoded and not read yet.
-
-    *Guarantees.* Each object is handed out once, because its reader may change it.
-    """
-
-    def __init__(self) -> None:
-        self._objects: dict[str, tuple[Stored, T]] = {}
-
-    def keep(self, stored: Stored, obj: T) -> None:
-        """Keep the object in *stored*, in place of an older state of the same key."""
-        if len(self._objects) >= KEPT_MAX:
-            self._objects.clear()
-        self._objects[stored.key] = stored, obj
-
-    def room(self, count: int) -> dict[str, tuple[Stored, T]]:
-        """Return the kept objects by key, each with its state, after making room for more."""
-        if len(self._objects) + count > KEPT_MAX:
-            self._objects.clear()
-        return self._objects
-
-    def take(self, stored: Stored) -> T | None:
-        """Return the object in *stored* and forget it; None if it is not kept."""
-        kept = self._objects.pop(stored.key, None)
-        return kept[1] if kept is not None and kept[0] is stored else None
-
-
 DELETED_MAX = 100_000  # deletions that are noted until this process has its first keys
 
 
@@ -685,7 +658,11 @@ class Cache(Generic[T]):
         self.shown = _ShownKeys(self._state)
         self._listing: NextState[T] | None = None
         self._deleted: dict[str, Deleted] | None = {} if notes_deleted else None
-        self._decoded = DecodedObjects[T]()
+        self.decoded: dict[str, tuple[Stored, T]] = {}
+        """Objects that validation has decoded and nobody has read, each with its state.
+
+        Each is handed out once, because its reader may change it. At `KEPT_MAX` all are forgotten.
+        """
         self._on_invalid = on_invalid
         self.before_fewer: Callable[[], None] = _do_nothing
         """Called before an event may lower the number of objects."""
@@ -701,8 +678,8 @@ class Cache(Generic[T]):
 
     def decode(self, stored: Stored) -> T:
         """Return the object in a state of this kind as a value that nothing else holds."""
-        obj = self._decoded.take(stored)
-        return self.kind.decode(stored.value) if obj is None else obj
+        kept = self.decoded.pop(stored.key, None)
+        return kept[1] if kept and kept[0] is stored else self.kind.decode(stored.value)
 
     def _take_over(self, state: State[T]) -> None:
         self._state = state
@@ -855,7 +832,9 @@ class Cache(Generic[T]):
                 return self._end_listing(event.revision)
         return ()
 
-    def put(self, states: Sequence[Stored]) -> list[Change[T]]:  # noqa: C901 - one straight line
+    def put(  # noqa: C901, PLR0912 - one straight line
+        self, states: Sequence[Stored]
+    ) -> list[Change[T]]:
         """Apply states of objects, as `apply` does; return the changes, none during a listing."""
         changes: list[Change[T]] = []
         state, listing = self._state, self._listing
@@ -871,10 +850,14 @@ class Cache(Generic[T]):
                     changes.append(change)
             self._reach(states[-1].revision)
             return changes
-        objects, invalid, kept = state.objects, state.invalid, self._decoded.room(len(states))
+        objects, invalid, kept = state.objects, state.invalid, self.decoded
+        if len(kept) + len(states) > KEPT_MAX:
+            kept.clear()
+        parts = objects.parts
         for stored in states:  # as `_fold` does, without a call per state
             key = stored.key
-            old = objects.get(key)
+            part = parts[hash(key) % len(parts)]
+            old = part.get(key)
             try:
                 if invalid or (old is not None and old.revision == stored.revision):
                     raise InvalidObjectError("not simply a newer state")  # noqa: TRY301 - rare
@@ -884,10 +867,17 @@ class Cache(Generic[T]):
                 if change is not None:
                     changes.append(change)
             else:
-                objects[key] = stored
+                if old is None:
+                    objects[key] = stored
+                    parts = objects.parts
+                else:
+                    part[key] = stored
                 kept[key] = stored, obj
                 changes.append(Change(kind, key, old, stored))
-        self._reach(states[-1].revision)
+        if self._waiters:
+            self._reach(states[-1].revision)
+        elif states[-1].revision > self.revision:
+            self.revision = states[-1].revision
         return changes
 
     async def passed(self, revision: int) -> None:
@@ -951,7 +941,9 @@ class Cache(Generic[T]):
             return None
         # the function of an index is a user's, and may hold the object
         if obj is not None and not state.indexes:
-            self._decoded.keep(stored, obj)
+            if len(self.decoded) >= KEPT_MAX:
+                self.decoded.clear()
+            self.decoded[key] = stored, obj
         if self._key_waiters:
             self._wake_key_waiters(key)
         change = Change(self.kind, key, old, self.get(key) if obj is None else stored)

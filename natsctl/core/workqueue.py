@@ -40,6 +40,7 @@ K = TypeVar("K", bound=Hashable)
 
 AGEING_S = 30.0  # a key that has been ready for longer goes before keys of higher priority
 FEW = 100  # ready keys, below which more of the fed keys are added
+MEASURES_MAX = 1_000  # times that are kept until they are counted
 STALE_MAX = 10_000  # records of no use in lines and timers, beyond the number of the others
 _BATCH = 1000  # keys that become ready before other callbacks of the loop run
 _AHEAD_MAX_S = 86_400.0  # the longest timer of the loop, because some loops overflow
@@ -233,7 +234,7 @@ class WorkQueue(Generic[K]):
     ) -> None:
         self.ready = 0  # how many keys are ready
         self.answers = False  # whether keys are synced now, so that a change can be answered
-        self._works: dict[K, Work[K]] = {}
+        self.works: dict[K, Work[K]] = {}  # to look at; only the queue changes it
         self._claimed: dict[K, Work[K]] = {}  # in the order in which they were taken
         self._retrying: dict[K, None] = {}  # keys that wait for a retry
         self._lines = tuple(deque[Work[K]]() for _ in Priority)  # by priority
@@ -289,9 +290,9 @@ class WorkQueue(Generic[K]):
             self._replace(asked, trouble, now)
             return True
         changed_at = now if changed and self.answers else None
-        known = self._works.get(key)
+        known = self.works.get(key)
         if known is None:
-            self._works[key] = work = Work(key, _READY, now, priority, reason, changed_at)
+            self.works[key] = work = Work(key, _READY, now, priority, reason, changed_at)
             self._lines[priority].append(work)
             self.ready += 1
             self._adds += 1
@@ -318,7 +319,7 @@ class WorkQueue(Generic[K]):
         """Request syncs of keys whose desired states have changed, as `offer` does for each."""
         if self._shut_down:
             return
-        now, works, line = self.now(), self._works, self._lines[priority]
+        now, works, line = self.now(), self.works, self._lines[priority]
         changed_at = now if self.answers else None
         for key, reason in offered:
             if key in works:
@@ -333,7 +334,7 @@ class WorkQueue(Generic[K]):
 
     def answers_put(self, key: K) -> bool:
         """Return whether the key is ready because of a put, so that a sync answers another one."""
-        work = self._works.get(key)
+        work = self.works.get(key)
         return (
             work is not None
             and work.place is _READY
@@ -461,7 +462,11 @@ class WorkQueue(Generic[K]):
                 line = line or next(filter(None, self._urgent_first))
         work.place = _CLAIMED
         self.ready -= 1
-        self._latency_s.observe(now - (work.at if work.due is None else work.due))
+        waiting = self._latency_s.waiting
+        waiting.append(now - (work.at if work.due is None else work.due))
+        if len(waiting) >= MEASURES_MAX:
+            self._latency_s.count()
+            self._work_s.count()
         work.at = now
         self._claimed[work.key] = work
         if self._stale:
@@ -503,8 +508,8 @@ class WorkQueue(Generic[K]):
         if work is None:
             raise UsageError(f"{key} was given back, but nobody has claimed it")
         if outcome is SYNCED and work.again is None and work.trouble is None and not self._joiners:
-            del self._claimed[key], self._works[key]  # most syncs end like this
-            self._work_s.observe(self.now() - work.at)
+            del self._claimed[key], self.works[key]  # most syncs end like this
+            self._work_s.waiting.append(self.now() - work.at)
             return
         if isinstance(outcome, Synced):  # a `match` takes four times as long
             work.changed = None
@@ -548,7 +553,7 @@ class WorkQueue(Generic[K]):
         now = self.now()
         self._work_s.observe(now - work.at)
         if work.again is None and work.trouble is None and work.changed is None:
-            del self._works[key]
+            del self.works[key]
         else:
             self._follow(work, work.again, work.trouble, now)
         if self._joiners and not self._claimed:
@@ -563,7 +568,7 @@ class WorkQueue(Generic[K]):
         next_work.trouble = trouble
         if work.changed is not None:
             next_work.changed = work.changed
-        self._works[work.key] = next_work
+        self.works[work.key] = next_work
         if again is not None:
             again.place = _ASIDE
             self._adds -= 1  # it was counted when it was offered
@@ -581,7 +586,7 @@ class WorkQueue(Generic[K]):
 
         Other requests are kept, and so is a key whose retry is ready already.
         """
-        work = self._works.get(key)
+        work = self.works.get(key)
         if work is not None and work.trouble is not None:
             work.trouble.failures = 0
             if work.trouble.retry is not None:
@@ -591,7 +596,7 @@ class WorkQueue(Generic[K]):
 
     def drop(self, key: K) -> None:
         """Forget everything about the key; a worker may still have claimed it."""
-        work = self._works.get(key)
+        work = self.works.get(key)
         if work is None:
             return
         self._retrying.pop(key, None)
@@ -606,12 +611,12 @@ class WorkQueue(Generic[K]):
 
     async def keep(self, wanted: Callable[[K], bool]) -> None:
         """Drop every key that isn't *wanted*, in slices. It doesn't wait for keys to be fed."""
-        await retain(self._works, wanted, self.drop)
+        await retain(self.works, wanted, self.drop)
 
     def stop_answering(self) -> None:
         """Forget which changes wait for a sync, until `answers` is set again."""
         self.answers = False
-        for work in tuple(self._works.values()):
+        for work in tuple(self.works.values()):
             for changed in (work, work.again):
                 if changed is not None and changed.changed is not None:
                     changed.changed = None
@@ -637,9 +642,9 @@ class WorkQueue(Generic[K]):
             self.ready = self._stale = 0
             for line in self._lines:
                 line.clear()
-        kept = self._works.values() if drain else self._claimed.values()
-        self._works = {work.key: work for work in kept if work.place in {_READY, _CLAIMED}}
-        for work in self._works.values():
+        kept = self.works.values() if drain else self._claimed.values()
+        self.works = {work.key: work for work in kept if work.place in {_READY, _CLAIMED}}
+        for work in self.works.values():
             work.again = work.again if drain else None
             if work.trouble is not None:
                 work.trouble.asked = work.trouble.retry = None
@@ -660,7 +665,7 @@ class WorkQueue(Generic[K]):
 
     def work(self, key: K) -> Work[K] | None:
         """Return the record of a key that waits, is ready or is claimed; None for another key."""
-        work = self._works.get(key)
+        work = self.works.get(key)
         return None if work is None or work.place is _ASIDE else work
 
     def is_claimed(self, key: K) -> bool:
@@ -676,7 +681,7 @@ class WorkQueue(Generic[K]):
 
     def failures(self, key: K) -> int:
         """Return how often *key* was retried since it was last forgotten."""
-        work = self._works.get(key)
+        work = self.works.get(key)
         return 0 if work is None or work.trouble is None else work.trouble.failures
 
     def recall(self, key: K, failures: int) -> None:
@@ -741,7 +746,7 @@ class WorkQueue(Generic[K]):
         return [key for key, changed in self._unanswered() if changed < time]
 
     def _unanswered(self) -> Iterator[tuple[K, float]]:
-        for key, work in self._works.items():
+        for key, work in self.works.items():
             asked = work.again if work.place is _CLAIMED else work
             if asked is not None and asked.changed is not None:
                 yield key, asked.changed
@@ -775,9 +780,9 @@ class WorkQueue(Generic[K]):
 
     def _troubled(self, key: K, now: float) -> tuple[Work[K], Trouble]:
         """Return the record of the key with its trouble; a ready key needs no due request."""
-        work = self._works.get(key)
+        work = self.works.get(key)
         if work is None:
-            work = self._works[key] = Work(key, _ASIDE, now, Priority.RESYNC)
+            work = self.works[key] = Work(key, _ASIDE, now, Priority.RESYNC)
         if work.trouble is not None and work.place is _READY:
             self._answer(work, work.trouble, now)
         if work.trouble is None:
@@ -821,7 +826,7 @@ class WorkQueue(Generic[K]):
             work.place = _ASIDE
             self._compact_timers()
         if work.trouble is None and work.changed is None:
-            self._works.pop(work.key, None)
+            self.works.pop(work.key, None)
 
     def _make_ready(self, work: Work[K], priority: Priority, now: float) -> None:
         """Make a key ready that isn't claimed, or raise its priority."""

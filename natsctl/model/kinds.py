@@ -106,7 +106,8 @@ class Kind(Generic[T]):
         elif decoder is None and object_type is not bytes:
             decoder = msgspec.json.Decoder(object_type).decode
         self._decode = decoder
-        self._desire = None if self.plain or versions or self._custom else _desire_in(object_type)
+        self.desire = None if self.plain or versions or self._custom else _desire_in(object_type)
+        """Reads the spec and the generation: states differ if these do, else `differs` decides."""
 
     def __repr__(self) -> str:
         return f"<kind {self.name}>"
@@ -298,19 +299,6 @@ class Kind(Generic[T]):
         if self._versions is not None:
             old, new = (documents.render(self.document(value)) for value in (old, new))
         return documents.desire_differs(old, new)
-
-    def surely_differs(self, old: bytes, new: bytes) -> bool:
-        """Return whether the specs or the generations differ, as far as the type knows the spec.
-
-        This takes little time. If it returns False, only `differs` can tell.
-        """
-        decode = self._desire
-        if decode is None:
-            return False
-        try:
-            return bool(decode(old) != decode(new))
-        except DECODE_ERRORS:
-            return False
 
 
 class KvKind(Kind[T]):

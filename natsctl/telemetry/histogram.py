@@ -34,20 +34,34 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 class Histogram:
-    """Counts values between fixed bounds, which are in ascending order."""
+    """Counts values between fixed bounds, which are in ascending order.
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    Values appended to `waiting` are counted by the next `read`, or by `count`: call that from time
+    to time.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_sum", "waiting")
 
     def __init__(self, bounds: tuple[float, ...] = BOUNDS_S) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
+        self.waiting: list[float] = []
 
     def observe(self, value: float) -> None:
         """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    def count(self) -> None:
+        """Count the values that wait."""
+        bounds, counts = self._bounds, self._counts
+        for value in self.waiting:
+            counts[bisect_left(bounds, value)] += 1
+        self._sum += sum(self.waiting)
+        self.waiting.clear()
+
     def read(self) -> Distribution:
         """Return the values counted so far."""
+        self.count()
         return Distribution(self._bounds, tuple(self._counts), self._sum)

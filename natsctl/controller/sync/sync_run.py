@@ -4,6 +4,7 @@ import asyncio
 import threading
 from asyncio import current_task
 from collections.abc import Awaitable, Callable, Mapping
+from sys import modules
 from time import time
 from types import CoroutineType
 from typing import Any, Literal, NoReturn
@@ -36,7 +37,7 @@ from natsctl.model.store import Stored
 from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import log_context, set_log_context
-from natsctl.telemetry.tracing import records_spans, sync_span
+from natsctl.telemetry.tracing import SDK, records_spans, sync_span
 
 _MANUAL, _RETRY = Operation.MANUAL, Operation.RETRY  # Python looks up enum members slowly
 
@@ -87,7 +88,7 @@ class SyncRuns:
         self._name = history.controller
         self._policy = policy
         self._paused = paused
-        self._queue = queue
+        self._queue, self._failures = queue, queue.failures
         self._calls = Calls(self._name, "sync_handler", limit_s=timeout_s, setting="sync_timeout_s")
         self._clock = asyncio.get_running_loop().time
         self._thread = threading.get_ident()
@@ -111,7 +112,7 @@ class SyncRuns:
 
     async def sync(self, key: str) -> float | None:
         """Sync the key now, outside the loop, because a person requests it; raises its failure."""
-        step = self.start(Work(key, Place.CLAIMED, 0.0, Priority.USER, _MANUAL))
+        step = self.start(Work(key, Place.CLAIMED, self._clock(), Priority.USER, _MANUAL))
         return await step if isinstance(step, Rest) else step
 
     def start(  # noqa: C901 - one straight line: a call per step takes longer than most syncs
@@ -129,10 +130,11 @@ class SyncRuns:
             self._outer = log_context()
         stored = self._cache.get(key)
         last = primary.deleted_states.get(key) if primary.deleted_states else None
-        now, failures = self._clock(), self._queue.failures
-        sync = Sync(key, self._name, operation, time(), now, stored, last, self._outer, failures)
+        sync = Sync(
+            key, self._name, operation, time(), work.at, stored, last, self._outer, self._failures
+        )
         set_log_context(sync)
-        if records_spans():
+        if SDK in modules and records_spans():
             return first_step(self._traced(sync))
         if stored is None or key in self._barrier.unseen or self._confirmed:
             return first_step(self._recorded(sync, self._wait_and_call(sync)))
@@ -162,7 +164,10 @@ class SyncRuns:
             return first_step(self._recorded(sync, self._end(sync, after_s)))
         if sync.read is not None or key in self._reads.dependents:
             self._reads.end(sync)
-        self._record_success(sync, None)
+        if self._failed or last is not None:
+            self._note_success(sync)
+        failed = work.trouble is not None and work.trouble.failures > 0
+        self._history.succeeded(sync, self._clock(), failed=failed)
         return None
 
     async def _traced(self, sync: Sync) -> float | None:
@@ -208,7 +213,9 @@ class SyncRuns:
         self._reads.end(sync)
         if sync.stored is None:
             await self._remove_secondaries(sync)
-        self._record_success(sync, after_s)
+        self._note_success(sync)
+        failed = self._failures(sync.key) > 0
+        self._history.succeeded(sync, self._clock(), failed=failed, after_s=after_s)
         return after_s
 
     def _skips(self, key: str, operation: Operation) -> bool:
@@ -260,16 +267,13 @@ class SyncRuns:
             return orphan_reason(sync.key, error.deleted_at) if proven or confirmed else ""
         return ""
 
-    def _record_success(self, sync: Sync, after_s: float | None) -> None:
+    def _note_success(self, sync: Sync) -> None:
         key = sync.key
-        if self._failed:
-            self._failed.pop(key, None)
+        self._failed.pop(key, None)
         if sync.stored is None:
             self._paused.synced_deleted(key)
         if sync.last is not None and self._primary.deleted_states.get(key) is sync.last:
             del self._primary.deleted_states[key]
-        failed = self._queue.failures(key) > 0
-        self._history.succeeded(sync, self._clock(), failed=failed, after_s=after_s)
 
     def _record_failure(self, sync: Sync, error: BaseException) -> None:
         failures = self._queue.failures(sync.key) + 1

@@ -156,6 +156,11 @@ class PausedKeys:
         self._synced.discard(key)
         self._refresh(key, notify=not change.initial or change.before is not None)
 
+    @property
+    def knows(self) -> bool:
+        """True if `observe` could do anything for a change of an object without an annotation."""
+        return bool(self._annotated or self._recorded or self.quarantine.deaths)
+
     def concerns(self, change: Change[Any]) -> bool:
         """Return whether `observe` could change anything; cheap, for the path of every change."""
         after = change.after

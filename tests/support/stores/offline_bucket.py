@@ -16,6 +16,13 @@ SID = b"7"
 FIRST = 10_000_000  # the revision of the first message
 
 
+def message(prefix: str, stream: str, key: str, value: bytes, number: int) -> bytes:
+    """Return a message as the server sends it to a push consumer; the first has number 1."""
+    reply = f"$JS.ACK.{stream}.natsctl.1.{FIRST - 1 + number}.{number}.1790000000000000000.0"
+    head = f"MSG {prefix}{key} {SID.decode()} {reply} {len(value)}\r\n"
+    return head.encode() + value + b"\r\n"
+
+
 class OfflineStores(MemoryStores):
     """Stores in memory, except that the *bucket* is watched by way of `receive`.
 
@@ -42,20 +49,25 @@ class OfflineStores(MemoryStores):
             store.watch = watch  # type: ignore[method-assign]
         return store
 
-    async def receive(self, messages: Iterable[tuple[str, bytes]], chunk: int = 32_768) -> None:
-        """Let messages arrive, each with its key and its value, as reads of so many bytes."""
-        data = b"".join(self._message(key, value) for key, value in messages)
-        for first in range(0, len(data), chunk):
-            await self._client._ps.parse(data[first : first + chunk])  # noqa: SLF001 - no socket
+    async def receive(self, messages: Iterable[tuple[str, bytes]]) -> None:
+        """Let messages arrive, each with its key and its value."""
+        await self.arrive(self.chunks(messages))
+
+    async def arrive(self, chunks: Iterable[bytes]) -> None:
+        """Let bytes arrive, a read of the socket each; other tasks run in between."""
+        for chunk in chunks:
+            await self._client._ps.parse(chunk)  # noqa: SLF001 - no socket
             for _ in range(3):
                 await asyncio.sleep(0)
 
+    def chunks(self, messages: Iterable[tuple[str, bytes]], size: int = 32_768) -> list[bytes]:
+        """Return the bytes of messages, so many for each read of the socket."""
+        data = b"".join(self._message(key, value) for key, value in messages)
+        return [data[first : first + size] for first in range(0, len(data), size)]
+
     def _message(self, key: str, value: bytes) -> bytes:
         self._sent += 1
-        revision = FIRST - 1 + self._sent
-        reply = f"$JS.ACK.{self.stream}.natsctl.1.{revision}.{self._sent}.1790000000000000000.0"
-        head = f"MSG {self.prefix}{key} {SID.decode()} {reply} {len(value)}\r\n"
-        return head.encode() + value + b"\r\n"
+        return message(self.prefix, self.stream, key, value, self._sent)
 
     # ---- what a watch asks of its bucket, its connection and its consumers
 
@@ -74,6 +86,7 @@ class OfflineStores(MemoryStores):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Feed]:
         feed = Feed(self.prefix, self._client)
+        feed._timer.cancel()  # noqa: SLF001 - nobody sends heartbeats
         self._client._receivers[SID] = feed.receive  # noqa: SLF001 - no socket
         self.began.set()
         try:

@@ -7,14 +7,14 @@ import pytest
 from natsctl.core.history import (
     KEYS_MAX,
     RECORDS_MAX,
+    Facts,
     Journal,
-    SyncFacts,
     SyncRecord,
 )
 
 
-def record(number: int = 0, error: str = "") -> SyncFacts:
-    return SyncFacts("put", 1_800_000_000.5, 0.5, number, error, 1, 2, 3)
+def record(number: int = 0, error: str = "") -> Facts:
+    return ("put", 1_800_000_000.5, 0.5, number, error, 1, 2, 3)
 
 
 @pytest.fixture
