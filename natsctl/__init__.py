@@ -85,8 +85,8 @@ if TYPE_CHECKING:
     from natsctl.errors import WatchStoppingError as WatchStoppingError
     from natsctl.jetstream.connection.options import NatsOptions as NatsOptions
     from natsctl.jetstream.stores import connect as connect
-    from natsctl.kubernetes.access.options import KubeOptions as KubeOptions
     from natsctl.kubernetes.cluster import connect_kube as connect_kube
+    from natsctl.kubernetes.options import KubeOptions as KubeOptions
     from natsctl.managed import *
     from natsctl.model.garbage import GarbageLimits as GarbageLimits
     from natsctl.model.garbage import GarbagePlan as GarbagePlan

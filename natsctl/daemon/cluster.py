@@ -10,7 +10,7 @@ from natsctl.controller.controller import Controller
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.used_kinds import kinds_of
 from natsctl.errors import NotFoundError, PermissionDeniedError, StoreError, UsageError
-from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.options import KubeOptions
 from natsctl.model.manifests import KubeKind
 from natsctl.telemetry.logger import get_logger
 

@@ -16,7 +16,7 @@ from natsctl.daemon.operator import Runnable
 from natsctl.daemon.resource_names import Names
 from natsctl.daemon.used_kinds import UsedKind, kinds_of
 from natsctl.errors import UsageError
-from natsctl.kubernetes.resources.names import ResourceName
+from natsctl.kubernetes.names import ResourceName
 from natsctl.model import documents
 from natsctl.model.manifests import KubeKind, Manifest
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from natsctl.errors import ConnectError, StoreError, StoreMissingError, UsageError
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.resources.names import ResourceName, guessed, well_known
+from natsctl.kubernetes.names import ResourceName, guessed, well_known
+from natsctl.kubernetes.options import KubeOptions
 from natsctl.model.manifests import KubeKind
 
 if TYPE_CHECKING:
-    from natsctl.kubernetes.resources.discovery import Discovery
+    from natsctl.kubernetes.discovery import Discovery
 
 TIMEOUT_S = 5.0  # of a cluster that does not answer
 

@@ -11,7 +11,7 @@ import msgspec
 
 from natsctl.controller.controller import Controller
 from natsctl.errors import UsageError
-from natsctl.kubernetes.resources.names import plural
+from natsctl.kubernetes.names import plural
 
 NAME_MAX = 40  # characters of a name, which becomes part of buckets, modules and classes
 

@@ -1,28 +1,291 @@
-"""A Kubernetes cluster as a system of stores: the entry point of this package."""
+"""Connects to a cluster: address, credentials, TLS, HTTP connections, and the stores of its kinds.
+
+This is the only module that imports the official Kubernetes client, whose asyncio half turns a
+kubeconfig or a pod's service account into an address, credentials and TLS settings. `transport`
+sends the requests: the client's generated calls encode every body again and decode every response
+into model classes. natsctl also reads kubeconfig files itself, because the client merges files in
+another order than kubectl, quotes users in errors, keeps their keys in files until the
+process ends, and continues without credentials if a plugin fails.
+"""
 
 import asyncio
+import hashlib
+import importlib
+import os
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
-from urllib.parse import urlsplit
+import socket
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+from weakref import WeakSet
+
+import aiohttp
+import msgspec
 
 from natsctl.errors import ConnectError, PermissionDeniedError, StoreError, UsageError
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.connect import connecting
-from natsctl.kubernetes.http.transport import Transport
-from natsctl.kubernetes.objects.store import KubeStore
+from natsctl.kubernetes.credentials import (
+    Access,
+    Login,
+    ResolvedCredentials,
+    proxy_for,
+    resolve_credentials,
+)
+from natsctl.kubernetes.discovery import ApiResource, Discovery, KindWire
+from natsctl.kubernetes.http import HttpPool
+from natsctl.kubernetes.kubeconfig import ClusterTarget, User, find_target, read_file
+from natsctl.kubernetes.options import KubeOptions
 from natsctl.kubernetes.recorder import PAUSE_S as EVENT_PAUSE_S
 from natsctl.kubernetes.recorder import KubeRecorder, recording
-from natsctl.kubernetes.resources.discovery import ApiResource, Discovery, KindWire
-from natsctl.kubernetes.watch.listing import Incarnation
-from natsctl.kubernetes.watch.stream import TIMEOUT_S
+from natsctl.kubernetes.store import KubeStore
+from natsctl.kubernetes.transport import Transport
+from natsctl.kubernetes.watch import TIMEOUT_S, Incarnation
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.write_guard import Guarded
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.outbox import SendingPace
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client import Configuration
+
+CLIENT = "kubernetes.aio.config"
+_HEADER_SIGNS = "!#$&'*+^`|"  # of a header's name, besides letters, digits and -._~
+CLOSE_S = 2.0  # timeout for closing all connections
+
+
+@asynccontextmanager
+async def connecting(options: KubeOptions | None = None) -> AsyncIterator[Transport]:
+    """Yield a transport to the cluster that the options, the environment or the pod select.
+
+    Entering reads credentials and files; the first call connects to the server. Leaving closes
+    every connection. While the context is open, no text shows the credentials.
+
+    Raises `UsageError` if an option, a kubeconfig or a file is invalid or if there is no cluster,
+    and `ConnectError` if a credential plugin fails.
+    """
+    options = KubeOptions() if options is None else options
+    options.check()
+
+    def load(previous: Access | None) -> Awaitable[Access]:
+        return load_access(options, previous)
+
+    access = await load(None)
+    login = Login(access, load, retry_s=options.reread_s)
+    with login.secrets:
+        async with _connector() as connector:
+            pool = HttpPool(connector, options.connect_timeout_s)
+            yield Transport(pool, access, login, options)
+
+
+@asynccontextmanager
+async def _connector() -> AsyncIterator[aiohttp.BaseConnector]:
+    async with (
+        _tracked_sockets() as make_socket,
+        aiohttp.TCPConnector(limit=0, socket_factory=make_socket) as connector,
+    ):
+        yield connector
+
+
+@asynccontextmanager
+async def _tracked_sockets() -> AsyncIterator[aiohttp.SocketFactoryType]:
+    """Yield a socket factory, and shut down the sockets that are still open at the end.
+
+    aiohttp closes a TLS connection with a handshake. A server that does not answer would keep the
+    socket open beyond the end of the event loop.
+    """
+    sockets = WeakSet[socket.socket]()
+
+    def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        tracked = socket.socket(family, kind, protocol)
+        sockets.add(tracked)
+        return tracked
+
+    def still_open() -> list[socket.socket]:
+        return [tracked for tracked in sockets if tracked.fileno() != -1]
+
+    try:
+        yield make_socket
+    finally:
+        for tracked in still_open():
+            with suppress(OSError):
+                tracked.shutdown(socket.SHUT_RDWR)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                while still_open():  # noqa: ASYNC110 - the event loop reports no closed socket
+                    await asyncio.sleep(0)
+
+
+async def load_access(options: KubeOptions, previous: Access | None) -> Access:
+    """Return the access for the cluster; with a *previous* access, for the same context.
+
+    Raises the errors of `connecting`.
+    """
+    if previous is not None:
+        options = msgspec.structs.replace(options, context=previous.context)
+    if CLIENT not in sys.modules:
+        # the import takes a third of a second, in which the event loop would run nothing else
+        await asyncio.to_thread(importlib.import_module, CLIENT)
+    target = None if previous is not None and previous.in_pod else find_target(options)
+    with tempfile.TemporaryDirectory(prefix="natsctl-") as folder:
+        if target is None:
+            configured = _from_pod(options)
+        else:
+            credentials = await resolve_credentials(target, Path(folder), options)
+            configured = await _from_kubeconfig(target, credentials)
+        return await _access(configured, options, previous)
+
+
+class _Configured(msgspec.Struct, frozen=True, kw_only=True):
+    """The official client's configuration, and the values that it does not have."""
+
+    client: "Configuration"
+    context: str | None
+    in_pod: bool
+    namespace: str | None
+    good_for_s: float
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def _from_pod(options: KubeOptions) -> _Configured:
+    # imported here and below because a process may need no cluster
+    from kubernetes.aio.client import Configuration  # noqa: PLC0415
+    from kubernetes.aio.config import ConfigException  # noqa: PLC0415
+    from kubernetes.aio.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
+
+    if not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        raise UsageError(
+            "there is no Kubernetes cluster to connect to: neither KUBECONFIG nor ~/.kube/config "
+            "names one, and this process is not in a pod. Set a kubeconfig, or a server and a token"
+        )
+    folder, client = Path(options.service_account), Configuration()
+    try:
+        loader: Any = InClusterConfigLoader  # untyped
+        files = {"token_filename": folder / "token", "cert_filename": folder / "ca.crt"}
+        loader(**files).load_and_set(client)
+        file = folder / "namespace"
+        namespace = file.read_text("utf-8").strip() if file.exists() else None
+    except ConfigException as error:
+        raise UsageError(f"the service account in {folder}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"the service account in {folder}: {error.strerror}") from error
+    return _Configured(
+        client=client,
+        context=None,
+        in_pod=True,
+        namespace=namespace,
+        good_for_s=options.reread_s,
+    )
+
+
+async def _from_kubeconfig(target: ClusterTarget, credentials: ResolvedCredentials) -> _Configured:
+    from kubernetes.aio.client import Configuration  # noqa: PLC0415
+    from kubernetes.aio.config import ConfigException, load_kube_config_from_dict  # noqa: PLC0415
+
+    client, name = Configuration(), "selected"
+    kubeconfig = {
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "clusters": [{"name": name, "cluster": msgspec.to_builtins(credentials.cluster)}],
+        "users": [{"name": name, "user": msgspec.to_builtins(credentials.user)}],
+    }
+    try:
+        load: Any = load_kube_config_from_dict  # untyped
+        await load(kubeconfig, client_configuration=client)
+    except ConfigException as error:
+        raise UsageError(f"{target.source}: {error}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise ConnectError(
+            f"{target.source}: the auth-provider does not answer ({type(error).__name__})"
+        ) from error
+    except (ValueError, TypeError, LookupError):
+        raise UsageError(f"{target.source}: the auth-provider is invalid") from None
+    return _Configured(
+        client=client,
+        context=target.context,
+        in_pod=False,
+        namespace=target.namespace,
+        good_for_s=credentials.good_for_s,
+        headers=_impersonation_headers(credentials.user),
+    )
+
+
+def _impersonation_headers(user: User) -> tuple[tuple[str, str], ...]:
+    headers = (("Impersonate-User", user.impersonate), ("Impersonate-Uid", user.impersonate_uid))
+    groups = [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
+    extra = [
+        (f"Impersonate-Extra-{quote(name, safe=_HEADER_SIGNS)}", value)
+        for name, values in (user.impersonate_extra or {}).items()
+        for value in values
+    ]
+    sent = (*((name, value) for name, value in headers if value), *groups, *extra)
+    for name, value in sent:
+        if not value.isprintable():
+            raise UsageError(f"the kubeconfig has a line break or the like for {name}")
+    return sent
+
+
+async def _access(configured: _Configured, options: KubeOptions, previous: Access | None) -> Access:
+    client = configured.client
+    server = client.host.rstrip("/")
+    url = urlsplit(server)
+    if url.scheme not in ("http", "https") or not url.hostname or url.username is not None:
+        raise UsageError("the server's URL is not https://HOST:PORT, without user or password")
+    headers, secret = configured.headers, ""
+    authorization = await client.get_api_key_with_prefix("BearerToken")
+    if authorization:
+        scheme, _, secret = authorization.strip().partition(" ")
+        headers = (("Authorization", f"{scheme} {_checked_token(secret)}"), *headers)
+    digest, tls = _tls(client, previous) if url.scheme == "https" else (b"", True)
+    return Access(
+        server=server if previous is None else previous.server,
+        namespace=options.namespace or configured.namespace or "default",
+        context=configured.context,
+        in_pod=configured.in_pod,
+        headers=headers,
+        secret=secret,
+        tls=tls,
+        tls_digest=digest,
+        server_name=(client.tls_server_name or None) if url.scheme == "https" else None,
+        proxy=proxy_for(server, client.proxy),
+        good_for_s=configured.good_for_s,
+    )
+
+
+def _checked_token(token: str) -> str:
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise UsageError("the token has spaces or other characters that are not allowed in a token")
+    return token
+
+
+def _tls(client: "Configuration", previous: Access | None) -> tuple[bytes, ssl.SSLContext | bool]:
+    """Return the digest of the TLS files, and the TLS context.
+
+    If the files did not change, the context is the previous one, so open connections stay in use.
+    """
+    from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415
+
+    # as kubectl does, because many cluster CAs break strict rules
+    client.disable_strict_ssl_verification = True
+    files = (client.ssl_ca_cert, client.cert_file, client.key_file)
+    content = [read_file(file) if file else b"" for file in files]
+    digest = hashlib.sha256(repr((client.verify_ssl, content)).encode()).digest()
+    if previous is not None and previous.tls_digest == digest:
+        return digest, previous.tls
+    try:
+        return digest, RESTClientObject(client).ssl_context
+    except ssl.SSLError as error:
+        raise UsageError(
+            "the CA, or the client certificate and its key, are not in PEM or do not belong "
+            f"together: {error.reason or error}"
+        ) from error
+
 
 log = get_logger(__name__)
 

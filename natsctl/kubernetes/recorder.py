@@ -16,8 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from natsctl.errors import ConflictError, NotFoundError, PermissionDeniedError
-from natsctl.kubernetes.http.api_errors import RBAC
-from natsctl.kubernetes.http.wire import MERGE_PATCH, Wire
+from natsctl.kubernetes.api_errors import RBAC
+from natsctl.kubernetes.transport import MERGE_PATCH, Wire
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.write_guard import UNGUARDED, WriteGuard

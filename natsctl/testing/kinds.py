@@ -3,7 +3,7 @@
 import msgspec
 
 from natsctl.errors import StoreMissingError
-from natsctl.kubernetes.resources.names import guessed, well_known
+from natsctl.kubernetes.names import guessed, well_known
 
 
 class MemoryResource(msgspec.Struct, frozen=True):

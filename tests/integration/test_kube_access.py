@@ -22,8 +22,8 @@ from natsctl.errors import (
     UsageError,
     WatchBrokenError,
 )
-from natsctl.kubernetes.connect import connecting
-from natsctl.kubernetes.http.transport import Transport
+from natsctl.kubernetes.cluster import connecting
+from natsctl.kubernetes.transport import Transport
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_http import answering, in_turn, proxying

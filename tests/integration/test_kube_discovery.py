@@ -9,10 +9,9 @@ import pytest
 from natsctl import KubeKind, KubeOptions, kube
 from natsctl.core.informer import Informer
 from natsctl.errors import NotFoundError, StoreError, StoreMissingError
-from natsctl.kubernetes.cluster import Kube
-from natsctl.kubernetes.connect import connecting
-from natsctl.kubernetes.http.api_errors import UnavailableError
-from natsctl.kubernetes.resources.discovery import ApiResource, Discovery
+from natsctl.kubernetes.api_errors import UnavailableError
+from natsctl.kubernetes.cluster import Kube, connecting
+from natsctl.kubernetes.discovery import ApiResource, Discovery
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.stores.custom_resources import DEFINITIONS, cluster, define

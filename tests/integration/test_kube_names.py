@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from natsctl.kubernetes.resources.names import well_known
+from natsctl.kubernetes.names import well_known
 from tests.support.servers.kube_cluster import KubeCluster
 
 

@@ -15,9 +15,9 @@ from aiohttp import web
 
 from natsctl import KubeOptions
 from natsctl.errors import StoreTimeoutError, TooLargeError
-from natsctl.kubernetes.access.login import Access
-from natsctl.kubernetes.connect import connecting, load_access
-from natsctl.kubernetes.http.pool import HttpPool
+from natsctl.kubernetes.cluster import connecting, load_access
+from natsctl.kubernetes.credentials import Access
+from natsctl.kubernetes.http import HttpPool
 from tests.support.eventually import eventually
 from tests.support.servers.kube_http import Handler, answering, in_turn
 

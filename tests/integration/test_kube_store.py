@@ -20,9 +20,9 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.kubernetes.cluster import Kube
-from natsctl.kubernetes.http.wire import Reply
-from natsctl.kubernetes.objects.store import KubeStore
-from natsctl.kubernetes.watch.listing import Incarnation
+from natsctl.kubernetes.store import KubeStore
+from natsctl.kubernetes.transport import Reply
+from natsctl.kubernetes.watch import Incarnation
 from natsctl.model.documents import Document, metadata_of, parse
 from natsctl.model.store import Stored
 from tests.support.eventually import eventually

@@ -24,9 +24,9 @@ from natsctl.errors import (
     TooLargeError,
     WatchBrokenError,
 )
-from natsctl.kubernetes.connect import connecting
-from natsctl.kubernetes.http.api_errors import ExpiredError
-from natsctl.kubernetes.http.transport import Transport
+from natsctl.kubernetes.api_errors import ExpiredError
+from natsctl.kubernetes.cluster import connecting
+from natsctl.kubernetes.transport import Transport
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_http import answering, hang, in_turn, lines, reset

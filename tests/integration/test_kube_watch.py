@@ -11,8 +11,8 @@ from natsctl import KubeOptions, Manifest, connect_kube, kube
 from natsctl.core.informer import Informer
 from natsctl.errors import NotFoundError, PermissionDeniedError, StoreMissingError
 from natsctl.kubernetes.cluster import Kube
-from natsctl.kubernetes.objects.store import KubeStore
-from natsctl.kubernetes.watch.listing import Incarnation
+from natsctl.kubernetes.store import KubeStore
+from natsctl.kubernetes.watch import Incarnation
 from natsctl.model.documents import metadata_of, parse
 from natsctl.model.store import Applied, Deleted, Listing, Store, Stored, WatchEvent
 from tests.support.eventually import eventually

@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import natsctl
 from natsctl import ConflictError, KubeOptions, NotFoundError, StoreError, StoreTimeoutError, kv
 from natsctl.jetstream.stores import Nats
-from natsctl.kubernetes.connect import connecting
+from natsctl.kubernetes.cluster import connecting
 from natsctl.model.store import Store
 from natsctl.telemetry.tracing import sync_span
 from tests.support.clients.span_recorder import Recording, recording

@@ -24,8 +24,8 @@ from natsctl.core.coordination.term import Leadership
 from natsctl.core.coordination.term_guard import TermGuard
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import NotLeadingError
-from natsctl.kubernetes.http.wire import Reply
-from natsctl.kubernetes.resources.discovery import KindWire
+from natsctl.kubernetes.discovery import KindWire
+from natsctl.kubernetes.transport import Reply
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, site

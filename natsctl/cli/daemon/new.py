@@ -11,7 +11,7 @@ from natsctl.cli.framework.command import App
 from natsctl.cli.output.terminal import write_line
 from natsctl.daemon.template import Project, project
 from natsctl.errors import ConflictError, UsageError
-from natsctl.kubernetes.resources.names import plural
+from natsctl.kubernetes.names import plural
 
 Language = Literal["go", "javascript", "python"]
 

@@ -18,7 +18,7 @@ from natsctl.daemon.signals import end_with_parent
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.nats_contexts import with_context
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.options import KubeOptions
 
 try:
     import uvloop

@@ -31,7 +31,7 @@ from natsctl.errors import StoreError, UsageError
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
-from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.options import KubeOptions
 from natsctl.telemetry.logger import get_logger
 
 if TYPE_CHECKING:  # importing them takes a third of a second

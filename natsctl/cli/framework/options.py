@@ -15,7 +15,7 @@ from natsctl.daemon.settings.load import FILE_NAME, VARIABLE, Effective, load_se
 from natsctl.daemon.settings.setting import Setting
 from natsctl.daemon.settings.values import SWITCH
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.options import KubeOptions
 
 T = TypeVar("T")
 

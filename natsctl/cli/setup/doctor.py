@@ -17,7 +17,7 @@ from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.options import KubeOptions
 
 WIDTH = 8
 """Characters of the first column: the longest result and a space."""

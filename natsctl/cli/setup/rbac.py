@@ -15,8 +15,8 @@ from natsctl.daemon.operator import Guest
 from natsctl.daemon.rbac import ServiceAccount, manifests, needs, roles
 from natsctl.daemon.resource_names import names_of
 from natsctl.errors import UsageError
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.resources.names import ResourceName
+from natsctl.kubernetes.names import ResourceName
+from natsctl.kubernetes.options import KubeOptions
 
 app = App()
 

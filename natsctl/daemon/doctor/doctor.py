@@ -15,7 +15,7 @@ from natsctl.daemon.rbac import needs
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.options import KubeOptions
 
 
 async def examine(

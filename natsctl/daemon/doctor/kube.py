@@ -20,16 +20,15 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
-from natsctl.kubernetes.access.options import KubeOptions
-from natsctl.kubernetes.http.api_errors import UnavailableError
-from natsctl.kubernetes.http.request import RequestInfo
-from natsctl.kubernetes.resources.names import ResourceName
+from natsctl.kubernetes.api_errors import RequestInfo, UnavailableError
+from natsctl.kubernetes.names import ResourceName
+from natsctl.kubernetes.options import KubeOptions
 from natsctl.model import documents
 from natsctl.model.manifests import KubeKind
 
 if TYPE_CHECKING:
     from natsctl.kubernetes.cluster import Kube
-    from natsctl.kubernetes.http.transport import Transport
+    from natsctl.kubernetes.transport import Transport
 
 CLUSTER, PERMISSIONS, CLOCK = "kubernetes", "kubernetes permissions", "kubernetes clock"
 IDENTITY = "kubernetes identity"

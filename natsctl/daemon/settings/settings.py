@@ -9,7 +9,7 @@ import msgspec
 from natsctl.controller.slots.owners import KUMORI, OwnerNames
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.kubernetes.access.options import KubeOptions
+from natsctl.kubernetes.options import KubeOptions
 
 LogFormat = Literal["text", "json"]
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from natsctl.kubernetes.watch.watch import STREAMING_LISTS
+from natsctl.kubernetes.watch import STREAMING_LISTS
 
 CALL_S = 30.0
 POLL_S = 0.02

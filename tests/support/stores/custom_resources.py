@@ -10,8 +10,7 @@ import msgspec
 from natsctl import KubeOptions, connect_kube
 from natsctl.errors import ConflictError, StoreMissingError, StoreTimeoutError
 from natsctl.kubernetes.cluster import Kube
-from natsctl.kubernetes.http.transport import Transport
-from natsctl.kubernetes.http.wire import Reply, Wire
+from natsctl.kubernetes.transport import Reply, Transport, Wire
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from natsctl.errors import StoreError
-from natsctl.kubernetes.http.wire import Reply
+from natsctl.kubernetes.transport import Reply
 
 OLD, NEW = "20", "32+"  # minor versions, without and with lists within watches
 

@@ -1,1 +1,0 @@
-"""Cluster addresses and credentials."""

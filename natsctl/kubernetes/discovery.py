@@ -1,0 +1,299 @@
+"""Asks the server which kinds it has, and builds the URL paths of a kind's objects."""
+
+import asyncio
+import difflib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from natsctl.errors import DECODE_ERRORS, InvalidKeyError, StoreError, StoreMissingError, UsageError
+from natsctl.kubernetes.api_errors import KindMissingError, UnavailableError
+from natsctl.kubernetes.transport import READS, Reply, Transport, Wire
+from natsctl.model.manifests import KubeKind, split
+from natsctl.model.write_guard import UNGUARDED, WriteGuard
+
+T = TypeVar("T")
+
+
+class ApiResource(msgspec.Struct, frozen=True):
+    """A kind as the server serves it. `verbs` are supported, but may not be permitted."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    verbs: frozenset[str]
+    has_status: bool
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+    namespaced: bool = False
+    verbs: list[str] = []
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    resources: list[_Resource] | None = None
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    group_version: str = ""
+
+
+class _Group(msgspec.Struct, frozen=True):
+    versions: list[_Version] | None = None
+
+
+class _Lookup(msgspec.Struct, frozen=True):
+    """The resources of a group version by kind, or the reason why there is no such version."""
+
+    time: float
+    resources: dict[str, ApiResource]
+    missing: str = ""
+
+
+class Discovery:
+    """Finds kinds at the server and caches them.
+
+    A kind is cached for *ttl_s* seconds. A missing kind is cached for *miss_ttl_s* seconds; by
+    default it is looked up every time, because it may be defined at any moment. Concurrent lookups
+    of the same group version share one request.
+    """
+
+    def __init__(
+        self, transport: Transport, *, ttl_s: float = 600.0, miss_ttl_s: float = 0.0
+    ) -> None:
+        self._transport = transport
+        self._ttl_s = ttl_s
+        self._miss_ttl_s = miss_ttl_s
+        self._clock = asyncio.get_running_loop().time
+        self._lookups: dict[str, _Lookup] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def find(self, api_version: str, kind: str) -> ApiResource:
+        """Return the resource of *kind* in *api_version*, such as `apps/v1`.
+
+        Raises the errors of `Transport.call`, and `StoreMissingError` if the server does not have
+        the kind or the group version; the error names the most similar one.
+        """
+        lookup = self._lookups.get(api_version)
+        if lookup is None or not self._is_fresh(lookup, kind):
+            lookup = await self._look_up_once(api_version, lookup)
+        resource = lookup.resources.get(kind)
+        if resource is None:
+            raise StoreMissingError(_missing_text(api_version, kind, lookup))
+        return resource
+
+    async def find_optional(self, api_version: str, kind: str) -> ApiResource:
+        """Return the resource as `find` does; an API group without a server has no kinds.
+
+        A cluster may register an API group, such as `metrics.k8s.io`, whose own server is gone.
+        """
+        try:
+            return await self.find(api_version, kind)
+        except UnavailableError as error:
+            await self._transport.call("GET", "/version")  # the cluster itself answers
+            raise StoreMissingError(f"the server of {api_version} is gone: {error}") from error
+
+    def forget(self, api_version: str) -> None:
+        """Look the kinds of *api_version* up again at the next use.
+
+        Call this after a `KindMissingError`: the kind may have been defined again with another
+        plural, scope or status subresource.
+        """
+        self._lookups.pop(api_version, None)
+
+    def _is_fresh(self, lookup: _Lookup, kind: str) -> bool:
+        ttl_s = self._ttl_s if kind in lookup.resources else self._miss_ttl_s
+        return self._clock() - lookup.time < ttl_s
+
+    async def _look_up_once(self, api_version: str, outdated: _Lookup | None) -> _Lookup:
+        """Return a lookup newer than the *outdated* one, which another caller may have made."""
+        async with self._locks.setdefault(api_version, asyncio.Lock()):
+            lookup = self._lookups.get(api_version)
+            if lookup is None or lookup is outdated:
+                lookup = self._lookups[api_version] = await self._look_up(api_version)
+        return lookup
+
+    async def _look_up(self, api_version: str) -> _Lookup:
+        time = self._clock()
+        path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        try:
+            reply = await self._transport.call("GET", path)
+        except StoreMissingError:
+            return _Lookup(time, {}, await self._missing_version(api_version))
+        served = _decoded(reply.body, _Resources, path).resources or []
+        return _Lookup(time, _resources(api_version, served))
+
+    async def _missing_version(self, api_version: str) -> str:
+        """Return why the server does not have a group version, and which versions it has."""
+        group, _, version = api_version.rpartition("/")
+        if not group:
+            return f"the server has no {api_version}"
+        path = f"/apis/{group}"
+        try:
+            reply = await self._transport.call("GET", path)
+        except StoreMissingError:
+            return f"the server has no API group {group}"
+        versions = _decoded(reply.body, _Group, path).versions or []
+        served = ", ".join(version.group_version for version in versions)
+        return f"the server has no {version} of {group}, but {served}"
+
+
+class KindWire:
+    """Sends the requests of one kind; a `Wire`. Every write asks *guard* first.
+
+    If the guard permits only dry runs, the server checks each write and does not store it.
+
+    If the server no longer serves the kind's path, discovery looks the kind up again for the next
+    request. So a kind that was defined again with another plural, scope or status is found.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        discovery: Discovery,
+        kind: KubeKind[Any],
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
+        self._wire = wire
+        self._discovery = discovery
+        self._kind = kind
+        self._guard = guard
+
+    async def call(self, method: str, path: str, **options: Any) -> Reply:
+        """See `Wire.call`."""
+        if self._guard.dry_run and method not in READS:
+            options = _as_dry_run(method, options)
+        call = partial(self._wire.call, method, path, **options)
+        try:
+            return await (call() if method in READS else self._guard.send(self._kind, call))
+        except KindMissingError:
+            self._discovery.forget(self._kind.api_version)
+            raise
+
+    @asynccontextmanager
+    async def stream(self, path: str, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        """See `Wire.stream`."""
+        try:
+            async with self._wire.stream(path, **options) as lines:
+                yield lines
+        except KindMissingError:
+            self._discovery.forget(self._kind.api_version)
+            raise
+
+
+def _as_dry_run(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a request that the server checks and does not store.
+
+    A deletion has its options in its body; the server then ignores those in the query.
+    """
+    if method == "DELETE" and options.get("body"):
+        body = msgspec.json.decode(options["body"], type=dict[str, object])
+        return {**options, "body": msgspec.json.encode({**body, "dryRun": ["All"]})}
+    return {**options, "query": {**(options.get("query") or {}), "dryRun": "All"}}
+
+
+def _resources(api_version: str, resources: list[_Resource]) -> dict[str, ApiResource]:
+    names = {resource.name for resource in resources}
+    return {
+        resource.kind: ApiResource(
+            api_version=api_version,
+            kind=resource.kind,
+            plural=resource.name,
+            namespaced=resource.namespaced,
+            verbs=frozenset(resource.verbs),
+            has_status=f"{resource.name}/status" in names,
+        )
+        for resource in reversed(resources)
+        if "/" not in resource.name
+    }
+
+
+def _missing_text(api_version: str, kind: str, lookup: _Lookup) -> str:
+    text = f"there is no kind {kind} in {api_version}"
+    if lookup.missing:
+        return f"{text}: {lookup.missing}"
+    names = {name.lower(): name for name in lookup.resources}
+    similar = difflib.get_close_matches(kind.lower(), names, 1, 0.0)
+    hint = f"; the most similar kind is {names[similar[0]]}" if similar else ""
+    return f"{text}{hint}. A custom kind needs its CustomResourceDefinition"
+
+
+def _decoded(body: bytes, answer_type: type[T], path: str) -> T:
+    try:
+        return msgspec.json.decode(body, type=answer_type)
+    except DECODE_ERRORS as error:
+        raise StoreError(f"GET {path} returned an invalid response: {error}") from error
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+")  # needs no percent-encoding
+
+
+class Paths(msgspec.Struct, frozen=True):
+    """The percent-encoded paths of one resource; `root` is the path of its group and version."""
+
+    root: str
+    plural: str
+    namespaced: bool
+
+    def all(self, namespace: str = "") -> str:
+        """Return the path of all objects, or of the objects in a namespace."""
+        place = f"/namespaces/{_quoted(namespace)}" if namespace else ""
+        return f"{self.root}{place}/{self.plural}"
+
+    def collection(self, key: str) -> str:
+        """Return the path of the collection that contains *key*."""
+        return self.all(self.parts(key)[0])
+
+    def one(self, key: str, subresource: str = "") -> str:
+        """Return the path of the object with this key, or of a subresource such as `status`."""
+        path = _object_path(self, key)
+        return f"{path}/{subresource}" if subresource else path
+
+    def parts(self, key: str) -> tuple[str, str]:
+        """Return the namespace and the name of a key.
+
+        Raises `InvalidKeyError` if a namespaced kind's key has no namespace, or a cluster-scoped
+        kind's key has one.
+        """
+        namespace, name = split(key)
+        if bool(namespace) != self.namespaced:
+            form = "namespace/name" if self.namespaced else "name, without a namespace"
+            raise InvalidKeyError(f"invalid key {key!r}: a key of {self.plural} is {form}")
+        return namespace, name
+
+
+@lru_cache(maxsize=1024)  # an apply asks for the path of its object twice
+def _object_path(paths: Paths, key: str) -> str:
+    namespace, name = paths.parts(key)
+    return f"{paths.all(namespace)}/{_quoted(name)}"
+
+
+@lru_cache(maxsize=1024)
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quote(name, safe="")
+
+
+@lru_cache(maxsize=256)
+def _paths(api_version: str, plural: str, *, namespaced: bool) -> Paths:
+    prefix = "apis" if "/" in api_version else "api"
+    return Paths(f"/{prefix}/{api_version}", plural, namespaced)
+
+
+def paths_of(resource: ApiResource, kind: KubeKind[object]) -> Paths:
+    """Return the paths of a kind's *resource*.
+
+    Raises `UsageError` if the kind is declared with a namespace but is cluster-scoped.
+    """
+    if kind.namespace is not None and not resource.namespaced:
+        raise UsageError(
+            f"{kind.name} is cluster-scoped: declare it without namespace {kind.namespace!r}"
+        )
+    return _paths(resource.api_version, resource.plural, namespaced=resource.namespaced)

@@ -1,0 +1,528 @@
+"""Sends single HTTP requests over a pool of connections, and returns each response as it arrives.
+
+aiohttp opens and secures the connections, also through proxies. Its sessions and its parser aren't
+used: they build objects with a dozen features for each request, such as cookies, redirects and form
+data, which takes more time than everything else that a client does for an apply. httptools parses
+the responses. It's the parser of Node.js, and it follows the standard strictly.
+"""
+
+import asyncio
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
+from importlib.metadata import version
+from urllib.parse import urlsplit
+
+import aiohttp
+import httptools
+import msgspec
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.connector import Connection
+from yarl import URL
+
+from natsctl.kubernetes.credentials import Access
+
+
+class ConnectionFailure(msgspec.Struct, frozen=True):
+    """The reason why a request has no response.
+
+    `sent` is False if the server cannot have received the request. `certificate` is True if the
+    server's certificate was rejected.
+    """
+
+    reason: str
+    sent: bool
+    certificate: bool = False
+
+
+def explain_failure(error: Exception) -> ConnectionFailure:
+    """Return the meaning of an aiohttp or OS error; its text has no address and no secret."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return ConnectionFailure(_certificate_reason(error), sent=False, certificate=True)
+    sent = False
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            reason = "the host name is unknown"
+        case aiohttp.ConnectionTimeoutError():
+            reason = "the connection timed out"
+        case aiohttp.ClientHttpProxyError():
+            reason = f"the proxy rejects the connection with status {error.status}"
+        case aiohttp.ClientProxyConnectionError():
+            reason = f"the proxy: {_os_reason(error.os_error)}"
+        case aiohttp.ClientConnectorError():
+            reason = _os_reason(error.os_error)
+        case aiohttp.ServerDisconnectedError():
+            sent, reason = True, "the server closed the connection"
+        case aiohttp.ClientPayloadError():
+            sent, reason = True, "the connection ended within the response"
+        case OSError():
+            sent, reason = True, _os_reason(error)
+        case _:
+            sent, reason = True, f"the response is not HTTP ({type(error).__name__})"
+    return ConnectionFailure(reason, sent=sent)
+
+
+def _certificate_reason(error: aiohttp.ClientConnectorCertificateError) -> str:
+    message = getattr(error.certificate_error, "verify_message", "") or "it is not trusted"
+    return (
+        f"its certificate is not accepted ({message}); set tls_ca to the CA that signed it, or set "
+        "the CA in the kubeconfig"
+    )
+
+
+def _os_reason(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return (error.strerror or type(error).__name__).strip()
+
+
+PIECE_BYTES = 256 * 1024  # of a request's body, which are encrypted before other tasks run
+BUFFER_BYTES = 256 * 1024  # of a response, which are kept until somebody reads them
+UNPACKED_BYTES = 1024 * 1024  # of a compressed response, which are unpacked at a time
+HEAD_MAX_BYTES = 64 * 1024  # of the status and the headers of a response
+
+_INTERIM = range(100, 200)  # the statuses that another response follows
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class HttpResponse:
+    """A response whose body may not have arrived yet. Abort it, or read its body to the end.
+
+    Attributes:
+        status: the HTTP status.
+    """
+
+    def __init__(self, connection: "HttpConnection") -> None:
+        self.status = 0
+        self._connection = connection
+        self._headers: dict[bytes, bytes] = {}
+        self._received: list[bytes] = []
+        self._received_bytes = 0
+        self._error: Exception | None = None
+        self._ended = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._unpacking: _Unpacking | None = None
+
+    def header(self, name: bytes) -> str:
+        """Return a header by its name in small letters; repeated ones are joined by commas."""
+        value = self._headers.get(name)
+        return value.decode("utf-8", "surrogateescape") if value else ""
+
+    async def read(self, limit: int) -> bytes:
+        """Return the body; of a body larger than *limit* bytes, the first part that exceeds them.
+
+        This ends the response. Raises `ClientError` or `OSError` if the connection breaks.
+        """
+        try:
+            body = await self.chunk()
+            if self._ended and self._unpacking is None:
+                return body  # a small body arrives with the headers
+            chunks, size = [body], len(body)
+            while size <= limit and (chunk := await self.chunk()):
+                chunks.append(chunk)
+                size += len(chunk)
+            return b"".join(chunks)
+        finally:
+            self._connection.release()
+
+    async def chunk(self) -> bytes:
+        """Return the next bytes of the body, or no bytes at its end; raises errors as `read`."""
+        unpacking = self._unpacking
+        while True:
+            if unpacking is None:
+                data = self._take()
+            else:
+                data = unpacking.unpack(unpacking.pending or self._take())
+            if data:
+                return data
+            if self._ended and not self._received:
+                if unpacking is not None:
+                    unpacking.end()
+                return b""
+            if not self._received:
+                await self.change()
+
+    def abort(self) -> None:
+        """Close the connection at once, without the closing handshake of TLS."""
+        self._connection.abort()
+
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Begin the response, whose headers have arrived."""
+        self.status = status
+        by_name = self._headers = {name.lower(): value for name, value in headers}
+        if len(by_name) < len(headers):
+            for name in by_name:
+                by_name[name] = b", ".join(
+                    field_value for header, field_value in headers if header.lower() == name
+                )
+        if b"content-encoding" in by_name and self.header(b"content-encoding").lower() == "gzip":
+            self._unpacking = _Unpacking()
+        self._notify()
+
+    def add(self, data: bytes) -> bool:
+        """Add a part of the body; return whether as much is kept as should be."""
+        self._received.append(data)
+        self._received_bytes += len(data)
+        self._notify()
+        return self._received_bytes >= BUFFER_BYTES
+
+    def end(self) -> None:
+        """Note that the body is complete."""
+        self._ended = True
+        self._notify()
+
+    def lose(self, error: Exception) -> None:
+        """End a response whose connection was lost; *error* if nothing of it has arrived."""
+        if self._ended:
+            return
+        framed = self.header(b"content-length") or self.header(b"transfer-encoding")
+        if self.status and not framed and isinstance(error, aiohttp.ServerDisconnectedError):
+            self.end()  # the body of such a response ends with its connection
+            return
+        if self.status and not isinstance(error, OSError):
+            error = aiohttp.ClientPayloadError("the connection ended within the response")
+        self._error = error
+        self._notify()
+
+    def _take(self) -> bytes:
+        received = self._received
+        if not received:
+            return b""
+        self._received = []
+        if self._received_bytes >= BUFFER_BYTES:
+            self._connection.resume()
+        self._received_bytes = 0
+        return received[0] if len(received) == 1 else b"".join(received)
+
+    async def change(self) -> None:
+        """Wait until more has arrived; raises the error that ended the connection."""
+        if self._error is not None:
+            raise self._error
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _notify(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _Unpacking:
+    """Unpacks a compressed body, not much at a time."""
+
+    def __init__(self) -> None:
+        self._inflater = zlib.decompressobj(_GZIP)
+
+    @property
+    def pending(self) -> bytes:
+        """The bytes that must be unpacked before others."""
+        return self._inflater.unconsumed_tail
+
+    def unpack(self, packed: bytes) -> bytes:
+        """Return the first unpacked bytes of *packed*; raises `ClientError` if it is invalid."""
+        try:
+            return self._inflater.decompress(packed, UNPACKED_BYTES)
+        except zlib.error as error:
+            raise aiohttp.ClientError("the response is not compressed correctly") from error
+
+    def end(self) -> None:
+        """Raise `ClientPayloadError` if the body is not complete."""
+        if not self._inflater.eof:
+            raise aiohttp.ClientPayloadError("the compressed response is not complete")
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection that *link* has opened, with one request at a time.
+
+    *release* takes a connection back that can send another request. The parser calls the methods
+    whose names begin with `on_`.
+
+    Attributes:
+        idle_since: when the last response ended, by the event loop's clock.
+    """
+
+    def __init__(self, link: Connection, release: Callable[["HttpConnection"], None]) -> None:
+        opener, transport = link.protocol, link.transport
+        if opener is None or transport is None:
+            link.close()
+            raise aiohttp.ServerDisconnectedError
+        self.idle_since = 0.0
+        self._link = link
+        self._opener: asyncio.BaseProtocol = opener
+        self._transport = transport
+        self._release = release
+        self._parser = httptools.HttpResponseParser(self)
+        self._response: HttpResponse | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._complete = self._keeps_alive = self._paused = False
+        self._head_bytes = 0
+        transport.set_protocol(self)
+
+    @property
+    def usable(self) -> bool:
+        """True if the connection is still open."""
+        return not self._transport.is_closing()
+
+    async def send(self, head: bytes, body: bytes) -> HttpResponse:
+        """Send a request, and return the response before its body arrives.
+
+        Raises `ClientError` or `OSError` if there is no response. A call that does not return
+        closes the connection.
+        """
+        response = self._response = HttpResponse(self)
+        self._complete, self._head_bytes, self._headers = False, 0, []
+        try:
+            transport = self._transport
+            transport.write(head + body[:PIECE_BYTES])
+            for start in range(PIECE_BYTES, len(body), PIECE_BYTES):
+                await asyncio.sleep(0)
+                if not transport.is_closing():  # a server may answer before the request ends
+                    transport.write(body[start : start + PIECE_BYTES])
+            while not response.status:
+                await response.change()
+        except BaseException:
+            self.close()
+            raise
+        return response
+
+    def release(self) -> None:
+        """Give the connection back after a response, or close it if it cannot be used again."""
+        self._response = None
+        if self._complete and self._keeps_alive and self.usable and not self._paused:
+            self._release(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection, with the closing handshake of TLS."""
+        self._link.close()
+
+    def abort(self) -> None:
+        """Close the connection at once, without the closing handshake of TLS."""
+        self._transport.abort()
+        self._link.close()
+
+    def resume(self) -> None:
+        """Read on, after the response has kept as much as it should."""
+        self._paused = False
+        if self.usable:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what the server sends; close the connection if nothing was asked or it is wrong."""
+        response = self._response
+        if response is None or self._complete:
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+            if not response.status:
+                self._check_head(len(data))
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            invalid = aiohttp.ClientError(str(error))
+            invalid.__cause__ = error
+            response.lose(invalid)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the response under way."""
+        self._opener.connection_lost(exc)
+        if self._response is not None:
+            error: Exception = aiohttp.ServerDisconnectedError()
+            if isinstance(exc, OSError):
+                error = aiohttp.ClientOSError(*exc.args)
+            error.__cause__ = exc
+            self._response.lose(error)
+        self.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header."""
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Begin the response; raises `HttpParserError` for one that answers no request."""
+        if self._response is None or self._complete:
+            raise httptools.HttpParserError("a response to no request")
+        status, headers = self._parser.get_status_code(), self._headers
+        self._headers = []
+        if status not in _INTERIM:
+            self._response.start(status, headers)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body."""
+        if self._response is not None and self._response.add(body) and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """End the response, unless another one follows it."""
+        if self._response is not None and self._response.status:
+            self._complete = True
+            self._keeps_alive = self._parser.should_keep_alive()
+            self._response.end()
+
+    def _check_head(self, received_bytes: int) -> None:
+        self._head_bytes += received_bytes
+        if self._head_bytes > HEAD_MAX_BYTES:
+            raise httptools.HttpParserError(f"headers above {HEAD_MAX_BYTES} bytes")
+
+
+IDLE_S = 60.0  # pools use it as `idle_s`
+
+Headers = tuple[tuple[str, str], ...]
+
+_LINE = re.compile(r"[^\x00-\x1f\x7f]*")
+_TARGET = re.compile(r"[!-~]+")
+
+
+class _Destination(msgspec.Struct, frozen=True, eq=False):
+    """A server as one user: `route` opens connections, `root` starts each request's target.
+
+    Requests to a destination with the same `key` object may use the same connections.
+    """
+
+    access: Access
+    route: aiohttp.ClientRequest
+    root: str
+    key: ConnectionKey
+
+
+class HttpPool:
+    """Sends requests over connections that *connector* opens, and uses each one repeatedly.
+
+    A new connection must be established within *connect_timeout_s*, and is closed if no request
+    uses it for *idle_s*. Closing the connector closes all connections.
+    """
+
+    def __init__(
+        self,
+        connector: aiohttp.BaseConnector,
+        connect_timeout_s: float,
+        *,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._connector = connector
+        self._idle_s = idle_s
+        self._timeout = aiohttp.ClientTimeout(connect=connect_timeout_s)
+        self._loop = asyncio.get_running_loop()
+        self._destination: _Destination | None = None
+        self._same = b""  # the headers of every request to that destination
+        self._idle = deque[HttpConnection]()  # the longest unused first
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def send(
+        self, access: Access, method: str, target: str, headers: Headers, body: bytes | None
+    ) -> HttpResponse:
+        """Send a request and return the response before its body arrives. Nothing is repeated.
+
+        *target* is the percent-encoded path and query. Raises `ClientError` or `OSError` if there
+        is no response.
+        """
+        destination = self._destination
+        if destination is None or destination.access is not access:
+            destination = self._change_destination(access)
+        start = _start(method, destination.root + target)
+        length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
+        own_headers = _encoded(headers)
+        connection = self._unused() or await self._connect(destination)
+        head = b"%s%s%s%s\r\n" % (start, self._same_headers(destination), own_headers, length)
+        return await connection.send(head, body or b"")
+
+    def _change_destination(self, access: Access) -> _Destination:
+        before, destination = self._destination, _destination(access, self._destination)
+        self._same = _lines(destination.route.headers.items())
+        self._destination = destination
+        if before is not None and before.key is not destination.key:
+            while self._idle:
+                self._idle.pop().close()
+        return destination
+
+    async def _connect(self, destination: _Destination) -> HttpConnection:
+        route = destination.route
+        try:
+            link = await self._connector.connect(route, [], self._timeout)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError(f"no connection to {route.url.host}") from error
+        if destination is self._destination:
+            self._same = _lines(route.headers.items())  # connecting adds those for a proxy
+        return HttpConnection(link, partial(self._keep_connection, destination.key))
+
+    def _same_headers(self, destination: _Destination) -> bytes:
+        """Return the headers of every request to a destination, also to one before a change."""
+        if destination is self._destination:
+            return self._same
+        return _lines(destination.route.headers.items())
+
+    def _unused(self) -> HttpConnection | None:
+        """Return the connection that was used last, if one is open."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    def _keep_connection(self, key: ConnectionKey, connection: HttpConnection) -> None:
+        """Keep a connection for the next request to the destination."""
+        if self._destination is None or key is not self._destination.key:
+            connection.close()
+            return
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(self._idle_s, self._close_unused)
+
+    def _close_unused(self) -> None:
+        """Close the connections that were not used for so long."""
+        self._idle_timer, now = None, self._loop.time()
+        while self._idle and self._idle[0].idle_since + self._idle_s <= now:
+            self._idle.popleft().close()
+        if self._idle:
+            due = self._idle[0].idle_since + self._idle_s
+            self._idle_timer = self._loop.call_at(due, self._close_unused)
+
+
+def _destination(access: Access, before: _Destination | None) -> _Destination:
+    agent = ("User-Agent", f"natsctl/{version('natsctl')}")
+    url, parts = URL(access.server, encoded=True), urlsplit(access.server)
+    route = aiohttp.ClientRequest(
+        "GET",
+        url,
+        headers=(*access.headers, agent, ("Accept-Encoding", "gzip")),
+        skip_auto_headers=("Accept",),
+        loop=asyncio.get_running_loop(),
+        ssl=access.tls,
+        server_hostname=access.server_name,
+        proxy=None if access.proxy is None else URL(access.proxy),
+    )
+    # a proxy that does not forward a TLS connection needs the server's address in each request
+    absolute = access.proxy is not None and not route.is_ssl()
+    root = f"{parts.scheme}://{parts.netloc}{parts.path}" if absolute else parts.path
+    key = route.connection_key
+    if before is not None and before.key == key and not absolute:
+        key = before.key
+    return _Destination(access, route, root.rstrip("/"), key)
+
+
+def _start(method: str, target: str) -> bytes:
+    """Return the first line of a request; raises `ValueError` if *target* would end it."""
+    if not _TARGET.fullmatch(target):
+        raise ValueError(f"{target!r} is not a percent-encoded path")
+    return b"%s %s HTTP/1.1\r\n" % (method.encode(), target.encode())
+
+
+@lru_cache(maxsize=64)
+def _encoded(headers: Headers) -> bytes:
+    """Return the lines of headers that hold no secrets; most requests have the same ones."""
+    return _lines(headers)
+
+
+def _lines(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Return the lines of headers; raises `ValueError` if a header would end its line."""
+    lines = [f"{name}: {value}" for name, value in headers]
+    if not all(map(_LINE.fullmatch, lines)):
+        raise ValueError("a header contains a control character")
+    return "".join(f"{line}\r\n" for line in lines).encode()

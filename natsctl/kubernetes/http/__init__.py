@@ -1,1 +1,0 @@
-"""HTTP requests to a kube-apiserver."""

@@ -1,1 +1,0 @@
-"""Reads and writes of objects in a cluster."""

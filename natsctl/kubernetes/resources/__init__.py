@@ -1,1 +1,0 @@
-"""Names, paths and encodings of resources."""

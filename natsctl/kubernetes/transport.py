@@ -1,0 +1,502 @@
+"""Sends requests to a kube-apiserver within a deadline, and retries them if that's safe."""
+
+import asyncio
+import random
+import re
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Protocol, TypeVar
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+
+from natsctl.errors import (
+    InvalidObjectError,
+    NatsctlError,
+    PermissionDeniedError,
+    StoreError,
+    StoreTimeoutError,
+    TooLargeError,
+    WatchBrokenError,
+)
+from natsctl.kubernetes.api_errors import (
+    RequestInfo,
+    error_for,
+    read_status,
+    request_info,
+    request_span,
+)
+from natsctl.kubernetes.credentials import Access, Login
+from natsctl.kubernetes.http import HttpPool, HttpResponse, explain_failure
+from natsctl.kubernetes.options import KubeOptions
+from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.tracing import Span, records_spans, trace_headers
+from natsctl.time_limit import TimeLimit
+
+MERGE_PATCH = "application/merge-patch+json"
+READS = ("GET", "HEAD")
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """A successful response: its 2xx status, its body, and its `Date` header."""
+
+    status: int
+    body: bytes
+    date: str = ""
+
+
+class Wire(Protocol):
+    """Sends requests and returns responses. All errors are `StoreError`s.
+
+    `Transport` is the implementation; tests have others.
+    """
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        safe: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """Send a request, retry it if it is *safe* to repeat, and return the 2xx response."""
+        ...
+
+    def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        accept: str = "application/json",
+        silence_s: float,
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Send a GET request and yield the lines of its response until the server ends it.
+
+        Raises `WatchBrokenError` if the connection breaks, or if no byte arrives for *silence_s*
+        seconds.
+        """
+        ...
+
+
+class LineSplitter:
+    """Splits chunks into lines. No line is longer than *line_max_bytes*."""
+
+    def __init__(self, *, line_max_bytes: int) -> None:
+        self._line_max_bytes = line_max_bytes
+        self._partial: list[bytes] = []  # the beginning of a line that is not complete
+        self._partial_bytes = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk completes, without line ends and without empty lines.
+
+        Raises `WatchBrokenError` if a line is too long.
+        """
+        line_end, *later_lines = chunk.split(b"\n")
+        self._partial.append(line_end)
+        self._partial_bytes += len(line_end)
+        self._check_length()
+        if not later_lines:
+            return []
+        *lines, unfinished = b"".join(self._partial), *later_lines
+        self._partial, self._partial_bytes = [unfinished], len(unfinished)
+        return [line for line in lines if line]
+
+    def end(self) -> None:
+        """Raise `WatchBrokenError` if the stream ends in the middle of a line."""
+        self._check_length()
+        if self._partial_bytes:
+            raise WatchBrokenError("the stream ended in the middle of a line")
+
+    def _check_length(self) -> None:
+        if self._partial_bytes > self._line_max_bytes:
+            raise WatchBrokenError(f"a line is longer than {self._line_max_bytes} bytes")
+
+
+async def read_lines(
+    response: HttpResponse, request: RequestInfo, *, silence_s: float, line_max_bytes: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a response until the server ends it.
+
+    Raises `WatchBrokenError` if the connection breaks, if the stream ends in the middle of a line,
+    if a line is too long, or if no byte arrives for *silence_s* seconds. Only time spent waiting
+    for the server counts, however slow the consumer is.
+    """
+    splitter, silence = LineSplitter(line_max_bytes=line_max_bytes), TimeLimit(silence_s)
+    while chunk := await _read_chunk(response, request, silence):
+        for line in splitter.feed(chunk):
+            yield line
+    splitter.end()
+
+
+async def _read_chunk(response: HttpResponse, request: RequestInfo, silence: TimeLimit) -> bytes:
+    try:
+        with silence:
+            return await response.chunk()
+    except TimeoutError as error:
+        raise WatchBrokenError(f"{request}: nothing came for {silence.limit_s:g} s") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise WatchBrokenError(f"{request}: {explain_failure(error).reason}") from error
+
+
+log = get_logger(__name__)
+
+TEXT_MAX = 1000  # characters of a warning
+REMEMBERED_MAX = 500  # newest texts; a text that was dropped is logged again
+
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+class ServerWarnings:
+    """Logs each warning once."""
+
+    def __init__(self) -> None:
+        self._logged: OrderedDict[str, None] = OrderedDict()
+
+    def log(self, header: str) -> None:
+        """Log the texts of a response's `Warning` headers that were not logged before."""
+        for text in warning_texts(header):
+            if text not in self._logged:
+                log.warning("server sent a warning", warning=text)
+            self._logged[text] = None
+            self._logged.move_to_end(text)
+            if len(self._logged) > REMEMBERED_MAX:
+                self._logged.popitem(last=False)
+
+
+def warning_texts(header: str) -> list[str]:
+    """Return the texts in `Warning` headers, joined by commas, each on one line.
+
+    Malformed ones are skipped.
+    """
+    quoted = (match[1] for match in _WARNING.finditer(header))
+    lines = (" ".join(_ESCAPED.sub(r"\1", text).split()) for text in quoted)
+    return [line[:TEXT_MAX] for line in lines if line]
+
+
+PAUSE_MIN_S = 0.1  # pause before the first retry, doubled for each further one
+PAUSE_MAX_S = 5.0
+ERROR_BODY_MAX_BYTES = 64 * 1024
+
+_TRANSIENT = (429, 500, 502, 503, 504)
+_PERMANENT = (TooLargeError, InvalidObjectError)  # some servers answer these with status 500
+_SUCCESS = range(200, 300)
+
+NO_RESPONSE = "<error>"  # counted instead of a status, as client-go does
+
+
+class _Request(msgspec.Struct, frozen=True, gc=False):
+    """A request, which is sent once or several times."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None
+    safe: bool  # safe to repeat although an earlier attempt may have taken effect
+
+    @property
+    def info(self) -> RequestInfo:
+        return request_info(self.method, self.path, self.query)
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    """A failed attempt."""
+
+    error: StoreError
+    retry: bool = False
+    retry_after_s: float | None = None  # from the Retry-After header
+    renew_access: bool = False  # the credentials, or the trusted CA, may be out of date
+    status: int | None = None  # the HTTP status, if there is a response
+
+
+Outcome = TypeVar("Outcome", Reply | _Failure, HttpResponse | _Failure)
+
+
+class Transport:
+    """Calls and watch streams to one cluster as one user. `connect.connecting` makes it.
+
+    *Guarantees.* Every call ends within its deadline. At most `in_flight_max` calls are in flight.
+    A write that may have taken effect is not sent again unless the caller marks it as safe. No
+    error text holds a credential.
+
+    Attributes:
+        server: the URL, without secrets.
+        namespace: the default namespace.
+        answers: attempts by method and by the status of the response, `<error>` if there is none.
+    """
+
+    def __init__(self, pool: HttpPool, access: Access, login: Login, options: KubeOptions) -> None:
+        self.server = access.server
+        self.namespace = access.namespace
+        self.answers: Counter[tuple[str, str]] = Counter()
+        self._warnings = ServerWarnings()
+        self._pool = pool
+        self._login = login
+        self._options = options
+        self._slots = asyncio.Semaphore(options.in_flight_max)
+        self._clock = asyncio.get_running_loop().time
+        self._timeout = TimeLimit(options.timeout_s)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        safe: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """Send a request and return its 2xx response.
+
+        Args:
+            method: the HTTP method in capitals.
+            path: the path, percent-encoded.
+            query: query parameters, not encoded.
+            body: the encoded body.
+            content_type: the media type of the body.
+            accept: the media type of the response.
+            safe: whether a repeated request does no harm; None means that only GET and HEAD are
+                safe. A safe request is retried with backoff after a broken connection, 500, 502,
+                503 and 504. Any request is retried after 429, and if the server was not reached.
+            timeout_s: seconds for all attempts together; None means `KubeOptions.timeout_s`.
+
+        Raises the error that `api_errors.error_for` returns for an error response;
+        `StoreTimeoutError` if no response arrives in time or the connection breaks, so that the
+        outcome is unknown; `StoreError` if the server is not reached; `TooLargeError` for a
+        response that is too large.
+        """
+        timeout = self._timeout if timeout_s is None else TimeLimit(timeout_s)
+        safe = method in READS if safe is None else safe
+        content = () if body is None else (("Content-Type", content_type),)
+        request = _Request(method, path, query, (("Accept", accept), *content), body, safe)
+        deadline = self._clock() + timeout.limit_s
+        try:
+            with timeout:
+                return await self._send_until_answered(request, deadline)
+        except TimeoutError as error:
+            self.answers[NO_RESPONSE, method] += 1
+            reason = f"{self.server} does not answer within {timeout.limit_s:g} s"
+            raise _unknown_outcome(request, reason) from error
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        accept: str = "application/json",
+        silence_s: float,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch and yield its lines until the server ends it. Nothing is retried.
+
+        Leaving the context closes the connection. Entering raises the error that
+        `api_errors.error_for` returns for an error response. Entering and iterating raise
+        `WatchBrokenError` if the connection fails or breaks, if no byte arrives for *silence_s*
+        seconds, or if a line is longer than `KubeOptions.answer_max_bytes`.
+        """
+        request = _Request("GET", path, query, (("Accept", accept),), None, safe=True)
+        try:
+            async with asyncio.timeout(silence_s):
+                response = await self._open_stream(request)
+        except TimeoutError as error:
+            raise WatchBrokenError(
+                f"cannot {request.info}: {self.server} does not answer within {silence_s:g} s"
+            ) from error
+        try:
+            lines = read_lines(
+                response,
+                request.info,
+                silence_s=silence_s,
+                line_max_bytes=self._options.answer_max_bytes,
+            )
+            async with aclosing(lines):
+                yield lines
+        finally:
+            response.abort()
+
+    async def _send_until_answered(self, request: _Request, deadline: float) -> Reply:
+        """Retry until the request succeeds, fails permanently, or has no time left."""
+        renewed, maybe_done, attempt = False, False, 1
+        while True:
+            access = await self._login.current()
+            outcome = await self._attempt(request, access)
+            if isinstance(outcome, Reply):
+                return outcome
+            if outcome.renew_access and not renewed:
+                renewed = True
+                await self._renew(access, outcome)
+                continue
+            maybe_done = maybe_done or isinstance(outcome.error, StoreTimeoutError)
+            pause_s = outcome.retry_after_s
+            if pause_s is None:
+                pause_s = _backoff_s(attempt)
+            in_time = self._clock() + pause_s < deadline
+            if not (outcome.retry and in_time and attempt < self._options.attempts_max):
+                raise _final_error(request, outcome, maybe_done=maybe_done)
+            log.debug("retrying request", wait_s=round(pause_s, 1), error=outcome.error)
+            await asyncio.sleep(pause_s)
+            attempt += 1
+
+    async def _renew(self, access: Access, failure: _Failure) -> None:
+        """Replace the credentials; if that fails, raise the server's error with the reason."""
+        try:
+            await self._login.renew(access)
+        except NatsctlError as error:
+            raise PermissionDeniedError(
+                f"{failure.error}; the credentials cannot be renewed: {error}"
+            ) from error
+
+    async def _attempt(self, request: _Request, access: Access) -> Reply | _Failure:
+        await self._slots.acquire()
+        try:
+            if not records_spans():
+                return await self._send(request, access)
+            with _span(request, access) as span:
+                return _recorded(span, await self._send(request, access))
+        finally:
+            self._slots.release()
+
+    async def _send(self, request: _Request, access: Access) -> Reply | _Failure:
+        try:
+            response = await self._start(request, access)
+            self._count(request, response)
+            if response.status not in _SUCCESS:
+                return await _error_response(request, access, response)
+            limit = self._options.answer_max_bytes
+            body = await response.read(limit)
+            if len(body) > limit:
+                return _Failure(
+                    TooLargeError(
+                        f"cannot {request.info}: the response is larger than {limit} bytes; "
+                        "request less at a time"
+                    )
+                )
+            return Reply(response.status, body, response.header(b"date"))
+        except (aiohttp.ClientError, OSError) as error:
+            return self._no_response(request, error)
+
+    def _start(self, request: _Request, access: Access) -> Awaitable[HttpResponse]:
+        query = _encoded(tuple(request.query.items())) if request.query else ""
+        return self._pool.send(
+            access,
+            request.method,
+            f"{request.path}?{query}" if query else request.path,
+            request.headers + trace_headers(),
+            request.body,
+        )
+
+    def _count(self, request: _Request, response: HttpResponse) -> None:
+        """Count the response, and log the warnings in its headers."""
+        self.answers[str(response.status), request.method] += 1
+        if warning := response.header(b"warning"):
+            self._warnings.log(warning)
+
+    def _no_response(self, request: _Request, error: Exception) -> _Failure:
+        self.answers[NO_RESPONSE, request.method] += 1
+        failure = explain_failure(error)
+        if failure.sent:
+            reason = f"the connection to {self.server} broke: {failure.reason}"
+            store_error: StoreError = _unknown_outcome(request, reason)
+        else:
+            store_error = StoreError(
+                f"cannot {request.info}: {self.server} is not reached: {failure.reason}"
+            )
+        store_error.__cause__ = error
+        retry = not failure.certificate and (request.safe or not failure.sent)
+        return _Failure(store_error, retry=retry, renew_access=failure.certificate)
+
+    async def _open_stream(self, request: _Request) -> HttpResponse:
+        access = await self._login.current()
+        outcome = await self._attempt_stream(request, access)
+        if isinstance(outcome, _Failure) and outcome.renew_access:
+            await self._renew(access, outcome)
+            outcome = await self._attempt_stream(request, await self._login.current())
+        if isinstance(outcome, _Failure):
+            raise outcome.error
+        return outcome
+
+    async def _attempt_stream(self, request: _Request, access: Access) -> HttpResponse | _Failure:
+        """Send the request and return the response before its body arrives."""
+        with _span(request, access) as span:
+            return _recorded(span, await self._send_stream(request, access))
+
+    async def _send_stream(self, request: _Request, access: Access) -> HttpResponse | _Failure:
+        try:
+            response = await self._start(request, access)
+            self._count(request, response)
+            if response.status in _SUCCESS:
+                return response
+            return await _error_response(request, access, response)
+        except (aiohttp.ClientError, OSError) as error:
+            failure = self._no_response(request, error)
+            broken = WatchBrokenError(str(failure.error))
+            broken.__cause__ = error
+            return msgspec.structs.replace(failure, error=broken)
+
+
+@lru_cache(maxsize=256)
+def _encoded(query: tuple[tuple[str, str], ...]) -> str:
+    """Return the query of a URL. The cache saves time, because writes repeat a few queries."""
+    return urlencode(query)
+
+
+async def _error_response(request: _Request, access: Access, response: HttpResponse) -> _Failure:
+    body = await response.read(ERROR_BODY_MAX_BYTES)
+    if access.secret:
+        body = body.replace(access.secret.encode(), b"***")
+    error = error_for(read_status(response.status, body), request.info)
+    not_processed = response.status == HTTPStatus.TOO_MANY_REQUESTS
+    transient = response.status in _TRANSIENT and not isinstance(error, _PERMANENT)
+    retry_after = response.header(b"retry-after")
+    return _Failure(
+        error,
+        retry=transient and (request.safe or not_processed),
+        retry_after_s=float(retry_after) if retry_after.isdecimal() else None,
+        renew_access=response.status == HTTPStatus.UNAUTHORIZED,
+        status=response.status,
+    )
+
+
+def _span(request: _Request, access: Access) -> Span:
+    return request_span(request.method, access.server, request.path, lambda: request.info)
+
+
+def _recorded(span: Span, outcome: Outcome) -> Outcome:
+    """Return the outcome of an attempt after adding it to the attempt's span."""
+    if outcome.status is not None:
+        span.note({"http.response.status_code": outcome.status})
+    if isinstance(outcome, _Failure):
+        span.fail(outcome.error)
+    return outcome
+
+
+def _unknown_outcome(request: _Request, reason: str) -> StoreTimeoutError:
+    unknown = "" if request.method in READS else "; whether it took effect is unknown"
+    return StoreTimeoutError(f"cannot {request.info}: {reason}{unknown}")
+
+
+def _final_error(request: _Request, last: _Failure, *, maybe_done: bool) -> StoreError:
+    """Return the error of the last attempt; its text notes if a write may have taken effect."""
+    known = request.method in READS or isinstance(last.error, StoreTimeoutError)
+    if known or not (last.retry and maybe_done):
+        return last.error
+    unknown = StoreTimeoutError(f"{last.error}; whether it took effect is unknown")
+    unknown.__cause__ = last.error
+    return unknown
+
+
+def _backoff_s(attempt: int) -> float:
+    longest = min(PAUSE_MAX_S, PAUSE_MIN_S * 2.0 ** (attempt - 1))
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter only

@@ -1,1 +1,0 @@
-"""Lists and watches of a resource."""

@@ -1,0 +1,276 @@
+"""Error responses of the API server become typed errors with advice."""
+
+import json
+
+import pytest
+
+from natsctl.errors import (
+    ConflictError,
+    FieldConflictError,
+    ImmutableFieldError,
+    InvalidObjectError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    StoreTimeoutError,
+    TooLargeError,
+)
+from natsctl.kubernetes.api_errors import (
+    ExpiredError,
+    KindMissingError,
+    RequestInfo,
+    UnavailableError,
+    error_for,
+    read_status,
+    request_info,
+)
+
+GET = request_info("GET", "/api/v1/namespaces/shop/configmaps/one")
+CREATE = request_info("POST", "/api/v1/namespaces/shop/configmaps")
+APPLY = request_info("PATCH", "/api/v1/namespaces/shop/configmaps/one")
+
+
+def error_of(code: int, body: bytes, request: RequestInfo = GET) -> StoreError:
+    return error_for(read_status(code, body), request)
+
+
+def status(message: str = "", reason: str = "", **details: object) -> bytes:
+    return json.dumps({"message": message, "reason": reason, "details": details}).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (400, InvalidObjectError),
+        (401, PermissionDeniedError),
+        (403, PermissionDeniedError),
+        (404, KindMissingError),
+        (408, StoreTimeoutError),
+        (409, ConflictError),
+        (410, ExpiredError),
+        (413, TooLargeError),
+        (422, InvalidObjectError),
+        (429, StoreError),
+        (500, StoreError),
+        (502, StoreError),
+        (503, UnavailableError),
+        (504, StoreTimeoutError),
+        (302, StoreError),
+        (599, StoreError),
+    ],
+)
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>no\xff</html>", b"[]", b"null", b'{"details": null}']
+)
+def test_every_status_code_has_its_error_for_any_body(
+    code: int, kind: type[StoreError], body: bytes
+) -> None:
+    error = error_of(code, body)
+    assert type(error) is kind
+    assert "configmaps 'one' in namespace 'shop'" in str(error)
+
+
+def test_the_error_of_a_missing_permission_names_natsctl_rbac() -> None:
+    message = 'configmaps is forbidden: User "ann" cannot get resource "configmaps" in API group ""'
+    error = error_of(403, status(message, "Forbidden"))
+    assert 'User "ann" cannot' in str(error)
+    assert "`natsctl rbac`" in str(error)
+    assert "`natsctl rbac`" in str(error_of(403, b"forbidden by the proxy"))
+    assert "`natsctl rbac`" in str(error_of(401, b""))
+
+
+def test_the_error_of_an_exceeded_quota_does_not_name_rbac() -> None:
+    error = error_of(403, status("exceeded quota: pods=10", "Forbidden"))
+    assert isinstance(error, PermissionDeniedError)
+    assert "exceeded quota" in str(error)
+    assert "rbac" not in str(error)
+
+
+def test_not_found_errors_distinguish_object_kind_and_namespace() -> None:
+    missing_object = status('configmaps "one" not found', "NotFound", name="one", kind="configmaps")
+    assert type(error_of(404, missing_object)) is NotFoundError
+    missing_kind = status("the server could not find the requested resource", "NotFound")
+    assert "no such kind" in str(error_of(404, missing_kind))
+    missing_namespace = status('namespaces "shop" not found', name="shop", kind="namespaces")
+    assert "no namespace 'shop'" in str(error_of(404, missing_namespace, CREATE))
+    namespace = request_info("GET", "/api/v1/namespaces/shop")
+    assert type(error_of(404, missing_namespace, namespace)) is NotFoundError
+
+
+def test_a_field_conflict_names_the_other_managers_and_their_fields() -> None:
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f'conflict with "{manager}" using v1',
+            "field": f,
+        }
+        for manager, f in (("ann", ".data.a"), ("ben", ".data.b"), ("ann", ".data.c"))
+    ]
+    error = error_of(409, status("Apply failed with 3 conflicts", "Conflict", causes=causes))
+    assert isinstance(error, FieldConflictError)
+    assert error.managers == ("ann", "ben")
+    assert "ann owns .data.a, .data.c; ben owns .data.b" in str(error)
+
+
+def test_other_conflicts_are_not_field_conflicts() -> None:
+    assert type(error_of(409, status("already exists", "AlreadyExists"))) is ConflictError
+    assert type(error_of(409, status("Precondition failed", "Conflict"))) is ConflictError
+
+
+def test_an_invalid_object_error_names_the_first_invalid_fields() -> None:
+    causes = [
+        {"reason": "FieldValueRequired", "message": "Required value", "field": f"spec.f{number}"}
+        for number in range(12)
+    ]
+    text = str(error_of(422, status("x is invalid", "Invalid", causes=causes)))
+    assert "spec.f0: Required value, spec.f1: Required value" in text
+    assert text.endswith("and 2 more")
+    assert "spec.f10" not in text
+
+
+def test_a_request_too_large_for_etcd_is_a_too_large_error() -> None:
+    for message in (
+        "etcdserver: request is too large",
+        "rpc error: desc = trying to send message larger than max (2 vs 1)",
+    ):
+        assert isinstance(error_of(500, status(message, "InternalError")), TooLargeError)
+
+
+def test_an_error_event_has_the_code_in_its_object() -> None:
+    event = json.dumps({"kind": "Status", "code": 410, "message": "too old resource version"})
+    assert isinstance(error_of(0, event.encode()), ExpiredError)
+
+
+def test_error_messages_are_shorter_than_1000_characters() -> None:
+    assert len(str(error_of(500, b"x" * 100_000))) < 1000
+    assert len(str(error_of(500, status("x\n" * 100_000)))) < 1000
+    causes = [{"field": "spec." + "x" * 1000, "message": "y" * 1000}] * 9
+    assert len(str(error_of(422, status("", causes=causes)))) < 1000
+
+
+def invalid(*causes: tuple[str, str]) -> StoreError:
+    details = [{"reason": "FieldValueInvalid", "field": f, "message": text} for f, text in causes]
+    return error_of(422, status("one is invalid", "Invalid", causes=details), APPLY)
+
+
+def test_the_reason_at_the_end_of_a_long_value_is_shown() -> None:
+    dump = f"Invalid value: core.PodTemplateSpec{{{'x' * 5000}}}: field is immutable"
+    for causes in ([("spec.template", dump)], [(f"spec.f{n}", dump) for n in range(10)]):
+        text = str(invalid(*causes))
+        assert text.count("field is immutable") == len(causes)
+        assert f"{causes[-1][0]}: Invalid value: core.Pod" in text
+        assert len(text) < 1500
+
+
+def test_a_long_message_without_causes_keeps_both_ends() -> None:
+    text = str(error_of(500, status(f"it began here {'x' * 5000} and ended there")))
+    assert "it began here" in text
+    assert text.endswith("and ended there")
+
+
+def test_a_schema_error_that_the_server_reports_as_500_is_an_invalid_object() -> None:
+    message = "failed to create typed patch object: .dota: field not declared in schema"
+    error = error_of(500, status(message, ""), APPLY)
+    assert isinstance(error, InvalidObjectError)
+    assert ".dota: field not declared in schema" in str(error)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'configmaps "one" is forbidden:',  # 1.20
+        'configmaps "one" is forbidden: User "ann" cannot create resource "configmaps"',  # 1.36
+    ],
+)
+def test_an_apply_without_the_create_permission_names_create(message: str) -> None:
+    text = str(error_of(403, status(message, "Forbidden"), APPLY))
+    assert text.startswith("may not create configmaps 'one' in namespace 'shop'")
+    assert "`natsctl rbac`" in text
+
+
+def test_an_apply_without_the_patch_permission_names_patch() -> None:
+    message = 'configmaps "one" is forbidden: User "ann" cannot patch resource "configmaps"'
+    assert str(error_of(403, status(message, "Forbidden"), APPLY)).startswith("may not patch")
+
+
+def test_the_error_of_a_denying_webhook_does_not_name_rbac() -> None:
+    message = 'admission webhook "deny.example.com" denied the request without explanation'
+    text = str(error_of(403, status(message), APPLY))
+    assert "deny.example.com" in text
+    assert "rbac" not in text
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "Invalid value: v1.LabelSelector{}: field is immutable",
+        "Forbidden: field is immutable when `immutable` is set",
+        "Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden",
+        "Forbidden: spec is immutable after creation except resources.requests for bound claims",
+        "Forbidden: pod updates may not change fields other than `spec.image`\n core.PodSpec{a: b}",
+        'Invalid value: "10.0.0.9": may not change once set',
+        'Invalid value: rbac.RoleRef{Name:"a"}: cannot change roleRef',
+        "Forbidden: spec is immutable after creation except resources for bound claims\n  core.X{",
+        "Forbidden: updates to parameters are forbidden.",
+        "Forbidden: may not be changed in an update.",
+        'Invalid value: "object": Value is immutable',
+        'Invalid value: "fast": failed rule: self == oldSelf',
+        'Invalid value: "string": failed rule: oldSelf == self',
+        'Invalid value: "object": failed rule: self.class == oldSelf.class',
+        "Invalid value: core.PodSpec{A:1,\nB:2}: field is immutable",
+    ],
+)
+def test_an_immutable_field_error_names_the_field(reason: str) -> None:
+    error = invalid(("spec.template", reason))
+    assert isinstance(error, ImmutableFieldError)
+    assert error.fields == ("spec.template",)
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        [("spec.text", 'Invalid value: "is immutable": must be lower case')],
+        [("spec.a", "Required value"), ("spec.b", 'Invalid value: "b": field is immutable')],
+        [("spec.clusterIPs[0]", "Invalid value: []: primary clusterIP can not be unset")],
+    ],
+)
+def test_errors_that_a_new_object_has_too_are_not_immutable_field_errors(
+    causes: list[tuple[str, str]],
+) -> None:
+    assert type(invalid(*causes)) is InvalidObjectError
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        'Invalid value: "object": grown cannot change by more than 10 at once',
+        "Invalid value: 5: may not change in working hours",
+        "Forbidden: cannot be updated while the claim is bound",
+        "Forbidden: immutable classes need a reason",
+        'Invalid value: "object": failed rule: self.size >= oldSelf.size',
+        'Invalid value: "object": failed rule: self.size == oldSelf.size + 1',
+        'Invalid value: "object": failed rule: self.low == oldSelf.high',
+        'Invalid value: "failed rule: self == oldSelf": must be lower case',
+        'Invalid value: "text: field is immutable\nor not": must be lower case',
+    ],
+)
+def test_other_rules_about_a_change_are_not_immutable_field_errors(reason: str) -> None:
+    assert type(invalid(("spec.grown", reason))) is InvalidObjectError
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "cause"),
+    [
+        (422, "Invalid", {"reason": "FieldValueRequired", "field": "spec.a"}),
+        (422, "Invalid", {"reason": "FieldValueInvalid"}),  # names no field
+        (422, "Invalid", None),
+        (422, "", {"reason": "FieldValueInvalid", "field": "spec.a"}),
+        (400, "BadRequest", {"reason": "FieldValueInvalid", "field": "spec.a"}),
+    ],
+)
+def test_immutability_needs_the_reason_and_the_field(
+    code: int, reason: str, cause: dict[str, str] | None
+) -> None:
+    text = "Invalid value: 1: field is immutable"
+    causes = [] if cause is None else [{**cause, "message": text}]
+    assert type(error_of(code, status(text, reason, causes=causes), APPLY)) is InvalidObjectError

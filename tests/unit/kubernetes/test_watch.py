@@ -1,0 +1,471 @@
+"""A watch lists, follows changes, resumes after a break, and never skips an event."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from natsctl import KubeKind, kube
+from natsctl.errors import (
+    InvalidObjectError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    WatchBrokenError,
+)
+from natsctl.kubernetes.api_errors import ExpiredError
+from natsctl.kubernetes.codec import ObjectDecoder
+from natsctl.kubernetes.watch import TIMEOUT_S, TRIES, Incarnation, KubeWatch
+from natsctl.model.store import Applied, Deleted, Listed, Listing, WatchEvent
+from tests.support.stores.scripted_transport import (
+    NEW,
+    ScriptedWire,
+    bookmark,
+    line,
+    page,
+    refusal,
+    thing,
+)
+
+PATH = "/api/v1/things"
+SERVER = "https://server"
+THINGS = kube("v1", "Thing")
+BROKEN = WatchBrokenError("the connection broke")
+
+
+async def path() -> str:
+    return PATH
+
+
+def watch_of(
+    wire: ScriptedWire,
+    kind: KubeKind[object] = THINGS,  # type: ignore[assignment]
+    incarnation: Incarnation | None = None,
+) -> KubeWatch:
+    return KubeWatch(wire, kind, ObjectDecoder(kind), path, incarnation or Incarnation(SERVER))
+
+
+async def take(events: AsyncIterator[WatchEvent], count: int) -> list[str]:
+    """Return short texts of the next `count` events."""
+    return [text_of(await anext(events)) for _ in range(count)]
+
+
+async def take_until_broken(watch: KubeWatch) -> tuple[list[str], StoreError]:
+    """Follow a watch until it breaks, and return its events and the error."""
+    texts: list[str] = []
+    async with watch() as events:
+        try:
+            while True:
+                texts.append(text_of(await anext(events)))
+        except StoreError as error:
+            return texts, error
+
+
+def text_of(event: WatchEvent) -> str:  # type: ignore[return]
+    match event:
+        case Listing():
+            return f"listing of {event.incarnation}"
+        case Listed():
+            return f"listed {event.revision}"
+        case Deleted():
+            return f"deleted {event.key}@{event.revision}"
+        case Applied():
+            return f"{event.stored.key}@{event.stored.revision}"
+
+
+LISTING = f"listing of {SERVER}"
+
+
+@pytest.fixture
+def wire() -> ScriptedWire:
+    return ScriptedWire()
+
+
+class TestListing:
+    async def test_pages_make_one_listing_at_one_revision(self, wire: ScriptedWire) -> None:
+        wire.replies += [
+            page(9, thing("a", 3), thing("b", 4), after="x"),
+            page(9, thing("c", 5), after="y"),
+            page(9, thing("d", 6)),
+        ]
+        async with watch_of(wire)() as events:
+            assert await take(events, 6) == [
+                LISTING,
+                *("team-a/a@3", "team-a/b@4", "team-a/c@5", "team-a/d@6"),
+                "listed 9",
+            ]
+        assert [request.query for request in wire.calls] == [
+            {"limit": "500"},
+            {"limit": "500", "continue": "x"},
+            {"limit": "500", "continue": "y"},
+        ]
+
+    @pytest.mark.parametrize(
+        "late_page", [ExpiredError("too old"), page(10, thing("b", 4))], ids=["expired", "moved on"]
+    )
+    async def test_an_expired_page_restarts_the_listing_without_pages(
+        self, wire: ScriptedWire, late_page: object
+    ) -> None:
+        wire.replies += [page(9, thing("a", 3), after="x"), late_page]
+        wire.replies += [page(12, thing("b", 4), thing("c", 11))]
+        async with watch_of(wire)() as events:
+            assert await take(events, 6) == [
+                *(LISTING, "team-a/a@3"),
+                *(LISTING, "team-a/b@4", "team-a/c@11", "listed 12"),
+            ]
+        assert wire.calls[-1].query == {}
+
+    async def test_a_list_without_items_is_empty(self, wire: ScriptedWire) -> None:
+        wire.replies += [{"metadata": {"resourceVersion": "9"}, "items": None}]
+        async with watch_of(wire)() as events:
+            assert await take(events, 2) == [LISTING, "listed 9"]
+
+    @pytest.mark.parametrize(
+        ("kind", "query"),
+        [
+            (
+                kube("v1", "Thing", labels="a in (x,y),!b"),
+                {"labelSelector": "a in (x,y),!b"},
+            ),
+            (
+                kube("v1", "Thing", labels={"a": "x"}).only("team-a/b"),
+                {"labelSelector": "a=x", "fieldSelector": "metadata.name=b"},
+            ),
+            (THINGS, {}),
+        ],
+    )
+    async def test_selectors_are_sent_to_the_server(
+        self, wire: ScriptedWire, kind: KubeKind[object], query: dict[str, str]
+    ) -> None:
+        wire.replies += [page(9, after="x"), page(9)]
+        wire.streams += [[ScriptedWire.SILENCE]]
+        async with watch_of(wire, kind)() as events:
+            await take(events, 2)
+            follow = asyncio.create_task(take(events, 1))
+            await asyncio.sleep(1)
+            follow.cancel()
+            await asyncio.wait({follow})
+        requests = [*wire.calls, *wire.watches]
+        assert len(requests) == 3
+        for request in requests:
+            selectors = {n: v for n, v in request.query.items() if n.endswith("Selector")}
+            assert selectors == query
+
+    async def test_values_are_whole_documents_without_managed_fields(
+        self, wire: ScriptedWire
+    ) -> None:
+        wire.replies += [page(9, thing("a", 3, data={"x": 'q"ü'}))]
+        async with watch_of(wire)() as events:
+            await take(events, 1)
+            event = await anext(events)
+        assert isinstance(event, Applied)
+        assert event.stored.value.decode() == (
+            '{"apiVersion":"v1","kind":"Thing","metadata":{"name":"a","namespace":"team-a",'
+            '"resourceVersion":"3"},"data":{"x":"q\\"ü"}}'
+        )
+
+    async def test_a_metadata_only_watch_keeps_only_metadata(self, wire: ScriptedWire) -> None:
+        partial = {**thing("a", 3), "kind": "PartialObjectMetadata", "apiVersion": "meta/v1"}
+        wire.replies += [page(9, partial, thing("b", 4, data={"x": "y"}))]
+        async with watch_of(wire, kube("v1", "Thing", metadata_only=True))() as events:
+            await take(events, 1)
+            values = [await anext(events), await anext(events)]
+        for event in values:
+            assert isinstance(event, Applied)
+            assert event.stored.value.startswith(b'{"apiVersion":"v1","kind":"Thing","metadata":{')
+            assert b"data" not in event.stored.value.replace(b"metadata", b"")
+
+    @pytest.mark.parametrize(
+        "error", [StoreMissingError("no such kind"), PermissionDeniedError("may not list")]
+    )
+    async def test_a_rejected_list_breaks_the_watch(
+        self, wire: ScriptedWire, error: StoreError
+    ) -> None:
+        wire.replies += [error]
+        assert await take_until_broken(watch_of(wire)) == ([], error)
+
+    @pytest.mark.parametrize(
+        "invalid_list",
+        [
+            {"items": []},
+            [],
+            page(9, {"metadata": {"name": "a"}}),
+            page(9, {"metadata": {"name": "a", "resourceVersion": "x"}}),
+            {"metadata": {"resourceVersion": ""}, "items": []},
+        ],
+    )
+    async def test_an_invalid_list_breaks_the_watch(
+        self, wire: ScriptedWire, invalid_list: object
+    ) -> None:
+        wire.replies += [invalid_list]
+        seen_events, _ = await take_until_broken(watch_of(wire))
+        assert [event for event in seen_events if event.startswith("listed")] == []
+
+
+class TestFollowing:
+    @pytest.fixture(autouse=True)
+    def _one_thing(self, wire: ScriptedWire) -> None:
+        wire.replies += [page(9, thing("a", 3))]
+
+    async def test_changes_follow_the_listing(self, wire: ScriptedWire) -> None:
+        added, modified = line("ADDED", thing("b", 10)), line("MODIFIED", thing("b", 11))
+        wire.streams += [[added, modified, line("DELETED", thing("a", 12)), wire.SILENCE]]
+        async with watch_of(wire)() as events:
+            await take(events, 3)
+            assert await take(events, 3) == ["team-a/b@10", "team-a/b@11", "deleted team-a/a@12"]
+            assert wire.open == 1
+        assert wire.open == 0
+        [request] = wire.watches
+        assert request.query["watch"] == "true"
+        assert request.query["allowWatchBookmarks"] == "true"
+        assert request.query["resourceVersion"] == "9"
+
+    async def test_the_next_request_resumes_at_the_last_revision(self, wire: ScriptedWire) -> None:
+        wire.streams += [
+            [line("ADDED", thing("b", 10)), bookmark(15)],
+            [line("DELETED", thing("b", 17))],
+            [line("ADDED", thing("c", 18)), wire.SILENCE],
+        ]
+        async with watch_of(wire)() as events:
+            await take(events, 3)
+            assert await take(events, 3) == ["team-a/b@10", "deleted team-a/b@17", "team-a/c@18"]
+        assert [request.query["resourceVersion"] for request in wire.watches] == ["9", "15", "17"]
+        assert len(wire.calls) == 1  # the first list
+
+    @pytest.mark.parametrize(
+        ("kind", "query"),
+        [
+            (kube("v1", "Thing", labels={"a": "x"}), {"limit": "1"}),
+            (THINGS.only("team-a/a"), {"limit": "1", "fieldSelector": "metadata.name=a"}),
+        ],
+    )
+    async def test_a_resumed_watch_first_reads_the_newest_revision_of_the_server(
+        self, wire: ScriptedWire, kind: KubeKind[object], query: dict[str, str]
+    ) -> None:
+        wire.streams += [[], [line("ADDED", thing("b", 10)), wire.SILENCE]]
+        async with watch_of(wire, kind)() as events:
+            await take(events, 4)
+        assert [look.query for look in wire.looks] == [query]
+
+    async def test_a_broken_request_is_resumed_at_the_last_revision(
+        self, wire: ScriptedWire
+    ) -> None:
+        wire.streams += [
+            [line("ADDED", thing("b", 10)), BROKEN],
+            [BROKEN],
+            [line("ADDED", thing("c", 11)), wire.SILENCE],
+        ]
+        async with watch_of(wire)() as events:
+            await take(events, 3)
+            assert await take(events, 2) == ["team-a/b@10", "team-a/c@11"]
+        assert len(wire.calls) == 1
+
+    @pytest.mark.parametrize("end", [[], [BROKEN], [StoreError("503")], [b"{"]])
+    async def test_the_watch_breaks_after_a_few_failed_requests(
+        self, wire: ScriptedWire, end: list[object]
+    ) -> None:
+        wire.streams += [end] * (TRIES + 1)
+        clock = asyncio.get_running_loop().time
+        _, error = await take_until_broken(watch_of(wire))
+        assert isinstance(error, WatchBrokenError)
+        assert not wire.streams
+        assert 0.1 < clock() < 1
+
+    async def test_a_long_request_resets_the_count_of_failed_requests(
+        self, wire: ScriptedWire
+    ) -> None:
+        wire.streams += [[BROKEN]] * TRIES
+        wire.streams += [[line("ADDED", thing("b", 10)), BROKEN]]
+        wire.streams += [[BROKEN]] * (TRIES - 1)
+        wire.streams += [[wire.SILENCE]]
+        async with watch_of(wire)() as events:
+            assert (await take(events, 4))[-1] == "team-a/b@10"
+            await asyncio.sleep(60)  # a slow reader of events
+            follow = asyncio.create_task(take(events, 1))
+            await asyncio.sleep(60)
+            assert not wire.streams
+            assert not follow.done()
+            follow.cancel()
+            await asyncio.wait({follow})
+
+    @pytest.mark.parametrize("line", [refusal(410, "Expired"), refusal(500, "InternalError")])
+    async def test_an_error_event_breaks_the_watch_immediately(
+        self, wire: ScriptedWire, line: object
+    ) -> None:
+        wire.streams += [[line]]
+        seen_events, error = await take_until_broken(watch_of(wire))
+        assert seen_events == [LISTING, "team-a/a@3", "listed 9"]
+        assert isinstance(error, WatchBrokenError)
+        assert "cannot continue the watch: " in str(error)
+        assert len(wire.watches) == 1
+
+    @pytest.mark.parametrize(
+        "error",
+        [ExpiredError("too old"), PermissionDeniedError("no"), StoreMissingError("no kind")],
+    )
+    async def test_a_rejected_request_breaks_the_watch_immediately(
+        self, wire: ScriptedWire, error: StoreError
+    ) -> None:
+        wire.streams += [[error]]
+        assert (await take_until_broken(watch_of(wire)))[1] is error
+
+    async def test_requests_have_random_timeouts_and_later_client_deadlines(
+        self, wire: ScriptedWire
+    ) -> None:
+        wire.streams += [[line("ADDED", thing("b", 10 + n))] for n in range(TRIES)]
+        wire.streams += [[wire.SILENCE]]
+        async with watch_of(wire)() as events:
+            await take(events, 3 + TRIES)
+            follow = asyncio.create_task(take(events, 1))
+            await asyncio.sleep(60)
+            follow.cancel()
+            await asyncio.wait({follow})
+        timeouts_s = [int(request.query["timeoutSeconds"]) for request in wire.watches]
+        assert len(timeouts_s) == TRIES + 1
+        for timeout_s, silence_s in zip(timeouts_s, wire.silences, strict=True):
+            assert TIMEOUT_S / 2 <= timeout_s <= TIMEOUT_S
+            assert timeout_s < silence_s < TIMEOUT_S + 10
+
+
+class TestRestoredServer:
+    async def test_a_server_behind_the_seen_revision_is_relisted_as_a_new_incarnation(
+        self, wire: ScriptedWire
+    ) -> None:
+        identity = Incarnation(SERVER)
+        wire.replies += [page(9), page(7, thing("a", 3))]
+        wire.streams += [[line("ADDED", thing("b", 10))]]
+        wire.newest = 7
+        seen_events, error = await take_until_broken(watch_of(wire, incarnation=identity))
+        assert seen_events == [LISTING, "listed 9", "team-a/b@10"]
+        assert "restored from a backup" in str(error)
+        async with watch_of(wire, incarnation=identity)() as events:
+            relisted = await take(events, 3)
+        assert relisted == [f"{LISTING}#1", "team-a/a@3", "listed 7"]
+
+    async def test_a_server_at_the_seen_revision_keeps_its_incarnation(
+        self, wire: ScriptedWire
+    ) -> None:
+        identity = Incarnation(SERVER)
+        wire.replies += [page(9), page(9)]
+        for _ in range(2):
+            async with watch_of(wire, incarnation=identity)() as events:
+                assert await take(events, 2) == [LISTING, "listed 9"]
+
+    async def test_watches_of_a_kind_share_the_seen_revision(self, wire: ScriptedWire) -> None:
+        identity = Incarnation(SERVER)
+        wire.replies += [page(9), page(8)]
+        for expected in (LISTING, f"{LISTING}#1"):
+            async with watch_of(wire, incarnation=identity)() as events:
+                assert await take(events, 1) == [expected]
+
+
+class TestStreamingList:
+    @pytest.fixture
+    def wire(self) -> ScriptedWire:
+        return ScriptedWire(minor=NEW)
+
+    async def test_a_new_server_lists_within_the_watch(self, wire: ScriptedWire) -> None:
+        wire.streams += [
+            [
+                line("ADDED", thing("b", 4)),
+                line("ADDED", thing("a", 3)),
+                bookmark(9, initial_end=True),
+                line("MODIFIED", thing("a", 10)),
+            ],
+            [line("ADDED", thing("c", 11)), wire.SILENCE],
+        ]
+        async with watch_of(wire)() as events:
+            assert await take(events, 6) == [
+                *(LISTING, "team-a/b@4", "team-a/a@3", "listed 9"),
+                *("team-a/a@10", "team-a/c@11"),
+            ]
+        assert wire.calls == []
+        first, second = (request.query for request in wire.watches)
+        assert first["sendInitialEvents"] == "true"
+        assert first["resourceVersionMatch"] == "NotOlderThan"
+        assert "resourceVersion" not in first
+        assert "sendInitialEvents" not in second
+        assert second["resourceVersion"] == "10"
+
+    async def test_a_watch_that_breaks_after_the_list_is_resumed(self, wire: ScriptedWire) -> None:
+        wire.streams += [
+            [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True), BROKEN],
+            [line("ADDED", thing("b", 10)), wire.SILENCE],
+        ]
+        async with watch_of(wire)() as events:
+            assert await take(events, 4) == [LISTING, "team-a/a@3", "listed 9", "team-a/b@10"]
+        assert len(wire.looks) == 1
+
+    @pytest.mark.parametrize(
+        "failure",
+        [
+            [StoreError("500 Internal Server Error")],
+            [ExpiredError("too old")],
+            [line("ADDED", thing("a", 3)), BROKEN],
+            [line("ADDED", thing("a", 3)), refusal(500, "InternalError")],
+            [line("ADDED", thing("a", 3)), refusal(410, "Expired")],
+            [line("ADDED", thing("a", 3)), b"{"],
+            [line("ADDED", thing("a", 3)), bookmark(3)],  # and the end
+        ],
+    )
+    async def test_any_failure_of_a_streaming_list_is_followed_by_a_list_in_pages(
+        self, wire: ScriptedWire, failure: list[object]
+    ) -> None:
+        streamed = [line("ADDED", thing("a", 3)), bookmark(12, initial_end=True)]
+        wire.streams += [
+            failure,
+            [line("ADDED", thing("c", 10)), wire.SILENCE],
+            [*streamed, wire.SILENCE],
+        ]
+        wire.replies += [page(9, thing("b", 3))]
+        watch = watch_of(wire)
+        async with watch() as events:
+            seen = [text_of(await anext(events))]
+            while seen[-1] != "team-a/c@10":
+                seen.append(text_of(await anext(events)))
+        assert seen[-4:] == [LISTING, "team-a/b@3", "listed 9", "team-a/c@10"]
+        async with watch() as events:  # the next list is a streaming one again
+            assert await take(events, 3) == [LISTING, "team-a/a@3", "listed 12"]
+        assert len(wire.calls) == 1
+
+    @pytest.mark.parametrize(
+        "error", [PermissionDeniedError("may not watch"), StoreMissingError("no kind")]
+    )
+    async def test_a_denied_streaming_list_is_not_repeated_in_pages(
+        self, wire: ScriptedWire, error: StoreError
+    ) -> None:
+        wire.streams += [[error]]
+        assert await take_until_broken(watch_of(wire)) == ([LISTING], error)
+        assert wire.calls == []
+
+    async def test_a_server_that_rejects_a_streaming_list_is_listed_in_pages(
+        self, wire: ScriptedWire
+    ) -> None:
+        wire.streams += [[InvalidObjectError("sendInitialEvents is forbidden")]]
+        wire.replies += [page(9, thing("a", 3)), page(9)]
+        watch = watch_of(wire)
+        async with watch() as events:
+            assert await take(events, 4) == [LISTING, LISTING, "team-a/a@3", "listed 9"]
+        async with watch() as events:
+            assert await take(events, 2) == [LISTING, "listed 9"]
+        assert len(wire.watches) == 1
+
+    async def test_a_restored_server_is_relisted_as_a_new_incarnation(
+        self, wire: ScriptedWire
+    ) -> None:
+        identity = Incarnation(SERVER)
+        identity.saw(20)
+        restored = [line("ADDED", thing("a", 3)), bookmark(9, initial_end=True)]
+        wire.streams += [restored, [*restored, wire.SILENCE]]  # type: ignore[list-item]
+        seen_events, _ = await take_until_broken(watch_of(wire, incarnation=identity))
+        assert seen_events == [LISTING, "team-a/a@3"]
+        async with watch_of(wire, incarnation=identity)() as events:
+            assert await take(events, 3) == [f"{LISTING}#1", "team-a/a@3", "listed 9"]
+
+    @pytest.mark.parametrize("minor", ["31", "", "x", "4"])
+    async def test_an_older_server_is_not_sent_a_streaming_list(self, minor: str) -> None:
+        wire = ScriptedWire(minor=minor)
+        wire.replies += [page(9)]
+        async with watch_of(wire)() as events:
+            assert await take(events, 2) == [LISTING, "listed 9"]
+        assert wire.watches == []
