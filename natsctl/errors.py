@@ -9,54 +9,50 @@ UNREAD_S = 0.5  # until a sync that read an object of another process is repeate
 DELAY_MAX_S = 1e12  # delays are shorter than this, about 32,000 years
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors that msgspec raises for bytes that do not decode as the expected type.
+"""What msgspec raises for bytes that don't decode as the expected type.
 
-The causes are invalid JSON, a field of the wrong type, text that is not UTF-8, and nesting that is
+The causes are invalid JSON, a field of the wrong type, text that isn't UTF-8, and nesting that's
 too deep.
 """
 
 
 class NatsctlError(Exception):
-    """The base class of all errors of natsctl.
-
-    Catch this class to handle every error that natsctl raises on purpose.
-    """
+    """The base class of all errors of natsctl: catch it to handle every one of them."""
 
 
 class UsageError(NatsctlError):
-    """Raised for a wrong declaration, option, argument or call.
+    """A declaration, option, argument or call is wrong.
 
-    Repeating the call does not help. Change the code, the option or the settings that the message
-    names.
+    Repeating it doesn't help. Change what the message names.
     """
 
 
 class InformerAlreadyAddedError(UsageError):
-    """Raised if a resource kind already has an informer for the same objects.
+    """The resource kind already has an informer for the same objects.
 
     Add one informer for each kind, bucket or namespace, and selector.
     """
 
 
 class ConnectError(NatsctlError):
-    """Raised if natsctl cannot connect to NATS or to a Kubernetes cluster.
+    """natsctl can't connect to NATS or to a Kubernetes cluster.
 
-    Check the address and the credentials that the message names, and whether the server runs.
+    Does the server run, and are the address and the credentials right that the message names?
     """
 
 
 class StoreError(NatsctlError):
-    """Raised if a store cannot carry out a request; the cause is chained.
+    """A store can't carry out a request. The base class of all errors of stores.
 
-    The base class of all errors of stores. A sync handler can let it propagate: the key is retried.
+    The cause is chained. Let it pass in a sync handler: the key is retried.
     """
 
 
 class NotFoundError(StoreError):
-    """Raised if an object does not exist.
+    """The object doesn't exist.
 
-    `deleted_at` is the revision of the delete marker that proves the deletion. It is None if the
-    store has no trace of the key. Create the object, or check the key.
+    `deleted_at` is the revision of the delete marker that proves the deletion, or None if the store
+    has no trace of the key.
     """
 
     def __init__(self, message: str, *, deleted_at: int | None = None) -> None:
@@ -65,24 +61,24 @@ class NotFoundError(StoreError):
 
 
 class ConflictError(StoreError):
-    """Raised if an object exists before its creation, or has changed since it was read.
+    """Somebody created or changed the object since you read it. Nothing was written.
 
-    Nothing was written. Read the object again and repeat the change, or let the key be retried.
+    Read it again and repeat the change, or let the key be retried.
     """
 
 
 class ExistsError(ConflictError):
-    """Raised if a secondary exists and does not belong to this controller.
+    """A secondary exists, and belongs to somebody else or to nobody. Nothing was written.
 
-    Nothing was written. Choose another key, delete the object, or apply with `adopt=True`.
+    Choose another key, delete the object, or apply with `adopt=True`.
     """
 
 
 class FieldConflictError(ConflictError):
-    """Raised if an apply would change fields that other field managers own.
+    """An apply would change fields that others manage. Nothing was written.
 
-    Nothing was written. `managers` has the names of these field managers, and `fields` the fields,
-    such as `.spec.replicas`. Leave these fields out of the manifest, or force the apply.
+    `managers` has the names of these field managers, and `fields` the fields, such as
+    `.spec.replicas`. Leave these fields out of the manifest, or force the apply.
     """
 
     def __init__(
@@ -94,21 +90,18 @@ class FieldConflictError(ConflictError):
 
 
 class InvalidKeyError(StoreError):
-    """Raised if a key cannot name an object in its store.
-
-    Use a key of the form that the message states.
-    """
+    """The key can't name an object in its store; the message has the form that it needs."""
 
 
 class InvalidObjectError(StoreError):
-    """Raised if stored bytes are not a valid object of their kind.
+    """Stored bytes, or a manifest, aren't a valid object of their kind.
 
-    Correct the stored object, or the type that the kind declares.
+    Correct the object, or the type that the kind declares.
     """
 
 
 class NewerVersionError(InvalidObjectError):
-    """Raised if an object was stored by a newer version of its type, and cannot be read.
+    """A newer version of the type stored the object, and this one can't read it.
 
     Nothing is written. Run the newer version of the controller, or store the object in the older
     form.
@@ -116,10 +109,10 @@ class NewerVersionError(InvalidObjectError):
 
 
 class ImmutableFieldError(InvalidObjectError):
-    """Raised if an apply would change fields that the server never changes in an existing object.
+    """An apply would change fields that the server never changes in an existing object.
 
-    `fields` has their names, such as `spec.selector`; it is empty if the server does not name them.
-    Delete the object so that it is created with the new fields.
+    `fields` has their names, such as `spec.selector`, if the server says them. Delete the object,
+    so that it's created with the new fields, or declare the slot with `on_immutable="recreate"`.
     """
 
     def __init__(self, message: str, fields: tuple[str, ...] = ()) -> None:
@@ -128,54 +121,53 @@ class ImmutableFieldError(InvalidObjectError):
 
 
 class TooLargeError(StoreError):
-    """Raised if an object or an answer is larger than the server accepts.
+    """An object or an answer is larger than the server accepts.
 
     Make the object smaller, or raise the server's limit.
     """
 
 
 class StoreMissingError(StoreError):
-    """Raised if the store itself does not exist: a bucket, or a kind of a cluster.
+    """The store itself doesn't exist: a bucket, or a kind of a cluster.
 
     Create the bucket, or install the CustomResourceDefinition.
     """
 
 
 class StoreDiffersError(StoreError):
-    """Raised if a store exists but differs from its declaration.
+    """A store exists, and differs from its declaration.
 
     Change the declaration, or change the store with the command that the message names.
     """
 
 
 class PermissionDeniedError(StoreError):
-    """Raised if the server denies the user a request.
+    """The server refuses the user a request.
 
-    Grant the permission that the message names. `natsctl doctor` lists all missing permissions.
+    Grant the permission that the message names. `natsctl doctor` lists all that are missing.
     """
 
 
 class StoreTimeoutError(StoreError):
-    """Raised if a store does not answer in time.
+    """A store doesn't answer in time, so nobody knows whether a write took effect.
 
-    It is unknown whether a write took effect. Read the object before the write is repeated, or let
-    the key be retried.
+    Read the object before you repeat the write, or let the key be retried.
     """
 
 
 class NotLeadingError(StoreError):
-    """Raised for a write by a process that may no longer be the leader.
+    """This process may no longer be the leader. Nothing was written.
 
-    Nothing was written. Let the error propagate: the leader syncs the key.
+    Let the error pass: the leader syncs the key.
     """
 
 
 class NotStoredError(StoreError):
-    """Raised for a write while a controller only plans; nothing was written."""
+    """The controller only plans. Nothing was written."""
 
 
 class PlanningError(NatsctlError):
-    """Raised in a plan for a call that may have effects outside of the stores.
+    """A plan doesn't make a call that may have effects outside of the stores.
 
     Call `blocking` with `safe=True` if the function changes nothing, or ask `natsctl.planning()`
     and skip the call.
@@ -183,107 +175,94 @@ class PlanningError(NatsctlError):
 
 
 class WatchBrokenError(StoreError):
-    """Raised if a watch ends. The informer establishes the watch again."""
+    """A watch has ended. The informer establishes it again."""
 
 
 class QueueShutDownError(NatsctlError):
-    """Raised by `WorkQueue.take` after a shutdown, if no key is left. End the worker."""
+    """The queue was shut down, and no key is left: end the worker."""
 
 
 class NoDaemonError(NatsctlError):
-    """Raised if no daemon answers a request.
+    """No daemon answers a request.
 
     Start one with `natsctl run`, or check the permissions of the user.
     """
 
 
 class TooManyRequestsError(NatsctlError):
-    """Raised if a daemon rejects a request because it receives too many.
-
-    The daemon did nothing. Send the request again later.
-    """
+    """A daemon gets too many requests, and did nothing for this one. Send it again later."""
 
 
 class StoppedError(NatsctlError):
-    """Raised if an operation ends without a result because its watcher or controller stops."""
+    """An operation ends without a result, because its watcher or controller stops."""
 
 
 class WatchStoppingError(StoppedError):
-    """Raised if a watch stops before its first list is complete. Start the watch again."""
+    """A watch stops before its first list is complete. Start it again."""
 
 
 class NotStartedError(UsageError):
-    """Raised by a dynamic watcher that is not started. Start the watcher before the call."""
+    """A dynamic watcher isn't started. Start it before the call."""
 
 
 class InvalidInputError(UsageError):
-    """Raised if the identifier of an object is incomplete or contradicts itself.
+    """The identifier of an object is incomplete, or contradicts itself.
 
     Set the fields that the message names.
     """
 
 
 class CacheDisabledError(UsageError):
-    """Raised if a dynamic watcher without a cache is asked for an object.
-
-    Set its option `enable_cache`.
-    """
+    """A dynamic watcher without a cache is asked for an object: set its option `enable_cache`."""
 
 
 class NoCacheEntryError(NatsctlError):
-    """Raised if a dynamic watcher does not watch an object, so it cannot know whether it exists.
+    """A dynamic watcher doesn't watch the object, so it can't know whether it exists.
 
-    Watch the object before it is read.
+    Watch the object before you read it.
     """
 
 
 class NoVersionedResourceError(StoreMissingError):
-    """Raised if the server has no such kind in the requested version.
+    """The server has no such kind in this version.
 
     Correct the version, or install the CustomResourceDefinition.
     """
 
 
 class QueryBatchInProgressError(UsageError):
-    """Raised if a watcher starts a query batch or changes its watches during its query batch.
-
-    End the query batch first.
-    """
+    """A watcher has a query batch in progress. End it first."""
 
 
 class QueryBatchNotStartedError(UsageError):
-    """Raised if a watcher reads an object, or ends a query batch, without having started one.
-
-    Start a query batch of this watcher first.
-    """
+    """A watcher has no query batch in progress. Start one first."""
 
 
 class EventNotDoneError(NatsctlError):
-    """Raised by a resource's subscription if an event was discarded without being marked done.
+    """An event of a resource's subscription was dropped without being marked done.
 
-    The message names the code that received the event. Call `done` for each event.
+    The message names the code that got it. Call `done` for each event.
     """
 
 
 class SyncTimeoutError(NatsctlError, TimeoutError):
-    """Raised if a handler runs for longer than its time limit.
+    """A handler ran for longer than its time limit, and was cancelled. The key is retried.
 
-    The handler is cancelled and the key is retried. Make the handler faster, or raise
-    `sync_timeout_s`.
+    Make the handler faster, or raise `sync_timeout_s`.
     """
 
 
 class HandlerError(NatsctlError):
-    """Raised if a handler breaks its contract, for example by an invalid return value.
+    """A handler breaks its contract, for example by what it returns.
 
-    The message names the handler and the correction.
+    The message names the handler and what to write.
     """
 
 
 class NotRecordedError(NatsctlError):
-    """Raised in a replay if a handler makes a read that was not recorded.
+    """A handler in a replay reads or does what wasn't recorded.
 
-    Record a sync of the handler that makes this read, or leave the read out.
+    Record a sync of the handler that does it, or leave it out.
     """
 
 
@@ -299,10 +278,10 @@ class PausedError(NatsctlError):
 
 
 class RetryAfter(NatsctlError):  # noqa: N818 - raised as a request, not as an error
-    """Raised by a sync handler to sync the key again after `delay_s` seconds.
+    """Raise it in a sync handler to have the key synced again after `delay_s` seconds.
 
-    The sync is not counted as a failure, and the backoff of the key does not change. Raises
-    `UsageError` if `delay_s` is not a number of seconds from 0 to less than 1e12.
+    It isn't a failure, and the backoff of the key stays as it is. Raises `UsageError` if `delay_s`
+    isn't a number of seconds from 0 to less than 1e12.
     """
 
     def __init__(self, delay_s: float, message: str = "") -> None:
@@ -313,11 +292,11 @@ class RetryAfter(NatsctlError):  # noqa: N818 - raised as a request, not as an e
 
 
 class UnreadError(RetryAfter):
-    """Raised if a sync reads an object of another process, and its value is not here.
+    """A sync reads an object of another process, and its value isn't here yet.
 
     Processes that share keys keep only the values of their own primaries and secondaries, until a
-    handler reads others. From then on they keep all values of that kind. The sync is repeated soon,
-    and succeeds when these are read.
+    handler reads others. From then on they keep all values of that kind, and the sync is repeated
+    half a second later. Don't catch it.
     """
 
     def __init__(self, kind: str, key: str) -> None:
@@ -325,9 +304,9 @@ class UnreadError(RetryAfter):
 
 
 class PermanentError(NatsctlError):
-    """Raised by a sync handler to report that a retry cannot help.
+    """Raise it in a sync handler to say that a retry can't help.
 
-    The key is not retried until the object changes, or a resync syncs every key.
+    The key isn't retried until the object changes, or somebody resyncs it.
     """
 
 
