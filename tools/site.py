@@ -39,6 +39,35 @@ SURFACES = {
     "managed": "Managed external resources",
     "testing": "Tests (`natsctl.testing`)",
 }
+READS = ("available", "get", "error", "keys", "items", "by_index", "read")
+MEMBERS = {  # of classes that natsctl also uses itself: what users call
+    "Controller": (
+        *("runtime", "reads", "blocking", "sync_handler", "handle_secondary"),
+        *("garbage_secondaries", "start", "clean"),
+    ),
+    "ControllerRuntime": (
+        *("run", "stop", "enqueue_key", "enqueue_key_after", "resync", "sync", "event", "explain"),
+        *("status", "owners", "decompose_secondary", "garbage_plan", "collect_garbage"),
+    ),
+    "Primary": (
+        *READS,
+        *("put", "create", "update", "delete", "update_status", "last"),
+        *("add_finalizer", "remove_finalizer"),
+    ),
+    "Secondary": (*READS, "apply", "create", "delete", "owned"),
+    "KubeSecondary": (*READS, "apply", "create", "delete", "owned"),
+    "Tertiary": READS,
+    "Reads": ("get", "list"),
+    "Kind": (),
+    "KvKind": (),
+    "KubeKind": (),
+    "OwnerNames": (),
+    "Explanation": (),
+    "Status": (),
+    "TokenBucket": ("take", "give_back"),
+    "ExponentialLimiter": ("delay_s",),
+    "RateLimit": (),
+}
 FOLDERS = {
     "errors": "Errors",
     "model": "Kinds and objects",
@@ -188,5 +217,14 @@ def _names() -> str:
         "Import the names from `natsctl`, and the names for tests from `natsctl.testing`.",
     ]
     for group, names in groups.items():
-        parts += [f"## {group}", *(f"::: {name}" for name in names)]
+        parts += [f"## {group}", *map(_reference, names)]
     return "\n\n".join(parts)
+
+
+def _reference(name: str) -> str:
+    """Return the directive that shows a name, and only those members that users call."""
+    members = MEMBERS.get(name.rpartition(".")[2])
+    if members is None:
+        return f"::: {name}"
+    shown = f"[{', '.join(members)}]\n      inherited_members: true" if members else "false"
+    return f"::: {name}\n    options:\n      members: {shown}"

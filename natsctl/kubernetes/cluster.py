@@ -356,17 +356,17 @@ class Kube(Guarded):
 async def connect_kube(
     options: KubeOptions | None = None, *, wait: bool = False, watch_timeout_s: float = TIMEOUT_S
 ) -> AsyncIterator[Kube]:
-    """Connect to a Kubernetes cluster while the context is open.
+    """Connect to a Kubernetes cluster, for as long as the context is open.
 
     Args:
         options: the cluster and the credentials; None means the cluster that kubectl uses.
-        wait: retry, and log each failure, until the server can be reached.
-        watch_timeout_s: seconds after which a watch request ends at the latest. The next request
+        wait: try again, and log each failure, until the server answers.
+        watch_timeout_s: seconds after which a watch request ends at the latest. The next one
             resumes at the same revision, without a list.
 
-    The server must answer within the time for two connections, 10 s by default. Raises `UsageError`
-    if an option is invalid, and `ConnectError` if the server does not answer, cannot be reached or
-    does not accept the credentials.
+    The server has the time for two connections to answer, 10 s by default. Raises `UsageError` if
+    an option is invalid, and `ConnectError` if the server doesn't answer, can't be reached or
+    doesn't accept the credentials.
     """
     options = KubeOptions() if options is None else options
     answer_s = min(CONNECTIONS * options.connect_timeout_s, options.timeout_s)

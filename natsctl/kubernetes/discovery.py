@@ -168,7 +168,6 @@ class KindWire:
         self._guard = guard
 
     async def call(self, method: str, path: str, **options: Any) -> Reply:
-        """See `Wire.call`."""
         if self._guard.dry_run and method not in READS:
             options = _as_dry_run(method, options)
         call = partial(self._wire.call, method, path, **options)
@@ -180,7 +179,6 @@ class KindWire:
 
     @asynccontextmanager
     async def stream(self, path: str, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """See `Wire.stream`."""
         try:
             async with self._wire.stream(path, **options) as lines:
                 yield lines

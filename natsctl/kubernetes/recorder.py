@@ -104,7 +104,6 @@ class KubeRecorder:
         return self.outbox.counts.dropped
 
     def counted(self) -> dict[tuple[str, str], int]:
-        """See `CountsEvents.counted`."""
         return self.outbox.counts.of_system("kubernetes")
 
     def event(

@@ -119,7 +119,6 @@ class KubeStore:
         return self._watch()
 
     async def locate(self, manifest: Document) -> str:
-        """See `ManifestStore.locate`."""
         key, _ = await self._located(manifest)
         return key
 
@@ -143,7 +142,6 @@ class KubeStore:
         )
 
     async def managed(self, key: str) -> ManagedFields:
-        """See `ManifestStore.managed`."""
         return read_managed_fields(await self._exchange.read_metadata(await self._path(key)))
 
     async def patch_status(

@@ -9,12 +9,11 @@ from natsctl.model.store import planned_revision
 
 
 class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The times and the limits of garbage collection.
+    """When garbage is collected, and when it would be too much at once.
 
-    A GC cycle runs every `interval_s`. It deletes an orphan after a grace period of `grace_s`. A
-    cycle that would delete more than `count_max` objects deletes none. The same holds for a cycle
-    that would delete more than the fraction `share_max` of all owned objects, if that is more than
-    `share_from` objects.
+    A cycle runs every `interval_s`, and deletes an orphan after a grace period of `grace_s`. If it
+    would delete more than `count_max` objects, it deletes none. The same holds if it would delete
+    more than the fraction `share_max` of all owned objects, and more than `share_from` objects.
     """
 
     interval_s: float = 30.0
@@ -32,7 +31,7 @@ class GarbageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orphan(msgspec.Struct, frozen=True):
-    """A secondary whose owner does not exist.
+    """A secondary whose owner doesn't exist.
 
     Attributes:
         kind: the secondary's kind.
@@ -44,7 +43,7 @@ class Orphan(msgspec.Struct, frozen=True):
         suspected_s: seconds since the secondary was first found to be an orphan.
         due: whether the grace period is over.
         uid: the secondary's uid; empty if its store assigns none.
-        held: why the secondary is not deleted; empty if it may be deleted.
+        held: why the secondary isn't deleted; empty if it may be deleted.
     """
 
     kind: str

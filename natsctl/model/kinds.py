@@ -68,7 +68,7 @@ def _comparable(info: Any, seen: set[type]) -> bool:
 class Kind(Generic[T]):
     """A kind of objects.
 
-    If the type is not an `Object`, the kind is *plain*: the whole value is the spec, and its
+    If the type isn't an `Object`, the kind is *plain*: the whole value is the spec, and its
     objects have no labels, finalizers or status.
 
     Attributes:
@@ -126,8 +126,8 @@ class Kind(Generic[T]):
     def decode(self, value: bytes) -> T:
         """Return the object in *value*; raises `InvalidObjectError` that names the wrong field.
 
-        An object that was stored as an older type is upgraded. Raises `NewerVersionError` if the
-        object cannot be read because a newer version of the type has stored it.
+        An object that was stored as an older type is upgraded. Raises `NewerVersionError` if a
+        newer version of the type stored the object, and this one can't read it.
         """
         if self._decode is None:
             return value  # type: ignore[return-value]  # T is bytes
@@ -149,7 +149,7 @@ class Kind(Generic[T]):
     def document(self, value: bytes) -> Document:
         """Return the document in *value*, in the form of the newest version of the type.
 
-        Raises `InvalidObjectError` if *value* is no JSON object or an upgrade fails, and
+        Raises `InvalidObjectError` if *value* isn't a JSON object or an upgrade fails, and
         `NewerVersionError` as `decode` does.
         """
         if self._versions is not None:
@@ -231,9 +231,9 @@ class Kind(Generic[T]):
     def encode(self, current: bytes | None, obj: T) -> bytes:
         """Return the value to store for *obj*: the current value with the fields of *obj* set.
 
-        Fields unknown to the type, generation, uid, finalizers and status are kept. If nothing
-        changes, the result is the current value. Raises `NewerVersionError` if the current value
-        cannot be read because a newer version of the type has stored it.
+        Fields that the type doesn't know, generation, uid, finalizers and status are kept. If
+        nothing changes, you get the current value. Raises `NewerVersionError` if a newer version of
+        the type stored the current value, and this one can't read it.
         """
         if self._custom:
             return self._encode_custom(obj)
@@ -357,7 +357,6 @@ class KvKind(Kind[T]):
         return existing
 
     def likely_cause(self, value: bytes) -> str:
-        """See `Kind.likely_cause`."""
         if self._custom:
             return ""
         try:
@@ -393,33 +392,34 @@ def kv(
     version: int | None = None,
     columns: Mapping[str, str] = _NO_COLUMNS,
 ) -> KvKind[T]:
-    """Declare a kind of objects of a type in a JetStream KV bucket.
+    """Declare what's in a JetStream KV bucket: objects of this type.
+
+    Example: `greetings = primary(kv(Greeting, bucket="greetings"))`
 
     Args:
-        object_type: an `Object` subclass, or another type that msgspec decodes, such as a Struct,
-            `dict` or `bytes`. The whole value of another type is the spec.
+        object_type: a subclass of `Object`, or another type that msgspec decodes, such as a Struct,
+            `dict` or `bytes`. Of another type, the whole value is the spec.
         bucket: the bucket's name, `[A-Za-z0-9_-]+`.
         keys: a NATS subject pattern that selects keys: `*` is one token, `>` is the rest.
-        history: revisions that the bucket keeps of each key, 1 to 64. With more than 1, the last
-            state of an object that was deleted while no daemon ran can be read.
+        history: revisions that the bucket keeps of each key, 1 to 64. With more than 1, you can
+            read the last state of an object that was deleted while no daemon ran.
         ttl_s: seconds after which a value expires; 0 means never.
         replicas: copies in the NATS cluster, 1 to 5.
         storage: the bucket's storage, `file` or `memory`.
         max_value_bytes: the largest value of the bucket, including 60 to 100 bytes of headers.
-        create: create the bucket at start if it does not exist; if False, the bucket must exist.
-        decoder: decodes a value to a *T* if values are not JSON; it may raise any exception.
-        encoder: encodes a *T* to a value; without an encoder, a kind with a decoder is read-only.
+        create: create the bucket if it doesn't exist; if False, it has to exist.
+        decoder: decodes a value that isn't JSON; to refuse it, raise any exception.
+        encoder: encodes an object; a kind with a decoder and no encoder is read-only.
         older: the earlier types of the objects, the newest first, each with a pure function that
-            returns a *T*. An object that was stored as an earlier type is read as a *T*.
-        version: the number of the version of *of*; by default, one more than the number of older
-            types. Set it if a type is removed from *older*, so that the number does not fall.
+            makes the newest type of it. That's how stored objects of an earlier type are read.
+        version: the number of the type's version; by default, one more than the number of older
+            types. Set it if you remove a type from *older*, so that the number doesn't fall.
         columns: the columns that `natsctl list` and `natsctl watch` show: the path of a field, such
             as `spec.image`, by heading.
 
-    An option that is not set accepts any setting of an existing bucket. An option that is set and
-    differs from an existing bucket is an error at start, which names the option. A new bucket has
-    history 5, file storage, three replicas in a cluster and one on a single server, and no other
-    limit.
+    An existing bucket is taken as it is. If you set an option and the bucket differs, that's an
+    error at start, which names the option. A new bucket has history 5, file storage, three replicas
+    in a cluster and one on a single server, and no other limit.
     """
     return KvKind(
         object_type,

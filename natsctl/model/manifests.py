@@ -151,7 +151,6 @@ class KubeKind(Kind[T]):
         return metadata
 
     def metadata_of(self, obj: T) -> Metadata:
-        """See `Kind.metadata_of`."""
         if isinstance(obj, Object):
             return obj.metadata
         if isinstance(obj, dict):
@@ -159,13 +158,11 @@ class KubeKind(Kind[T]):
         raise UsageError(f"{self.name} holds {self.type.__name__}, not {type(obj).__name__}")
 
     def require_writable(self) -> None:
-        """See `Kind.require_writable`."""
         super().require_writable()
         if self.metadata_only:
             raise UsageError(f"{self.name} is watched in part only, so it cannot be written back")
 
     def overlay(self, current: bytes | None, obj: T) -> Document:
-        """See `Kind.overlay`."""
         document: Document = {} if current is None else documents.parse(current)
         if isinstance(obj, msgspec.Struct):
             return documents.overlay(document, obj)
@@ -186,7 +183,6 @@ class KubeKind(Kind[T]):
         return self.object_name is None or self.object_name == name
 
     def describes(self, obj: object) -> bool:
-        """See `Kind.describes`."""
         if isinstance(obj, dict):
             return (obj.get("apiVersion"), obj.get("kind")) == (self.api_version, self.kind)
         return super().describes(obj)
@@ -281,7 +277,9 @@ def kube(
     propagation: Propagation = "Background",
     optional: bool = False,
 ) -> KubeKind[D]:
-    """Declare a kind of a Kubernetes cluster, which may be a custom resource.
+    """Declare a kind of a Kubernetes cluster, built in or a custom resource.
+
+    Example: `configs = secondary(kube("v1", "ConfigMap", namespace="default"))`
 
     Args:
         api_version: such as `v1`, `apps/v1`, `example.com/v1alpha1`.
@@ -290,18 +288,18 @@ def kube(
             cluster-scoped kinds.
         name: only objects with this name; without *namespace*, in every namespace.
         labels: only objects that this label selector selects: text as for `kubectl -l`, or the
-            labels that the objects must have. The server selects the objects.
+            labels that the objects must have. The server selects.
         type: the type that objects decode to: a dict by default, or a subclass of `KubeObject`, or
             any struct with `metadata`.
         metadata_only: watch and cache only metadata, for large or secret objects.
-        managed_fields: keep `metadata.managedFields`, which record the manager of each field. They
-            are dropped by default, because they are larger than most objects.
+        managed_fields: keep `metadata.managedFields`, which say who manages each field. By default
+            they're dropped, because they're larger than most objects.
         propagation: the propagation policy for dependents when an object is deleted.
-        optional: the controller works without this kind while the cluster does not have it, for
-            example before its CustomResourceDefinition is installed. Reads find no objects, writes
-            of secondaries do nothing, and every primary is synced when the kind appears.
+        optional: the controller works while the cluster doesn't have this kind, for example before
+            its CustomResourceDefinition is installed. Reads find nothing, writes of secondaries do
+            nothing, and every primary is synced when the kind appears.
 
-    Without *optional*, a controller waits for a kind that the cluster does not have. Raises
+    Without *optional*, a controller waits for a kind that the cluster doesn't have. Raises
     `UsageError` if the selector or the type is invalid.
     """
     object_type: Any = Manifest if type is None else type

@@ -29,10 +29,10 @@ STORED_VERSION = f"{DOMAIN}/stored-version"
 class Metadata(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, dict=False
 ):
-    """The metadata of an object. It has no name, because the key is the name.
+    """The metadata of an object. It has no name: the key is the name.
 
-    `generation` counts changes of the desired state. `deletion_timestamp` (RFC 3339) marks an
-    object that is deleted as soon as `finalizers` is empty.
+    `generation` counts changes of what somebody wants, not of the status. If there's a
+    `deletion_timestamp` (RFC 3339), the object goes as soon as `finalizers` is empty.
     """
 
     labels: dict[str, str] = {}
@@ -44,7 +44,7 @@ class Metadata(
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The base of stored types; subclasses add `spec` and may narrow the type of `status`.
+    """The base of your stored types: add `spec`, and narrow the type of `status` if you like.
 
     Example:
         class Greeting(Object, frozen=True):

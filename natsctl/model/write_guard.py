@@ -61,11 +61,9 @@ class DryRunGuard(WriteGuard):
         return await write()
 
     def may_record(self, key: str) -> bool:  # noqa: ARG002 - no key
-        """See `WriteGuard.may_record`."""
         return False
 
     def may_create(self, kind: KvKind[Any]) -> bool:  # noqa: ARG002 - no kind
-        """See `WriteGuard.may_create`."""
         return False
 
 
