@@ -903,7 +903,8 @@ class Cache(Generic[T]):
     def _end_listing(self, revision: int) -> Iterable[Change[T] | None]:
         """Take over the state that the listing shows."""
         listing, self._listing = self._listing, None
-        if listing is None:
+        if listing is None:  # the watch continues where the one before ended
+            self._reach(revision)
             return ()
         self.before_fewer()
         if listing.incarnation != self.incarnation:

@@ -2,6 +2,7 @@
 
 from natsctl.errors import StoreError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.consumer import names
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
 from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema
@@ -15,7 +16,7 @@ async def published_schemas(connection: Connection, bucket: str = "*") -> list[K
     """
     records = Bucket(connection, SCHEMAS.bucket)
     try:
-        keys = await records.keys(f"{PREFIX}.*.{bucket}")
+        keys = await names(records, f"{PREFIX}.*.{bucket}")
         messages = await records.newest(keys)
     except StoreMissingError:
         return []

@@ -67,7 +67,11 @@ class Deleted(msgspec.Struct, frozen=True, gc=False):
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    """The end of a list, which is complete up to this revision. Live changes follow."""
+    """The end of a list, which is complete up to this revision. Live changes follow.
+
+    Without a `Listing` before it, the watch has continued where the reader's last one broke, and
+    has yielded every change since.
+    """
 
     revision: int = 0
 
@@ -182,6 +186,9 @@ class Store(Protocol):
         self, shown: Collection[str] | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
         """Yield the existing objects and then every change, in the store's order.
+
+        The next watch of the same view may yield only the changes since the last one, and `Listed`,
+        if the store proves that there are no others.
 
         *shown* is a live view of the keys of the objects that exist by the events that the reader
         has taken, for a watch that compares them with the store. Such a watch keeps the keys itself

@@ -26,6 +26,7 @@ from natsctl.errors import (
     StoreMissingError,
 )
 from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.consumer import names
 from natsctl.jetstream.bucket.entries import labels_of, object_in
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.jetstream.connection.connection import Connection
@@ -214,7 +215,7 @@ async def _living(bucket: Bucket, pattern: str, *, allowed: bool = True) -> list
     Without the permission, raises `PermissionDeniedError`, or returns none if *allowed* is False.
     """
     try:
-        messages = await bucket.newest(await bucket.keys(pattern))
+        messages = await bucket.newest(await names(bucket, pattern))
     except StoreMissingError:
         return []
     except PermissionDeniedError:

@@ -13,6 +13,7 @@ from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
 from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.consumer import names
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -139,7 +140,7 @@ async def _resume_deleted(
     """Write the records that resume a deleted object, and return its pause."""
     store, pauses = await _records(connection), list[Pause | None]()
     wanted = {key_record(controller, bucket, key) for controller in controllers}
-    known = await Bucket(connection, PAUSES.bucket).keys(key_record("*", bucket, key))
+    known = await names(Bucket(connection, PAUSES.bucket), key_record("*", bucket, key))
     for name in known | wanted:
         stored = await read(store, name)
         if stored is None and name not in wanted:

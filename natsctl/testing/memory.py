@@ -1,14 +1,16 @@
 """Stores in memory with the rules of NATS: revisions, compare-and-set, delete markers, watches."""
 
+import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from natsctl.errors import ConflictError, InvalidKeyError, NotFoundError, TooLargeError
 from natsctl.jetstream.bucket.codec import stream_of
+from natsctl.jetstream.bucket.resume import NotResumedError, Proof, Seen
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
@@ -22,8 +24,14 @@ HISTORY = 5
 VALUE_BYTES_MAX = 1024 * 1024 - 256  # the default limit of a nats-server, less the headers
 
 
-class MemoryStore(WatchedStore[Kind[Any], "Stored | Deleted"]):
+Entry: TypeAlias = Stored | Deleted
+
+
+class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
     """Keeps the objects of one kind in this process; a `Store`.
+
+    The next watch of a view continues where the one before broke, as on NATS, unless what it has
+    seen differs from the bucket.
 
     Tests inject faults: `break_watches` is a lost connection, `vanish` a purge by an administrator,
     `recreate` a bucket that was deleted and created again, and `fail` a server that rejects every
@@ -38,6 +46,7 @@ class MemoryStore(WatchedStore[Kind[Any], "Stored | Deleted"]):
         self._name = kind.bucket if isinstance(kind, KvKind) else kind.name
         self._pattern = kind.keys if isinstance(kind, KvKind) else ">"
         self._fallbacks: int | None = None  # of the bucket, when it was first listed here
+        self._reader: _Reader | None = None  # with the view that was watched last
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`."""
@@ -105,6 +114,10 @@ class MemoryStore(WatchedStore[Kind[Any], "Stored | Deleted"]):
         for key in keys:
             del self._bucket.entries[key]
 
+    def forget(self) -> None:
+        """Let the next watch of this store list again."""
+        self._reader = None
+
     def recreate(self) -> None:
         """Replace the bucket by an empty one of the same name, and end every watch."""
         self._bucket.recreate()
@@ -113,7 +126,7 @@ class MemoryStore(WatchedStore[Kind[Any], "Stored | Deleted"]):
     def backup(self) -> "Backup":
         """Return a copy of the bucket for `restore`."""
         entries = {key: list(entries) for key, entries in self._bucket.entries.items()}
-        return Backup(entries, self._bucket.revision)
+        return Backup(entries, self._bucket.revision, dict(self._bucket.times))
 
     def restore(self, backup: "Backup") -> None:
         """Replace the bucket by an older copy, as a restored backup of a server does."""
@@ -164,27 +177,111 @@ class MemoryStore(WatchedStore[Kind[Any], "Stored | Deleted"]):
             self._fallbacks, incarnation = self._bucket.fallbacks, str(self._bucket.incarnation)
         return [Listing(incarnation), *events, Listed(revision)]
 
-    def _event(self, change: Stored | Deleted) -> WatchEvent | None:
-        if not matches(self._pattern, change.key):
+    def _event(self, change: tuple[Entry, int]) -> WatchEvent | None:
+        return _shown(change[0]) if matches(self._pattern, change[0].key) else None
+
+    def _first_events(
+        self, shown: Collection[str] | None
+    ) -> list[tuple[WatchEvent, tuple[Entry, int] | None]]:
+        bucket, times = self._bucket, self._bucket.times
+        if shown is None:
+            return [(event, None) for event in self._listing()]
+        if self._reader is None or self._reader.shown is not shown:
+            self._reader = _Reader(shown)
+        reader = self._reader
+        entries = self._since(reader) if reader.may_continue(bucket) else None
+        if entries is None:
+            begin, *_, end = self._listing()
+            entries = self._newest()
+            reader.begin(bucket)
+            first: list[tuple[WatchEvent, tuple[Entry, int] | None]] = [(begin, None)]
+        else:
+            end, first = Listed(bucket.revision), []
+        reader.complete = False
+        changes = [(_shown(entry), (entry, times.get(entry.revision, 0))) for entry in entries]
+        return [*first, *changes, (end, None)]
+
+    def _since(self, reader: "_Reader") -> list[Entry] | None:
+        """Return the entries that follow what a reader has seen, None if more has changed."""
+        proof, times = Proof(reader.seen), self._bucket.times
+        kept = [entry for entry in self._bucket.all() if matches(self._pattern, entry.key)]
+        repeated = [entry for entry in kept if entry.revision >= reader.seen.first]
+        try:
+            proof.compare(
+                (entry.key, entry.revision, times.get(entry.revision, 0)) for entry in repeated
+            )
+            proof.finish()
+        except NotResumedError:
             return None
-        return change if isinstance(change, Deleted) else Applied(change)
+        new = [entry for entry in repeated if entry.revision > reader.seen.last]
+        names = {*reader.shown, *reader.deleted, *(entry.key for entry in new)}
+        return new if len(names) == len({entry.key for entry in kept}) else None
+
+    def _was_taken(
+        self,
+        shown: Collection[str] | None,
+        event: WatchEvent,
+        change: tuple[Entry, int] | None,
+    ) -> None:
+        reader = self._reader
+        if reader is not None and shown is reader.shown:
+            if change is not None:
+                reader.note(*change)
+            elif isinstance(event, Listed):
+                reader.complete = True
+
+
+class _Reader:
+    """What the reader of one view has seen of a bucket."""
+
+    def __init__(self, shown: Collection[str]) -> None:
+        self.shown = shown
+        self.seen = Seen()
+        self.deleted: set[str] = set()
+        self.complete = False  # whether it has taken a whole list
+        self._of = (0, 0)
+
+    def may_continue(self, bucket: "_Bucket") -> bool:
+        """Return whether the bucket may be the one that was seen."""
+        is_same = self._of == (bucket.incarnation, bucket.losses)
+        has_seen = self.complete and bool(self.seen.newest)
+        return is_same and has_seen and self.seen.last <= bucket.revision
+
+    def begin(self, bucket: "_Bucket") -> None:
+        """Begin a list."""
+        self.seen, self._of = Seen(), (bucket.incarnation, bucket.losses)
+        self.deleted.clear()
+
+    def note(self, entry: Entry, time: int) -> None:
+        """Note an entry that was taken."""
+        self.seen.note(((entry.key, entry.revision, time),))
+        if isinstance(entry, Deleted):
+            self.deleted.add(entry.key)
+        else:
+            self.deleted.discard(entry.key)
+
+
+def _shown(entry: Entry) -> WatchEvent:
+    return entry if isinstance(entry, Deleted) else Applied(entry)
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A copy of a bucket: the entries of its keys, and its revision."""
+    """A copy of a bucket: the entries of its keys, its revision, and when each was written."""
 
-    entries: dict[str, list[Stored | Deleted]]
+    entries: dict[str, list[Entry]]
     revision: int
+    times: dict[int, int] = {}
 
 
-class _Bucket(WatchedObjects["Stored | Deleted"]):
+class _Bucket(WatchedObjects["tuple[Entry, int]"]):
     """The entries of one bucket, which several kinds may share."""
 
     def __init__(self, kind: Kind[Any]) -> None:
         super().__init__()
         declared = kind if isinstance(kind, KvKind) else None
         self.value_bytes_max = (declared and declared.max_value_bytes) or VALUE_BYTES_MAX
-        self.entries: dict[str, list[Stored | Deleted]] = defaultdict(list)
+        self.entries: dict[str, list[Entry]] = defaultdict(list)
+        self.times: dict[int, int] = {}  # the number of the write that stored each revision
         self.incarnation = 1
         self.fallbacks = 0
         self._history = (declared and declared.history) or HISTORY
@@ -196,6 +293,11 @@ class _Bucket(WatchedObjects["Stored | Deleted"]):
     def newest(self) -> list[Stored | Deleted]:
         return [entries[-1] for entries in self.entries.values() if entries]
 
+    def all(self) -> list[Entry]:
+        """Return every entry, in the order of revisions."""
+        entries = itertools.chain.from_iterable(self.entries.values())
+        return sorted(entries, key=lambda entry: entry.revision)
+
     def history(self, key: str) -> list[Stored | Deleted]:
         return list(self.entries.get(key, ()))
 
@@ -205,17 +307,19 @@ class _Bucket(WatchedObjects["Stored | Deleted"]):
         entries = self.entries[entry.key]
         entries.append(entry)
         del entries[: -1 if purge else -self._history]
-        self.notify(entry)
+        self.times[entry.revision] = self.writes
+        self.notify((entry, self.writes))
 
     def recreate(self) -> None:
         self.entries.clear()
+        self.times.clear()
         self.revision = 0
         self.incarnation += 1
 
     def restore(self, backup: Backup) -> None:
         self.entries.clear()
         self.entries |= {key: list(entries) for key, entries in backup.entries.items()}
-        self.revision = backup.revision
+        self.revision, self.times = backup.revision, dict(backup.times)
         self.fallbacks += 1
 
 

@@ -21,6 +21,7 @@ class WatchedObjects(Generic[ChangeT]):
     def __init__(self) -> None:
         self.watches: dict[asyncio.Queue[ChangeT | None], None] = {}  # in the order of opening
         self.failure: StoreError | None = None
+        self.losses = 0  # of the proof that a watch can continue
         self.revision = 0
         self.writes = 0
 
@@ -58,13 +59,12 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
 
     @asynccontextmanager
     async def watch(
-        self,
-        shown: Collection[str] | None = None,  # noqa: ARG002 - it compares no keys
+        self, shown: Collection[str] | None = None
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
         """See `Store.watch`."""
         await self._pass()
         with self._watched.queue() as queue:
-            async with aclosing(self._events(queue, list(self._listing()))) as events:
+            async with aclosing(self._events(queue, shown, self._first_events(shown))) as events:
                 yield events
 
     @property
@@ -77,9 +77,17 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
         """The number of open watches."""
         return len(self._watched.watches)
 
-    def break_watches(self) -> None:
-        """End every watch with `WatchBrokenError`, as a lost connection does."""
+    def break_watches(self, *, listed: bool = False) -> None:
+        """End every watch with `WatchBrokenError`, as a lost connection does.
+
+        If *listed*, none of the next watches can continue, as if the messages that they have seen
+        last were gone.
+        """
+        self._watched.losses += listed
         self._watched.notify(None)
+
+    def forget(self) -> None:
+        """Let the next watch of this store list again."""
 
     def fail(self, error: StoreError | None) -> None:
         """Raise *error* from every call until this is called with None; also end every watch."""
@@ -90,6 +98,18 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
     @abstractmethod
     def _listing(self) -> Iterable[WatchEvent]:
         """Return the first events of a watch."""
+
+    def _first_events(
+        self,
+        shown: Collection[str] | None,  # noqa: ARG002 - for a store that continues a watch
+    ) -> list[tuple[WatchEvent, ChangeT | None]]:
+        """Return the first events of a watch of this view, each with its change."""
+        return [(event, None) for event in self._listing()]
+
+    def _was_taken(
+        self, shown: Collection[str] | None, event: WatchEvent, change: ChangeT | None
+    ) -> None:
+        """Note that the reader with this view has taken an event, which may show a change."""
 
     @abstractmethod
     def _event(self, change: ChangeT) -> WatchEvent | None:
@@ -104,12 +124,17 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
             self._guard.check(self.kind)
 
     async def _events(
-        self, queue: "asyncio.Queue[ChangeT | None]", listing: Iterable[WatchEvent]
+        self,
+        queue: "asyncio.Queue[ChangeT | None]",
+        shown: Collection[str] | None,
+        first: Iterable[tuple[WatchEvent, ChangeT | None]],
     ) -> AsyncGenerator[WatchEvent, None]:
-        for event in listing:
+        for event, change in first:
             yield event
+            self._was_taken(shown, event, change)
         while (change := await queue.get()) is not None:
-            shown = self._event(change)
-            if shown is not None:
-                yield shown
+            shown_event = self._event(change)
+            if shown_event is not None:
+                yield shown_event
+                self._was_taken(shown, shown_event, change)
         raise WatchBrokenError(f"the watch of {self.kind.name} was broken")

@@ -196,7 +196,8 @@ class TestIncarnation:
                     assert await take(events, 1) == [Applied(stored)]
                 await listing(others)
         async with store.watch(shown) as events:
-            assert (await listing(events))[0] == before
+            begun = [event for event in await listing(events) if isinstance(event, Listing)]
+        assert begun in ([before], [])
 
     @of_buckets
     async def test_a_recreated_store_has_another_incarnation(

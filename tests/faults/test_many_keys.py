@@ -8,6 +8,7 @@ import pytest
 import natsctl
 from natsctl import NatsOptions, WatchBrokenError, kv
 from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.consumer import names
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Listed
 from tests.support.clients.nats_admin import Admin
@@ -50,7 +51,7 @@ async def test_keys_of_many_pages_are_complete_while_others_are_purged(
     async with asyncio.TaskGroup() as group:
         group.create_task(purge())
         for _ in range(5):
-            assert kept <= await bucket.keys()
+            assert kept <= await names(bucket, ">")
         enough.set()
 
 

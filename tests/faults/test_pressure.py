@@ -10,6 +10,7 @@ import pytest
 
 import natsctl
 from natsctl import Change, WatchBrokenError
+from natsctl.jetstream.bucket import consumer
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.feed import Feed
 from natsctl.jetstream.bucket.watch import KvWatch
@@ -76,7 +77,7 @@ async def test_relists_under_constant_writes_miss_no_key(nats_server: NatsServer
 
 
 async def test_a_key_overwritten_before_each_event_is_still_listed(
-    nats_server: NatsServer,
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch reads the key directly, and ignores older messages that arrive later."""
     held: list[Stored | Deleted] = []
@@ -92,9 +93,10 @@ async def test_a_key_overwritten_before_each_event_is_still_listed(
                 await put(admin, "hot", "tick")
                 return [item for item in items if item.key != "hot"]  # type: ignore[misc]
 
+        monkeypatch.setattr(consumer, "Feed", Overtaken)
         await nats.open(Readers.things.kind)
         await put(admin, "hot", "tick")
-        async with KvWatch(Bucket(nats.connection, THINGS), feed=Overtaken)() as events:
+        async with KvWatch(Bucket(nats.connection, THINGS))() as events:
             async for event in events:
                 match event:
                     case Listed(revision):
@@ -115,7 +117,7 @@ async def test_a_key_overwritten_before_each_event_is_still_listed(
 
 
 async def test_a_watch_replaces_a_consumer_that_sends_only_heartbeats(
-    nats_server: NatsServer,
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer on a server without contact to its cluster behaves like this."""
 
@@ -132,7 +134,8 @@ async def test_a_watch_replaces_a_consumer_that_sends_only_heartbeats(
     async with Admin(nats_server.url) as admin, natsctl.connect(nats_server.url) as nats:
         await nats.open(Readers.things.kind)
         await put(admin, "first")
-        watch = KvWatch(Bucket(nats.connection, THINGS), verify_s=0.5, feed=Stuck)
+        monkeypatch.setattr(consumer, "Feed", Stuck)
+        watch = KvWatch(Bucket(nats.connection, THINGS), verify_s=0.5)
         with pytest.raises(WatchBrokenError, match="revision 2, but the consumer has stopped at 1"):
             await follow(watch)
 

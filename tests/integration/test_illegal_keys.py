@@ -10,6 +10,7 @@ import natsctl
 from natsctl.core.informer import Informer
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.consumer import names
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, IllegalKey
 from tests.support.clients.raw_nats_client import Stranger, stranger
@@ -112,7 +113,7 @@ async def test_the_keys_of_a_bucket_exclude_illegal_keys(
     await write_illegal_keys(stranger_client)
     await put(store, "a")
     async with asyncio.timeout(60):
-        assert await Bucket(nats.connection, "notes").keys() == {"a"}
+        assert await names(Bucket(nats.connection, "notes"), ">") == {"a"}
 
 
 async def test_the_list_of_the_bucket_store_skips_illegal_keys_and_logs_them(

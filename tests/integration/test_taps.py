@@ -15,24 +15,24 @@ from tests.support.servers.nats_server import NatsServer
 HEADERS = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n"
 STATUS = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 4\r\n\r\n"
 MESSAGES: list[RawMessage] = [
-    (b"a", b"", b"", None, None),
-    (b"a.b", b"", b"value", None, None),
-    (b"a", b"$JS.ACK.x", b"value", None, None),
-    (b"a", b"", b"", HEADERS, None),
-    (b"a", b"$JS.ACK.x", b"", HEADERS, None),
-    (b"a", b"$JS.ACK.x", b"value", HEADERS, None),
-    (b"inbox", b"", b"", STATUS, None),
-    (b"inbox", b"$JS.FC.x", b"", STATUS, None),
-    (b"a", b"", b"MSG a 1 5\r\nvalue\r\n", None, None),
-    (b"a", b"$JS.ACK.x", b"\r\n" * 3000, HEADERS, None),
-    (b"a", b"$JS.ACK.KV_b.name.1.7.5.1763829000000000000.0", b"value", None, (7, 5)),
-    (b"a", b"$JS.ACK.KV_b.name.1.8.6.1763829000000000000.0", b"", HEADERS, None),
-    (b"a", b"$JS.ACK.hub.account.KV_b.name.1.9.7.1763829000000000000.0.x", b"value", None, None),
+    (b"a", b"", b"", None),
+    (b"a.b", b"", b"value", None),
+    (b"a", b"$JS.ACK.x", b"value", None),
+    (b"a", b"", b"", HEADERS),
+    (b"a", b"$JS.ACK.x", b"", HEADERS),
+    (b"a", b"$JS.ACK.x", b"value", HEADERS),
+    (b"inbox", b"", b"", STATUS),
+    (b"inbox", b"$JS.FC.x", b"", STATUS),
+    (b"a", b"", b"MSG a 1 5\r\nvalue\r\n", None),
+    (b"a", b"$JS.ACK.x", b"\r\n" * 3000, HEADERS),
+    (b"a", b"$JS.ACK.KV_b.name.1.7.5.1763829000000000000.0", b"value", None),
+    (b"a", b"$JS.ACK.KV_b.name.1.8.6.1763829000000000000.0", b"", HEADERS),
+    (b"a", b"$JS.ACK.hub.account.KV_b.name.1.9.7.1763829000000000000.0.x", b"value", None),
 ]
 
 
 def frame(sid: int, message: RawMessage) -> bytes:
-    subject, reply, data, headers, _ = message
+    subject, reply, data, headers = message
     words = [b"MSG" if headers is None else b"HMSG", subject, b"%d" % sid]
     words += [reply] if reply else []
     words += [] if headers is None else [b"%d" % len(headers)]
@@ -94,8 +94,8 @@ async def test_a_tap_gets_whole_messages_in_order(size: int) -> None:
         await client.subscribe_raw("inbox", tapped.extend)
         await client.subscribe("other", cb=note)
         data = b"".join(frame(1, message) for message in MESSAGES)
-        other_frames = frame(2, (b"other", b"", b"plain", None, None)) + frame(
-            2, (b"other", b"", b"", HEADERS, None)
+        other_frames = frame(2, (b"other", b"", b"plain", None)) + frame(
+            2, (b"other", b"", b"", HEADERS)
         )
         await script.send(data + other_frames + b"PING\r\n" + data + other_frames + data, size)
         await eventually(lambda: len(tapped) == 3 * len(MESSAGES))
@@ -151,7 +151,7 @@ async def test_a_tap_reads_the_messages_of_a_real_server(nats_server: NatsServer
         message
         for value in values
         for message in (
-            (b"things.a", b"", value, None, None),
-            (b"things.b", b"back", value, headers, None),
+            (b"things.a", b"", value, None),
+            (b"things.b", b"back", value, headers),
         )
     ]

@@ -77,8 +77,8 @@ async def test_a_watch_broken_during_a_listing_causes_only_the_necessary_syncs()
             controller.syncs.clear()
             stores.store(APPS).breaks_after = halfway
             stores.store(PARTS).breaks_after = halfway
-            client.apps.break_watches()
-            client.parts.break_watches()
+            client.apps.break_watches(listed=True)
+            client.parts.break_watches(listed=True)
             await client.app("app-3", f"broken after {halfway}")
             await asyncio.sleep(30)
 
@@ -93,7 +93,7 @@ async def test_an_interrupted_listing_leaves_no_objects_in_the_cache() -> None:
         client = await converged(harness, *(f"app-{number}" for number in range(10)))
         slow = stores.store(APPS)
         slow.lag_s, slow.breaks_after = 1.0, 11
-        client.apps.break_watches()
+        client.apps.break_watches(listed=True)
         await asyncio.sleep(10)  # in the middle of the listing
         client.apps.vanish("app-1")
         await asyncio.sleep(60)

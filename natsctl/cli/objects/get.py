@@ -16,6 +16,7 @@ from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError, UsageError
 from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
 from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket.consumer import names
 from natsctl.jetstream.bucket.entries import NONE
 from natsctl.jetstream.connection.connection import connect
 from natsctl.jetstream.connection.options import NatsOptions
@@ -110,7 +111,7 @@ async def _hint(bucket: Bucket, key: str, error: NotFoundError) -> str:
     if error.deleted_at is not None:
         return f" at revision {error.deleted_at}; see natsctl history {bucket.name} {key}"
     try:
-        keys = await bucket.keys()
+        keys = await names(bucket, ">")
     except StoreError:
         return ""
     return did_you_mean(key, keys) if len(keys) <= KEYS_MAX else ""

@@ -13,6 +13,7 @@ from natsctl.core.table import Keeping
 from natsctl.errors import StoreError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.consumer import names
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.store import Change
 from natsctl.operate.background import retrieved
@@ -148,7 +149,7 @@ class BucketListing:
 
     async def _run(self) -> None:
         if self._named is not self._synced:
-            self._names = await in_order(await self.bucket.keys(self._pattern))
+            self._names = await in_order(await names(self.bucket, self._pattern))
             self._named.set()
         async with self._informer.subscribe(self._changed):
             await self._informer.run(is_final=lambda error: isinstance(error, StoreMissingError))

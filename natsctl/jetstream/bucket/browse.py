@@ -1,18 +1,15 @@
 """Reads and changes any bucket, declared or not, for the commands that people use."""
 
 import itertools
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from natsctl.errors import NotFoundError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket, Message
-from natsctl.jetstream.bucket.codec import written_ns
-from natsctl.jetstream.bucket.feed import Feed, FeedLink
 from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.bucket.watch import KvWatch
-from natsctl.jetstream.connection.client import RawMessage
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.keys import KEY_RULE, check_key
 from natsctl.model.kinds import KvKind
@@ -60,7 +57,7 @@ class BucketStore(KvStore):
         kind.name = bucket.name
         super().__init__(bucket, kind, guard=guard)
         self._times: dict[str, int] = {}
-        self._dated = KvWatch(bucket, keys, feed=self._feed)
+        self._dated = KvWatch(bucket, (keys,), times=self._times)
 
     async def find(self, key: str) -> Message:
         """Return the newest value of *key*; raises `NotFoundError`."""
@@ -124,30 +121,10 @@ class BucketStore(KvStore):
             )
         return [self.dated(values[key]) for key in sorted(values)]
 
-    def _feed(self, prefix: str, link: FeedLink) -> Feed:
-        return _DatedFeed(prefix, link, self._times)
-
 
 def _first_names(illegal: Collection[str]) -> str:
     first = ", ".join(itertools.islice(illegal, LOGGED_MAX))
     return f"{first[:NAME_MAX]}{', …' * (len(illegal) > LOGGED_MAX)}"
-
-
-class _DatedFeed(Feed):
-    """A feed that also records when each key was written."""
-
-    def __init__(self, prefix: str, link: FeedLink, times: dict[str, int]) -> None:
-        super().__init__(prefix, link)
-        self._prefix_length = len(prefix)
-        self._times = times
-
-    def receive(self, messages: Sequence[RawMessage]) -> None:
-        """See `Feed.receive`."""
-        for subject, reply, _, _, _ in messages:
-            if reply.startswith(b"$JS.ACK."):
-                key = subject[self._prefix_length :].decode(errors="replace")
-                self._times[key] = written_ns(reply)
-        super().receive(messages)
 
 
 async def bucket_names(connection: Connection) -> list[str]:

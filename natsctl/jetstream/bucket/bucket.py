@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,7 +40,7 @@ ANSWER_S = 2.0  # the deadline of a read; a stream without a leader does not ans
 KEY_S = 1e-5  # of `busy_s`: several processes may create consumers at the same time
 ELECTION_S = 20.0  # the deadline of a stream's leader election
 ELECTION_PAUSE_S = 0.1  # between two requests during an election
-OVERLAP = 1000  # keys that two pages of 100,000 names have in common
+BEYOND = 1 << 40  # an offset in a list of names
 READS = 32  # concurrent reads of messages
 REPLICAS = 3  # of a new bucket in a cluster
 HISTORY = 5  # of a new bucket
@@ -69,13 +69,15 @@ class StreamState(msgspec.Struct, frozen=True):
     """The state of a stream.
 
     `created` identifies the stream, and `subjects` counts its keys, deleted ones included.
-    `forgets` is true if values expire without a delete marker. `prefix` precedes each key.
+    `forgets` is true if values expire without a delete marker, `reverts` if the deletion of a
+    message can restore an older one. `prefix` precedes each key.
     """
 
     created: str
     last_seq: int
     subjects: int
     forgets: bool = False
+    reverts: bool = False
     prefix: str = ""
 
 
@@ -91,6 +93,8 @@ class Bucket:
         self._subjects = 0  # the number of keys at the last look, with delete markers
         self.full = ""  # how full the bucket was at the last look, if it evicts its oldest messages
         self.evicted = False  # whether a key was lost that way; cleared when it is not full
+        self._created = ""  # the stream whose messages have the prefix that was found
+        self._found_prefix = ""
         self.name = name
         self.stream = stream_of(name)
         self.layout = Layout(prefix_of(name))
@@ -143,6 +147,11 @@ class Bucket:
             state.get("num_subjects", 0),
             forgets=bool(config.get("max_age"))
             and config.get("subject_delete_marker_ttl", 0) < SEEN_S * NANOSECONDS,
+            reverts=not (
+                config.get("deny_delete")
+                or config.get("max_msgs_per_subject") == 1
+                or self.layout.origin
+            ),
             prefix=self.prefix,
         )
 
@@ -157,6 +166,8 @@ class Bucket:
         self._subjects = info["state"].get("num_subjects", 0)
         self.full = full(info)
         self.evicted = self.evicted and bool(self.full)
+        if info["created"] != self._created:
+            self._created, self._found_prefix = info["created"], ""
         layout = layout_of(self.name, info["config"])
         if not layout.settled and info["state"].get("messages"):
             layout = await self._with_prefix(layout)
@@ -188,66 +199,82 @@ class Bucket:
 
     async def _with_prefix(self, layout: Layout) -> Layout:
         """Return the layout with the prefix of a mirror's messages."""
-        if self.layout.settled and self.layout.origin == layout.origin:
-            return replace(layout, prefix=self.prefix, settled=True)
-        try:
-            raw = await self._read_raw({"seq": 1, "next_by_subj": ">"}, "message")
-        except NotFoundError:
-            return layout
-        return replace(layout, prefix=prefix_in(raw["subject"]), settled=True)
+        if not self._found_prefix:
+            try:
+                raw = await self._read_raw({"seq": 1, "next_by_subj": ">"}, "message")
+            except NotFoundError:
+                return layout
+            self._found_prefix = prefix_in(raw["subject"])
+        return replace(layout, prefix=self._found_prefix, settled=True)
 
-    async def keys(self, pattern: str = ">") -> set[str]:
-        """Return every legal key that has a message, including deleted keys with a marker.
+    async def page_of_keys(self, pattern: str) -> set[str] | None:
+        """Return every legal key that has a message; None if there are more than in one page.
 
-        The server lists names in order, in pages, which are read in slices. If a key vanishes
-        between two pages, the names after it move forward. So the pages overlap, and the listing
-        starts again if they do not.
-        Names that are not UTF-8 can be equal in a page, which then has fewer names than its limit.
+        A key may have a delete marker only. The server computes each page from all names, so a list
+        of many pages takes it longer the more names there are; see `names`.
         """
-        keys, before, offset = set[str](), dict[str, int](), 0
-        prefix_length = len(self.prefix)
+        query: dict[str, object] = {"subjects_filter": self.prefix + pattern}
+        info = await self._info(query, timeout_s=ANSWER_S + self.busy_s)
+        keys, skipped = set[str](), len(self.prefix)
 
         def add(subject: str) -> None:
-            name = subject[prefix_length:]
+            name = subject[skipped:]
             if legal(name):
                 keys.add(name)
 
-        while True:
-            query = {"subjects_filter": self.prefix + pattern, "offset": offset}
-            info = await self._info(query)
-            page = info["state"].get("subjects") or {}
-            if offset and before.keys().isdisjoint(page):
-                before, offset = {}, 0
-                keys.clear()
-                continue
-            await in_slices(page, add)
-            offset += max(len(page), info.get("limit", 0))
-            if offset >= info.get("total", 0):
-                return keys
-            before, offset = page, offset - OVERLAP
+        await in_slices(info["state"].get("subjects") or {}, add)
+        return None if info.get("total", 0) > info.get("limit", 0) else keys
 
     async def last(self, key: str) -> Message:
         """Return the newest message of a key or pattern; raises `NotFoundError`."""
         return await self._message({"last_by_subj": self.prefix + key}, key)
 
-    async def newest_revision(self, pattern: str = ">") -> int:
-        """Return the revision of the newest message that matches *pattern*, 0 if there is none.
+    async def newest_revision(self, patterns: Sequence[str] = (">",), *, seen: int = 0) -> int:
+        """Return the revision of the newest message that matches, 0 if there is none.
 
-        This is usually the stream's last message, which the server finds at once. To find the last
-        message of a pattern, the server looks at every key, see `busy_s`.
+        This is usually the stream's last message, or the newest that was *seen*, which the server
+        finds at once. To find the last message of a pattern, it looks at every key, see `busy_s`.
         """
         last_seq = (await self.state()).last_seq
         if not last_seq:
             return 0
+        if await self._has(last_seq, patterns):
+            return last_seq
+        if (
+            seen
+            and await self._has(seen, patterns)
+            and not any([await self._follows(seen, pattern) for pattern in patterns])
+        ):
+            return seen
+        newest = 0
+        for pattern in patterns:
+            with suppress(NotFoundError):
+                newest = max(newest, (await self.last(pattern)).revision)
+        return newest
+
+    async def _has(self, revision: int, patterns: Sequence[str]) -> bool:
+        """Return whether the stream has a message of this revision that matches."""
         with suppress(NotFoundError):
-            raw = await self._read_raw({"seq": last_seq}, pattern)
-            subject: str = raw["subject"]
-            if subject.startswith(self.prefix) and matches(pattern, subject[len(self.prefix) :]):
-                return last_seq
-        try:
-            return (await self.last(pattern)).revision
-        except NotFoundError:
-            return 0
+            subject: str = (await self._read_raw({"seq": revision}, ">"))["subject"]
+            if subject.startswith(self.prefix):
+                key = subject[len(self.prefix) :]
+                return any(matches(pattern, key) for pattern in patterns)
+        return False
+
+    async def _follows(self, revision: int, pattern: str) -> bool:
+        """Return whether a message that matches follows the revision."""
+        with suppress(NotFoundError):
+            return bool(await self.after(revision, pattern))
+        return False
+
+    async def count(self, patterns: Sequence[str]) -> int:
+        """Return the number of names that match, by a page of names that begins after the last."""
+        total = 0
+        for pattern in patterns:
+            query = {"subjects_filter": self.prefix + pattern, "offset": BEYOND}
+            info = await self._info(query, timeout_s=ANSWER_S + self.busy_s)
+            total += info.get("total", 0)
+        return total
 
     async def newest(self, keys: Iterable[str]) -> list[Message]:
         """Return the newest message of each key that has one, in no particular order."""

@@ -40,22 +40,17 @@ def prefix_of(bucket: str) -> str:
     return f"$KV.{bucket}."
 
 
-def position(reply: bytes) -> tuple[int, int]:
-    """Return the sequences of a message in the stream and for the consumer, from its reply subject.
+def position(reply: bytes) -> tuple[int, int, int]:
+    """Return a message's sequences in the stream and for the consumer, and when it was stored.
 
-    The subject has 9 tokens, or 11 or 12 with a domain.
+    That is nanoseconds since 1970. All are in the reply subject, which has 9 tokens, or 11 or 12
+    with a domain.
 
     Source: the JetStream acknowledgement subject, ADR-15 of nats-architecture-and-design.
     """
     tokens = reply.split(b".")
     first = 5 if len(tokens) == _TOKENS_PLAIN else 7
-    return int(tokens[first]), int(tokens[first + 1])
-
-
-def written_ns(reply: bytes) -> int:
-    """Return when the message was stored, in nanoseconds since 1970, from its reply subject."""
-    tokens = reply.split(b".")
-    return int(tokens[7 if len(tokens) == _TOKENS_PLAIN else 9])
+    return int(tokens[first]), int(tokens[first + 1]), int(tokens[first + 2])
 
 
 def marker(headers: Mapping[str, str] | None) -> Marker | None:

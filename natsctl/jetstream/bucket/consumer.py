@@ -11,7 +11,7 @@ requests would only delay the first one, so the watch waits longer if the bucket
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 
 from nats.aio.subscription import Subscription
@@ -19,26 +19,28 @@ from nats.errors import Error as NatsError
 
 from natsctl.errors import StoreError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
-from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed, FeedLink
+from natsctl.jetstream.bucket.feed import HEARTBEAT_S, Feed
 from natsctl.jetstream.bucket.hedge import hedged
+from natsctl.model.store import IllegalKey
 
 HEDGE_S = 0.4  # the wait for a consumer before the next request, for an empty bucket
 BUSY_MAX = 8  # how much longer than `Bucket.busy_s` an answer may take after several timeouts
 ABANDONED_S = 10.0  # the server deletes a consumer without a subscriber after this time
+PASSES = 3  # over names that are written meanwhile
 ABANDONED_MAX = 16  # remembered names of consumers that may still exist
-
-FeedMaker = Callable[[str, FeedLink], Feed]
 
 
 class _Consumer:
     """A push consumer: its delivery subject and the feed of its messages."""
 
-    def __init__(self, bucket: Bucket, feed: FeedMaker, busy_s: float) -> None:
+    def __init__(
+        self, bucket: Bucket, busy_s: float, times: dict[str, int] | None, *, names_only: bool
+    ) -> None:
         connection = bucket.watched_over
         self._client = connection.client
         self.inbox = self._client.new_inbox()
         self.name = f"natsctl-{self.inbox.rsplit('.', 1)[-1]}"
-        self.feed = feed(bucket.prefix, self._client)
+        self.feed = Feed(bucket.prefix, self._client, times=times, names_only=names_only)
         self.feed.allow_silence(busy_s, bucket.state)
         self._subscription: Subscription | None = None
         self._on_lost = ExitStack()
@@ -47,7 +49,9 @@ class _Consumer:
     async def subscribe(self) -> None:
         """Subscribe to the delivery subject; the feed receives messages from now on."""
         try:
-            self._subscription = await self._client.subscribe_raw(self.inbox, self.feed.receive)
+            self._subscription = await self._client.subscribe_raw(
+                self.inbox, self.feed.receive, parser=self.feed.parser
+            )
         except NatsError as error:
             raise WatchBrokenError(f"cannot subscribe to {self.inbox}: {error}") from error
 
@@ -60,26 +64,60 @@ class _Consumer:
                 await asyncio.shield(self._subscription.unsubscribe())
 
 
-class Consumers:
-    """Creates the consumers of one watch, one after another."""
+async def names(bucket: Bucket, *patterns: str) -> set[str]:
+    """Return every legal key of these patterns that has a message, if only a delete marker.
 
-    def __init__(self, bucket: Bucket, pattern: str, feed: FeedMaker = Feed) -> None:
+    More than a page of names are read by a consumer without values. A key that is written over and
+    over meanwhile may be missing among so many.
+    """
+    keys = set[str]()
+    for pattern in patterns:
+        page = await bucket.page_of_keys(pattern)
+        if page is not None:
+            keys |= page
+            continue
+        newest = await bucket.newest_revision((pattern,))
+        async with Consumers(bucket, (pattern,)).open(names_only=True) as feed:
+            for _ in range(PASSES):
+                reached = 0
+                while reached < newest:
+                    items = await feed.take()
+                    keys |= {item.key for item in items if not isinstance(item, IllegalKey)}
+                    if items:
+                        reached = items[-1].revision
+                    else:
+                        newest = min(newest, await bucket.newest_revision((pattern,)))
+                if (later := await bucket.newest_revision((pattern,))) == newest:
+                    break
+                newest = later
+    return keys
+
+
+class Consumers:
+    """Creates the consumers of one watch of keys that match *patterns*, one after another."""
+
+    def __init__(
+        self, bucket: Bucket, patterns: Sequence[str], times: dict[str, int] | None = None
+    ) -> None:
         self._bucket = bucket
-        self._pattern = pattern
-        self._feed = feed
+        self._patterns = patterns
+        self._times = times
         self._busy = 1  # times `Bucket.busy_s`; doubles when the server does not answer in time
         self._abandoned: deque[str] = deque(maxlen=ABANDONED_MAX)
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Feed]:
+    async def open(self, *, start: int = 0, names_only: bool = False) -> AsyncIterator[Feed]:
         """Create a consumer and yield its feed; leaving the context deletes the consumer.
+
+        It sends the newest message of every key, or every message from sequence *start* on. With
+        *names_only*, the messages have no values.
 
         A broken consumer may not answer, so its deletion is requested without waiting: now, and
         again with the next consumer. The server deletes it after `ABANDONED_S` in any case.
         """
         requested: list[_Consumer] = []
         try:
-            yield await self._first_feed(requested)
+            yield await self._first_feed(requested, start, names_only=names_only)
         except StoreError:
             self._abandoned.extend(consumer.name for consumer in requested)
             raise
@@ -96,7 +134,9 @@ class Consumers:
             with suppress(StoreError):
                 await asyncio.shield(self._delete_abandoned())
 
-    async def _first_feed(self, requested: list[_Consumer]) -> Feed:
+    async def _first_feed(
+        self, requested: list[_Consumer], start: int, *, names_only: bool
+    ) -> Feed:
         """Request consumers until one exists, return its feed and abandon the others.
 
         Adds each consumer to *requested* before its request, so that *requested* has every consumer
@@ -105,10 +145,12 @@ class Consumers:
         busy_s = self._busy * self._bucket.busy_s
 
         async def request() -> _Consumer:
-            consumer = _Consumer(self._bucket, self._feed, busy_s)
+            consumer = _Consumer(self._bucket, busy_s, self._times, names_only=names_only)
             requested.append(consumer)
+            if start:
+                consumer.feed.note_all()  # a proof compares all
             await consumer.subscribe()
-            await self._create(consumer, busy_s)
+            await self._create(consumer, busy_s, start, names_only=names_only)
             return consumer
 
         self._busy = min(2 * self._busy, BUSY_MAX)  # unless a request succeeds
@@ -125,25 +167,35 @@ class Consumers:
         await self._delete_abandoned()
         return chosen.feed
 
-    async def _create(self, consumer: _Consumer, busy_s: float) -> None:
-        config = {
-            "name": consumer.name,
+    async def _create(
+        self, consumer: _Consumer, busy_s: float, start: int, *, names_only: bool
+    ) -> None:
+        bucket, name = self._bucket, consumer.name
+        subjects = [bucket.prefix + pattern for pattern in self._patterns]
+        config: dict[str, object] = {
+            "name": name,
             "description": "a natsctl watch",
             "deliver_subject": consumer.inbox,
-            "deliver_policy": "last_per_subject",
+            "deliver_policy": "by_start_sequence" if start else "last_per_subject",
             "ack_policy": "none",
             "replay_policy": "instant",
-            "filter_subject": self._bucket.prefix + self._pattern,
             "flow_control": True,
             "idle_heartbeat": int(HEARTBEAT_S * NANOSECONDS),
             "inactive_threshold": int(ABANDONED_S * NANOSECONDS),
+            "headers_only": names_only,
             "mem_storage": True,
             "num_replicas": 1,
         }
-        body: dict[str, object] = {"stream_name": self._bucket.stream, "config": config}
-        body["action"] = "create"
-        endpoint = f"{self._bucket.stream}.{consumer.name}.{config['filter_subject']}"
-        connection = self._bucket.watched_over
+        if start:
+            config["opt_start_seq"] = start
+        endpoint = f"{bucket.stream}.{name}"
+        if len(subjects) == 1:  # so that permissions may limit the subject
+            config["filter_subject"] = subjects[0]
+            endpoint += f".{subjects[0]}"
+        else:
+            config["filter_subjects"] = subjects
+        body = {"stream_name": bucket.stream, "config": config, "action": "create"}
+        connection = bucket.watched_over
         timeout_s = connection.request_timeout_s + busy_s
         await connection.api(f"CONSUMER.CREATE.{endpoint}", body, timeout_s=timeout_s)
 

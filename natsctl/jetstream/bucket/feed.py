@@ -6,6 +6,8 @@ before it are processed, so the server never sends more than its window ahead.
 """
 
 import asyncio
+import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -14,7 +16,8 @@ from nats.errors import FlushTimeoutError
 
 from natsctl.errors import StoreError, StoreMissingError, WatchBrokenError
 from natsctl.jetstream.bucket.codec import LAST_CONSUMER, STALLED, Marker, marker, position
-from natsctl.jetstream.connection.client import RawMessage
+from natsctl.jetstream.bucket.resume import ANCHORS, Sight
+from natsctl.jetstream.connection.client import Parse, RawMessage
 from natsctl.jetstream.connection.headers import STATUS, parse_headers
 from natsctl.model.keys import is_key, printable
 from natsctl.model.store import Deleted, IllegalKey, Stored
@@ -26,6 +29,11 @@ SILENCE = 3  # missing heartbeats in a row after which the feed fails
 BEGIN = 20  # the same, until the server has created the consumer
 ANSWERS = 2  # answers about the bucket, a silence apart, which show that the server is not busy
 BUFFERED_MAX = 1_000_000  # messages; far above the server's flow control window of 32 MiB
+
+
+# A message with prefix, key, subscription and acknowledgement subject, and its size.
+_VALUE = rb"MSG %b%b %b %b (\d++)\r\n"
+_NAME = rb"HMSG %b%b %b %b \d++ (\d++)\r\n"
 
 
 class FeedLink(Protocol):
@@ -48,8 +56,9 @@ class FeedLink(Protocol):
 class Feed:
     """Buffers the messages of a consumer, which arrive on *link*.
 
-    `prefix` is the part of the subjects that precedes each key. A feed without messages fails after
-    `SILENCE` heartbeats. If other data arrives on the connection, heartbeats may wait behind it, so
+    *prefix* is the part of the subjects that precedes each key. *times* gets the time at which each
+    key was stored, in nanoseconds since 1970. A feed without messages fails after `SILENCE`
+    heartbeats. If other data arrives on the connection, heartbeats may wait behind it, so
     the feed first asks the server for an answer, which follows them.
 
     A server that creates consumers of a large bucket sends no heartbeats, and answers no request
@@ -59,10 +68,22 @@ class Feed:
     new consumer, and answers requests at the same time.
     """
 
-    def __init__(self, prefix: str, link: FeedLink) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        link: FeedLink,
+        *,
+        times: dict[str, int] | None = None,
+        names_only: bool = False,
+    ) -> None:
         self._prefix = prefix.encode()
         self._link = link
+        self._times = times
+        self._form = _NAME if names_only else _VALUE
         self._items: list[Item] = []  # received and not taken
+        self.sights_max: int | None = ANCHORS  # noted of a batch in `seen`; None: all
+        self.seen = deque[Sight]()  # the last messages that were taken
+        self._sights = deque[Sight]([], ANCHORS)  # of those that weren't
         self._controls: list[str] = []  # flow control requests received with the items
         self._due: list[str] = []  # flow control requests of the items that were taken
         self._consumed = 0  # the consumer sequence of the last message
@@ -91,34 +112,72 @@ class Feed:
         beats = int(busy_s / HEARTBEAT_S)
         self._allowed, self._silent_max = SILENCE + beats, BEGIN + beats
 
+    def note_all(self) -> None:
+        """Note all messages of a batch in `seen`, until `limit_sights`."""
+        self.sights_max, self._sights = None, deque(self._sights)
+
+    def limit_sights(self) -> None:
+        """Note only the last messages of a batch from now on."""
+        self.sights_max = ANCHORS
+
     def begin(self) -> None:
         """Expect heartbeats from now on, because the consumer exists."""
         self._silent, self._silent_max = 0, self._allowed
 
+    def parser(self, sid: bytes) -> Parse | None:
+        """Return a function that takes the values with legal keys from the socket's bytes.
+
+        Messages with headers, names that aren't keys, and domains are left to `receive`.
+        """
+        if self._times is not None:
+            return None
+        name = rb"((?!_kv)[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*+)"
+        ack = rb"\$JS\.ACK\.(?:[^. \t\n]++\.){3}(\d++)\.(\d++)\.(\d++)\.\d++"
+        self._match = re.compile(self._form % (re.escape(self._prefix), name, sid, ack)).match
+        return self._parse
+
+    def _parse(self, buffer: bytes, position: int) -> int:
+        match, items, number, length = self._match, self._items, self._consumed, len(buffer) - 2
+        append, before, frames = items.append, number, deque[re.Match[bytes]]([], self.sights_max)
+        while frame := match(buffer, position):
+            name, revision, consumer, _, size = frame.groups()
+            begin = frame.end()
+            end = begin + int(size)
+            if end > length or int(consumer) != number + 1:
+                break
+            number += 1
+            append(Stored(name.decode(), int(revision), buffer[begin:end]))
+            frames.append(frame)
+            position = end + 2
+        if number != before:
+            self._consumed = number
+            for item, frame in zip(items[-len(frames) :], frames, strict=True):
+                self._sights.append((item.key, item.revision, int(frame[4])))
+            self._silent, self._silent_max, self._heard = 0, self._allowed, True
+            self.wake()
+        return position
+
     def receive(self, messages: Sequence[RawMessage]) -> None:
         """Buffer raw messages; a gap or a malformed message fails the feed."""
-        self._silent, self._silent_max = 0, self._allowed
-        self._heard = True
-        items, skipped, reply = self._items, len(self._prefix), b""
+        skipped, reply = len(self._prefix), b""
         try:
-            for subject, reply, data, headers, delivery in messages:
+            for subject, reply, data, headers in messages:
                 if headers is not None and not subject.startswith(self._prefix):
                     self._control(reply.decode(), parse_headers(headers))
                     continue
-                revision, number = delivery or position(reply)
+                revision, number, stored_ns = position(reply)
                 if number != self._consumed + 1:
                     self.fail(f"messages {self._consumed + 1} to {number - 1} were lost")
                     break
                 self._consumed = number
-                name = subject[skipped:]
-                if headers is None and is_key(name):
-                    items.append(Stored(name.decode(), revision, data))
-                else:
-                    items.append(_item(name, revision, data, headers))
+                item = _item(subject[skipped:], revision, data, headers)
+                self._items.append(item)
+                self._sights.append((item.key, revision, stored_ns))
+                if self._times is not None:
+                    self._times[item.key] = stored_ns
         except Exception as error:  # noqa: BLE001 - a skipped message would be a lost change
             self.fail(f"message {reply!r} is malformed: {error!r}")
-        if len(self._items) > BUFFERED_MAX:
-            self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
+        self._silent, self._silent_max, self._heard = 0, self._allowed, True
         self.wake()
 
     def fail(self, reason: str) -> None:
@@ -148,6 +207,7 @@ class Feed:
         if self._failure:
             raise self._failure
         items, self._items = self._items, []
+        self.seen, self._sights = self._sights, deque(maxlen=self.sights_max)
         self._due, self._controls = self._controls, []
         return items
 
@@ -194,6 +254,8 @@ class Feed:
 
         Counts one if the event loop was blocked for several intervals.
         """
+        if len(self._items) > BUFFERED_MAX:
+            self.fail(f"more than {BUFFERED_MAX} messages wait to be processed")
         before, self._traffic = self._traffic, self._link.traffic
         self._silent += 1
         if self._silent == 1:
@@ -246,7 +308,8 @@ class Feed:
 
 def _item(name: bytes, revision: int, data: bytes, headers: bytes | None) -> Item:
     """Return the message of a name that may be illegal, with headers that may mark a deletion."""
-    mark = None if headers is None else marker(parse_headers(headers))
+    marks = headers is not None and (b"KV-Operation" in headers or b"Nats-Marker" in headers)
+    mark = marker(parse_headers(headers or b"")) if marks else None
     if not is_key(name):
         return IllegalKey(printable(name), revision, mark is None)
     if mark is None:

@@ -7,6 +7,7 @@ from typing import Any
 from natsctl.errors import NotFoundError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.bucket.codec import TTL
+from natsctl.jetstream.bucket.consumer import names
 from natsctl.jetstream.bucket.store import KvStore
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.kinds import KvKind, kv
@@ -46,7 +47,7 @@ class LeaseStore(KvStore):
     async def living(self, pattern: str) -> list[Stored]:
         """Return the objects whose keys match, sorted by key; none if the bucket does not exist."""
         try:
-            newest = await self._bucket.newest(await self._bucket.keys(pattern))
+            newest = await self._bucket.newest(await names(self._bucket, pattern))
         except StoreMissingError:
             return []
         living = [message for message in newest if message.marker is None]

@@ -44,8 +44,8 @@ class KvStore:
         self.kind: Kind[Any] = kind
         self._guard = guard
         self._bucket = bucket
-        self._pattern = kind.keys
-        self._watch = KvWatch(bucket, kind.keys, verify_s=verify_s)
+        self._patterns = (kind.keys,)
+        self._watch = KvWatch(bucket, self._patterns, verify_s=verify_s)
 
     async def get(self, key: str) -> Stored:
         """See `Store.get`; `NotFoundError.deleted_at` is the revision of a delete marker."""
@@ -121,7 +121,7 @@ class KvStore:
 
     async def newest_revision(self) -> int:
         """Return the revision of the newest message of this kind, or 0 if there is none."""
-        return await self._bucket.newest_revision(self._pattern)
+        return await self._bucket.newest_revision(self._patterns)
 
     def watch(
         self, shown: Collection[str] | None = None
@@ -130,10 +130,9 @@ class KvStore:
         return self._watch(shown)
 
     def _checked(self, key: str) -> str:
-        if not matches(self._pattern, check_key(key)):
-            raise InvalidKeyError(
-                f"key {key!r} does not match {self._pattern} of {self._bucket.name}"
-            )
+        if not any(matches(pattern, check_key(key)) for pattern in self._patterns):
+            patterns = " or ".join(self._patterns)
+            raise InvalidKeyError(f"key {key!r} does not match {patterns} of {self._bucket.name}")
         return key
 
     async def _put(self, key: str, value: bytes, revision: int) -> Stored:

@@ -1,24 +1,28 @@
 """Watches a bucket without losing a change: a full list, then every change, or an error.
 
-Each watch lists the whole bucket with a new consumer, so a key that vanished since the last watch
-is missing from the list. A watch never resumes at a sequence, because a resumed consumer does not
-report keys that an administrator purged, or that a recreated bucket no longer has.
+A watch lists the whole bucket with a new consumer, so a key that vanished is missing from the list.
+A reader with a view of its keys doesn't need a list after each lost connection: the next watch
+proves that the stream is still the one that it has seen, and continues behind the last message. See
+`natsctl.jetstream.bucket.resume`; whatever differs leads to a list.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
 from typing import cast
 
-from natsctl.errors import WatchBrokenError
+from msgspec.structs import replace
+
+from natsctl.errors import StoreMissingError, WatchBrokenError
 from natsctl.jetstream.bucket.bucket import Bucket, Message, StreamState
-from natsctl.jetstream.bucket.consumer import Consumers, FeedMaker
+from natsctl.jetstream.bucket.consumer import PASSES, Consumers, names
 from natsctl.jetstream.bucket.feed import Feed, Item
 from natsctl.jetstream.bucket.fingerprints import Fingerprints
 from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
 from natsctl.jetstream.bucket.key_count import KeyCount
 from natsctl.jetstream.bucket.periodic import Periodic
+from natsctl.jetstream.bucket.resume import NotResumedError, Proof, Seen, Sight
 from natsctl.model.store import Applied, Batch, IllegalKey, Listed, Listing, Stored, WatchEvent
 from natsctl.slices import in_slices
 from natsctl.split_dict import SplitDict
@@ -28,35 +32,36 @@ log = get_logger(__name__)
 
 VERIFY_S = 60.0  # the interval of checks that the consumer has not stopped
 COUNTS = 6  # counts of the keys between two checks
-PASSES = (
-    3  # passes over keys that change during a listing, before missing keys are read at the leader
-)
+RECOUNT_S = 0.1  # between two counts of a watch that continues
+RECOUNTS = 5  # counts that differ while keys are written, before a watch doesn't continue
+READ_MAX = 100  # names that are read at once, to see whether they are still there
 
 
 class KvWatch:
-    """Watches the keys of one bucket that match a pattern, through a *feed* for each consumer.
+    """Watches the keys of one bucket that match patterns, through a *feed* for each consumer.
 
     A purge by an administrator or a lower limit of the stream sends no message. So the watch counts
     the keys of the bucket every `verify_s / COUNTS` seconds with one request, or every `verify_s`
-    seconds if values expire without a delete marker. The watch lists the keys only if the counts
-    differ at the same revision. The server cannot count a part of a bucket, so the watch lists the
-    keys of a part every `verify_s` seconds.
+    seconds if values expire without a delete marker, or if the server must look at every name to
+    count a part of them. The watch lists the keys only if the counts differ at the same revision.
+
+    *times* gets the time at which each key was stored, see `Feed`.
     """
 
     def __init__(
         self,
         bucket: Bucket,
-        pattern: str = ">",
+        patterns: Sequence[str] = (">",),
         *,
         verify_s: float = VERIFY_S,
-        feed: FeedMaker = Feed,
+        times: dict[str, int] | None = None,
     ) -> None:
         self._bucket = bucket
-        self._pattern = pattern
+        self._patterns = tuple(patterns)
         self._verify_s = verify_s
-        self._consumers = Consumers(bucket, pattern, feed)
-        self._table = _Identity()  # of the bucket as the reader with a view has seen it
-        self._newest = partial(bucket.newest_revision, pattern)
+        self._consumers = Consumers(bucket, self._patterns, times)
+        self._reported = _ReportedKeys(None)  # to the reader that had a view last
+        self._newest = partial(bucket.newest_revision, self._patterns)
 
     @asynccontextmanager
     async def __call__(
@@ -70,19 +75,27 @@ class KvWatch:
         """
         await self._bucket.connection.wait_connected(forever=forever)
         await self._bucket.watched_over.wait_connected(forever=forever)
-        identity = self._table if shown is not None else _Identity()
-        async with self._consumers.cleared():
-            reached = identity.reached  # before the request: its answer may be older than an event
-            before = await hedged(self._bucket.state, every_s=AGAIN_S)
-            identity.note(before, reached)
-            newest = await hedged(self._newest, every_s=AGAIN_S + self._bucket.busy_s)
-            async with (
-                self._consumers.open() as feed,
-                aclosing(
-                    self._events(feed, before, newest, _ReportedKeys(shown), identity)
-                ) as events,
-            ):
-                yield events
+        reported = self._reported
+        if shown is None or reported.alive is not shown:
+            reported = _ReportedKeys(shown)
+            if shown is not None:
+                self._reported = reported
+        try:
+            async with self._consumers.cleared():
+                reached = reported.reached  # before the request: its answer may be older
+                state = await hedged(self._bucket.state, every_s=AGAIN_S)
+                proof = reported.begin(state, reached)
+                find = self._newest if proof is None else partial(self._newest, seen=reached)
+                newest = await hedged(find, every_s=AGAIN_S + self._bucket.busy_s)
+                start = 0 if proof is None else reported.seen.first
+                async with (
+                    self._consumers.open(start=start) as feed,
+                    aclosing(self._events(feed, state, newest, reported, proof)) as events,
+                ):
+                    yield events
+        except StoreMissingError:
+            reported.forget()  # the reader may empty its view
+            raise
 
     async def _events(
         self,
@@ -90,7 +103,7 @@ class KvWatch:
         state: StreamState,
         newest: int,
         reported: "_ReportedKeys",
-        identity: "_Identity",
+        proof: Proof | None,
     ) -> AsyncGenerator[WatchEvent, None]:
         """Report what the bucket holds, up to *newest* at least, and then every change.
 
@@ -100,13 +113,19 @@ class KvWatch:
         then. After `PASSES`, the keys that are still missing are read at the leader. The server's
         number of pending messages proves nothing, because it can be too low.
         """
-        yield Listing(identity.incarnation)
-        async for events in self._list(feed, reported, state, newest):
-            for event in events:
-                yield event
+        if proof is None:
+            yield Listing(reported.incarnation)
+            events = self._list(feed, reported, state, newest)
+        else:
+            events = self._resume(feed, reported, state, newest, proof)
+        async with aclosing(events):
+            async for batch in events:
+                for event in batch:
+                    yield event
         yield Listed(max(reported.revision, state.last_seq))  # the newest may have been purged
-        async for events in self._follow(feed, reported, state, identity):
-            for event in events:
+        reported.complete = True
+        async for batch in self._follow(feed, reported, state):
+            for event in batch:
                 yield event
 
     async def _list(
@@ -115,7 +134,7 @@ class KvWatch:
         for _ in range(PASSES):
             while reported.revision < newest:
                 items = await feed.take()
-                yield reported.new_events(items)
+                yield reported.new_events(items, feed.seen)
                 if not items:
                     newest = min(newest, await self._newest())  # it may have been purged
             now = await self._same_stream(state)
@@ -125,38 +144,106 @@ class KvWatch:
         yield reported.read_ahead(await self._read_unreported(reported))
         await self._same_stream(state)
 
+    async def _resume(
+        self,
+        feed: Feed,
+        reported: "_ReportedKeys",
+        state: StreamState,
+        newest: int,
+        proof: Proof,
+    ) -> AsyncGenerator[Iterable[WatchEvent], None]:
+        """Report what was written meanwhile, and prove that nothing else has changed.
+
+        Nothing is reported before the stream is known to be the same. A key that was replaced after
+        the first look at the newest message comes before the second one.
+        """
+        position = 0
+        try:
+            for _ in range(2):
+                while position < newest:
+                    items = await feed.take()
+                    if items:
+                        position = items[-1].revision
+                        proof.compare(feed.seen)
+                    else:
+                        newest = min(newest, await self._newest())  # it may have been purged
+                    if proof.compared:
+                        feed.limit_sights()
+                        yield reported.new_events(items, feed.seen)
+                if not proof.missing:
+                    break
+                proof.all_known_came()
+                newest = await self._newest()
+            proof.finish()
+            feed.limit_sights()
+            async for batch in self._recount(feed, reported, state):
+                yield batch
+        except NotResumedError as error:
+            reported.forget(restored=error.restored)
+            raise WatchBrokenError(
+                f"{self._bucket.name} isn't what was watched, so it's listed again: {error}"
+            ) from error
+
+    async def _recount(
+        self, feed: Feed, reported: "_ReportedKeys", state: StreamState
+    ) -> AsyncGenerator[Iterable[WatchEvent], None]:
+        """Report what comes until the server has counted as many keys as were reported."""
+        left, tried_at = RECOUNTS, 0
+        with closing(self._counts(feed, reported, state, every_s=RECOUNT_S)) as counts:
+            counts.hasten()
+            counted = counts.answer()
+            while counted is None or reported.count.active:
+                yield reported.new_events(await feed.take(), feed.seen)
+                answer = counts.answer()
+                counted = counted or answer
+                if reported.count.miscounted or (answer is not None and reported.differ(answer)):
+                    left -= 1
+                    if not left or reported.revision == tried_at:
+                        raise NotResumedError("the number of its keys differs")
+                    tried_at, counted = reported.revision, None
+                    reported.count.end()
+                    counts.hasten()
+
     async def _follow(
-        self, feed: Feed, reported: "_ReportedKeys", state: StreamState, identity: "_Identity"
+        self, feed: Feed, reported: "_ReportedKeys", state: StreamState
     ) -> AsyncGenerator[Iterable[WatchEvent], None]:
         due = reported.revision
-        count_s = self._verify_s if state.forgets else self._verify_s / COUNTS
+        is_costly = state.forgets or self._patterns != (">",)
+        count_s = self._verify_s if is_costly else self._verify_s / COUNTS
 
         async def sent() -> int:
-            newest = await self._newest()
+            newest = await self._newest(seen=reported.revision)
             await feed.arrived()
             return newest
 
-        async def count() -> StreamState:
-            while reported.giving:  # noqa: ASYNC110 - the view has a part of the batch, for a moment
-                await asyncio.sleep(0)
-            reported.begin_count()
-            return await self._same_stream(state)
-
         with (
             closing(Periodic(sent, feed.wake, every_s=self._verify_s)) as newest,
-            closing(Periodic(count, feed.wake, every_s=count_s)) as counts,
+            closing(self._counts(feed, reported, state, every_s=count_s)) as counts,
         ):
             while True:
-                identity.reached = max(identity.reached, reported.revision)
-                yield reported.new_events(await feed.take())
+                yield reported.new_events(await feed.take(), feed.seen)
                 if (revision := newest.answer()) is not None:
-                    due = await self._verify(reported, due, revision)
-                if self._pattern != ">" or reported.compared:
+                    due = self._verify(reported, due, revision)
+                if reported.compared:
                     continue
                 if reported.count.miscounted:
                     counts.hasten()
                 if (counted := counts.answer()) is not None and reported.differ(counted):
                     await self._compare(reported)
+
+    def _counts(
+        self, feed: Feed, reported: "_ReportedKeys", state: StreamState, *, every_s: float
+    ) -> Periodic[StreamState]:
+        async def count() -> StreamState:
+            while reported.giving:  # noqa: ASYNC110 - the view has a part of the batch, for a moment
+                await asyncio.sleep(0)
+            reported.begin_count()
+            now = await self._same_stream(state)
+            if self._patterns == (">",):
+                return now
+            return replace(now, subjects=await self._bucket.count(self._patterns))
+
+        return Periodic(count, feed.wake, every_s=every_s)
 
     async def _same_stream(self, before: StreamState) -> StreamState:
         """Return the bucket's state; raises `WatchBrokenError` if the bucket is another one."""
@@ -169,7 +256,7 @@ class KvWatch:
 
     def _is_complete(self, now: StreamState, reported: "_ReportedKeys") -> bool:
         """Return whether this watch has reported as many keys as there are, False for a part."""
-        return self._pattern == ">" and now.subjects == len(reported)
+        return self._patterns == (">",) and now.subjects == len(reported)
 
     async def _read_unreported(self, reported: "_ReportedKeys") -> list[Message]:
         """Read the keys that were not reported, in the order in which they were written."""
@@ -179,10 +266,10 @@ class KvWatch:
             if not (key in reported.alive or key in reported.deleted):
                 missing.append(key)
 
-        await in_slices(await self._bucket.keys(self._pattern), note)
+        await in_slices(await names(self._bucket, *self._patterns), note)
         return sorted(await self._bucket.newest(missing), key=lambda message: message.revision)
 
-    async def _verify(self, reported: "_ReportedKeys", due: int, newest: int) -> int:
+    def _verify(self, reported: "_ReportedKeys", due: int, newest: int) -> int:
         """Raise `WatchBrokenError` if the consumer has not sent revision *due*.
 
         A consumer may have stopped and still send heartbeats. Returns *newest*, the revision that
@@ -194,32 +281,44 @@ class KvWatch:
                 f"{reported.revision}"
             )
         reported.compared = False
-        if self._pattern != ">":
-            await self._compare(reported)
         return newest
 
     async def _compare(self, reported: "_ReportedKeys") -> None:
-        """Raise `WatchBrokenError` if the server has lost a key that was alive."""
+        """Raise `WatchBrokenError` if the server has lost a key that was alive.
+
+        The numbers of keys differ. If the bucket's stream has subjects of others too, then the
+        number of the names that match does not.
+        """
         reported.compared = True
-        keys = await self._bucket.keys(self._pattern)
-        vanished: list[str] = []
+        bucket = self._bucket
+        if await bucket.count(self._patterns) == len(reported):
+            reported.count.end()
+            return
+        keys = await names(bucket, *self._patterns)
+        unlisted: list[str] = []
 
         def check(key: str) -> None:
             if key not in keys:
-                vanished.append(key)
+                unlisted.append(key)
 
         await in_slices(reported.alive, check)
-        if vanished:
-            further_keys = f" and {len(vanished) - 1} more" if len(vanished) > 1 else ""
-            await self._note_eviction(len(vanished))
-            raise WatchBrokenError(
-                f"{min(vanished)}{further_keys} vanished from {self._bucket.name} without a trace"
-            )
+        for first in range(0, len(unlisted), READ_MAX):
+            looked_for = unlisted[first : first + READ_MAX]
+            found = {message.key for message in await bucket.newest(looked_for)}
+            if len(found) < len(looked_for):
+                gone = min(key for key in looked_for if key not in found)
+                further_keys = f" and {len(unlisted) - 1} more" if len(unlisted) > 1 else ""
+                await self._note_eviction(len(unlisted))
+                reported.forget()
+                raise WatchBrokenError(
+                    f"{gone}{further_keys} vanished from {bucket.name} without a trace"
+                )
         await reported.keep_deleted(keys)
-        if self._pattern == ">" and reported.illegal:
-            state = await self._bucket.state()
+        if self._patterns == (">",) and reported.illegal:
+            state = await bucket.state()
             if state.subjects < len(keys) + len(reported.illegal):
-                raise WatchBrokenError(f"illegal keys vanished from {self._bucket.name}")
+                reported.forget()
+                raise WatchBrokenError(f"illegal keys vanished from {bucket.name}")
         await in_slices(range(len(keys)), lambda _: keys.pop())  # frees a few strings at a time
 
     async def _note_eviction(self, count: int) -> None:
@@ -241,30 +340,71 @@ class KvWatch:
 
 
 class _ReportedKeys:
-    """The keys that this watch has reported: those alive, and those with a delete marker.
+    """The keys that a reader was shown: those alive, and those with a delete marker.
 
     Those alive are in *shown*, the view of the reader, if it has one. While the reader takes an
-    event, the view may lack it.
+    event, the view may lack it. What a reader with a view has seen stays for its next watch.
 
     `revision` is that of the consumer's newest message; some keys were read ahead of the consumer.
     `compared` is true if the keys were compared since the last check of the consumer, because the
     numbers of some streams always differ, such as those of a stream with other subjects.
+
+    `incarnation` names the stream. It changes if the stream was recreated, or if it was restored:
+    then its last revision is lower than what the reader had `reached` when it asked, or another
+    message has the revision of one that was seen.
     """
 
     def __init__(self, shown: Collection[str] | None) -> None:
         own = SplitDict[None]()
         self._own = own if shown is None else None
         self.alive: Collection[str] = own if shown is None else shown
+        self.incarnation = ""
+        self.reached = 0  # the highest revision that the reader has seen
+        self.seen = Seen()
+        self.complete = False  # whether the reader has seen a whole list, and nothing differed
+        self._state: StreamState | None = None
+        self._fallbacks = 0
+        self._clear()
+
+    def _clear(self) -> None:
         self.deleted = Fingerprints()
         self.illegal: set[str] = set()  # names that are not legal keys
         self.revision = 0
-        self.compared = False
-        self.count = KeyCount()
-        self.giving = False  # whether the reader takes a batch
         self._read_ahead: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.alive) + len(self.deleted) + len(self.illegal)
+
+    def begin(self, state: StreamState, reached: int) -> Proof | None:
+        """Begin a watch of a stream with this state, which was asked for at revision *reached*.
+
+        Returns the proof that allows the watch to continue, None for a list.
+        """
+        before, self._state = self._state, state
+        if before is None or state.created != before.created:
+            self._fallbacks, self.reached = 0, 0
+            self.forget()
+        elif state.last_seq < reached:
+            self.forget(restored=True)
+        elif state.prefix != before.prefix or state.reverts:
+            self.forget()
+        self.incarnation = f"{state.created}#{self._fallbacks}".removesuffix("#0")
+        self.compared = False
+        self.count = KeyCount()
+        self.giving = False  # whether the reader takes a batch
+        may_continue = self.complete and self._own is None and bool(self.seen.newest)
+        self.complete = False
+        if may_continue:
+            return Proof(self.seen)
+        self.seen = Seen()
+        self._clear()
+        return None
+
+    def forget(self, *, restored: bool = False) -> None:
+        """List at the next watch; *restored* if the stream has fallen back to an older state."""
+        self.complete = False
+        if restored:
+            self._fallbacks, self.reached = self._fallbacks + 1, 0
 
     def begin_count(self) -> None:
         """Note that the server counts its keys now."""
@@ -286,8 +426,12 @@ class _ReportedKeys:
         await in_slices(keys, keep)
         self.deleted = deleted
 
-    def new_events(self, items: list[Item]) -> Iterator[WatchEvent]:
-        """Report the consumer's messages that are newer than the reported state of their key."""
+    def new_events(self, items: list[Item], sights: Collection[Sight]) -> Iterator[WatchEvent]:
+        """Report the consumer's messages that are newer than the reported state of their key.
+
+        The reader has taken a message when it asks for the next one.
+        """
+        before = self.revision
         if self._is_batch(items):
             if self.deleted.size:
                 for item in items:
@@ -297,14 +441,17 @@ class _ReportedKeys:
             yield Batch(cast("list[Stored]", items))
             self.giving = False
             self.revision = items[-1].revision
-            return
-        for item in items:
-            if item.revision > self.revision:
-                self.revision = item.revision
-                if not self._read_ahead or item.revision > self._read_ahead.get(item.key, 0):
-                    yield self._event(item)
-                if self.count.active:
-                    self.count.note(self.revision, len(self))
+        else:
+            for item in items:
+                if item.revision > self.revision:
+                    if not self._read_ahead or item.revision > self._read_ahead.get(item.key, 0):
+                        yield self._event(item)
+                    self.revision = item.revision
+                    if self.count.active:
+                        self.count.note(self.revision, len(self))
+        if self.revision > before:
+            self.seen.note(sights, after=before, gap=len(items) > len(sights))
+            self.reached = max(self.reached, self.revision)
 
     def _is_batch(self, items: list[Item]) -> bool:
         """Return whether a reader with a view may take all messages at once: states in order."""
@@ -343,25 +490,3 @@ class _ReportedKeys:
 
 
 _STATES = {Stored}
-
-
-class _Identity:
-    """Names the incarnation of a bucket, as one reader sees it.
-
-    The name changes if the bucket was recreated, or if its last revision is lower than what the
-    reader had `reached` when it asked.
-    """
-
-    def __init__(self) -> None:
-        self.incarnation = ""
-        self.reached = 0  # the highest revision that this reader has seen
-        self._created = ""
-        self._fallbacks = 0
-
-    def note(self, state: StreamState, reached: int) -> None:
-        """Take over an answer of the server to a request that was sent at revision *reached*."""
-        if state.created != self._created:
-            self._created, self._fallbacks, self.reached = state.created, 0, 0
-        elif state.last_seq < reached:
-            self._fallbacks, self.reached = self._fallbacks + 1, 0
-        self.incarnation = f"{self._created}#{self._fallbacks}".removesuffix("#0")

@@ -24,28 +24,24 @@ from nats.protocol.parser import CRLF_SIZE, Parser
 
 from natsctl.jetstream.connection.headers import parse_headers
 
-RawMessage: TypeAlias = tuple[bytes, bytes, bytes, bytes | None, tuple[int, int] | None]
-"""A message: subject, reply subject, payload, header block and position.
-
-The position of a message that JetStream delivers is its sequence in the stream and for the
-consumer. It is None if the frame has headers or a domain: then only the reply subject has it.
-"""
+RawMessage: TypeAlias = tuple[bytes, bytes, bytes, bytes | None]
+"""A message: subject, reply subject, payload and header block."""
 
 Receive = Callable[[Sequence[RawMessage]], None]
 """Receives the messages of a subscription that were read from the socket together."""
 
+Parse = Callable[[bytes, int], int]
+"""Takes a subscription's messages of one form from the socket's bytes at a position.
+
+Returns the position behind them; the other messages go to `Receive`, one by one.
+"""
+
 
 # Only spaces and tabs separate words. A subject may have any other byte except a newline.
-# Each expression has the groups subject, subscription, reply, position (2), header size and size.
-_DELIVERY = re.compile(  # a frequent form of `_MESSAGE`
-    rb"MSG ([^ \t\n]++) (\d++) "
-    rb"(\$JS\.ACK\.(?:[^. \t\n]++\.){3}(\d++)\.(\d++)\.\d++\.\d++) ()(\d++)\r\n"
-)
-_MESSAGE = re.compile(
-    rb"MSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?()()()(\d+)\r\n"
-)
+# Both expressions have the groups subject, subscription, reply, header size and size.
+_MESSAGE = re.compile(rb"MSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?()(\d+)\r\n")
 _WITH_HEADERS = re.compile(
-    rb"HMSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?()()(\d+)[ \t]+(\d+)\r\n"
+    rb"HMSG[ \t]+([^ \t\n]+)[ \t]+(\d+)[ \t]+(?:([^ \t\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
 )
 
 REFUSED_SUBJECT = "invalid publish subject"  # as the server reports it, in lower case
@@ -63,9 +59,8 @@ class OneTimeClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self._received = (0, 0)
-        self._receivers: dict[bytes, Receive] = {}  # by the id of the subscription, as sent
-        self._ps = _Parser(self, self._receivers)
+        self._received = 0
+        self._ps = self._parser = _Parser(self)
 
     @property
     def encrypted(self) -> bool:
@@ -96,9 +91,9 @@ class OneTimeClient(Client):
             self._transport = None
 
     @property
-    def traffic(self) -> tuple[int, int]:
-        """A value that changes whenever data arrives."""
-        return self.stats["in_msgs"], len(self._ps.buf)
+    def traffic(self) -> int:
+        """The number of bytes that have arrived."""
+        return self._parser.received
 
     def count_traffic_as_pong(self) -> None:
         """Reset the count of unanswered pings if data arrived since the last call.
@@ -110,15 +105,22 @@ class OneTimeClient(Client):
             self._pings_outstanding = 0
 
     async def subscribe_raw(
-        self, subject: str, receive: Receive, *, queue: str = ""
+        self,
+        subject: str,
+        receive: Receive,
+        *,
+        parser: Callable[[bytes], Parse | None] | None = None,
+        queue: str = "",
     ) -> Subscription:
         """Subscribe, and call *receive* with the raw parts of the messages as they are read.
 
         This skips nats-py's message object, queue and task. *receive* must not raise, because the
-        client would stop reading.
+        client would stop reading. *parser* gets the subscription's id, and returns a function that
+        takes most messages itself.
         """
         subscription = await self.subscribe(subject, queue=queue, cb=_ignore)
-        self._receivers[b"%d" % subscription._id] = receive  # noqa: SLF001 - no public way to it
+        sid = b"%d" % subscription._id  # noqa: SLF001 - no public way to it
+        self._parser.receivers[sid] = receive, None if parser is None else parser(sid)
         return subscription
 
     def subscribed(self, lowered: str) -> str | None:
@@ -139,7 +141,7 @@ class OneTimeClient(Client):
             return await super()._flush_pending(force_flush)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
-        self._receivers.pop(b"%d" % sid, None)
+        self._parser.drop(b"%d" % sid)
         super()._remove_sub(sid, max_msgs)
 
     def _build_message(
@@ -239,15 +241,24 @@ class _Parser(Parser):
     the connection or misdirect its message.
     """
 
-    def __init__(self, client: "OneTimeClient", receivers: dict[bytes, Receive]) -> None:
+    def __init__(self, client: "OneTimeClient") -> None:
         super().__init__(client)
-        self._receivers = receivers
+        self.received = 0  # bytes
+        # by the id of a subscription, as the server sends it
+        self.receivers: dict[bytes, tuple[Receive, Parse | None]] = {}
+        self._parse: Parse | None = None  # of the subscription that had a message last
+
+    def drop(self, sid: bytes) -> None:
+        """Pass the messages of this subscription to nobody."""
+        self.receivers.pop(sid, None)
+        self._parse = None
 
     def reset(self) -> None:
         super().reset()
         self._awaited = 0  # bytes that the buffer needs for the next frame; 0 if unknown
 
     async def parse(self, data: bytes = b"") -> None:
+        self.received += len(data)
         self.buf.extend(data)
         while self.buf and len(self.buf) >= self._awaited:
             self._receive_raw()
@@ -259,30 +270,36 @@ class _Parser(Parser):
         buffer, length, position = bytes(self.buf), len(self.buf), 0
         batches: dict[bytes, tuple[Receive, list[RawMessage]]] = {}
         self._awaited = 0
-        while frame := _DELIVERY.match(buffer, position) or _frame(buffer, position):
-            subject, sid, reply, stream, consumer, header_size, size = frame.groups()
+        while True:
+            if self._parse is not None:
+                position = self._parse(buffer, position)
+            frame = _frame(buffer, position) if position < length else None
+            if frame is None:
+                break
+            subject, sid, reply, header_size, size = frame.groups()
             begin = frame.end()
             end = begin + int(size)
             if end + CRLF_SIZE > length:
                 self._awaited = end + CRLF_SIZE - position
                 break
-            batch = batches.get(sid)
-            if batch is None:
-                receive = self._receivers.get(sid)
-                if receive is None:
-                    break
-                batch = batches[sid] = receive, []
+            receiver = self.receivers.get(sid)
+            if receiver is None:
+                break
             headers = None
             if header_size:
                 body = begin + int(header_size)
                 headers, begin = buffer[begin:body], body
-            delivery = (int(stream), int(consumer)) if stream else None
-            batch[1].append((subject, reply or b"", buffer[begin:end], headers, delivery))
+            message = subject, reply or b"", buffer[begin:end], headers
             position = end + CRLF_SIZE
+            receive, self._parse = receiver
+            if self._parse is not None:
+                receive((message,))
+            elif sid in batches:
+                batches[sid][1].append(message)
+            else:
+                batches[sid] = receive, [message]
         del self.buf[:position]
-        self.nc.stats["in_bytes"] += position
         for receive, messages in batches.values():
-            self.nc.stats["in_msgs"] += len(messages)
             receive(messages)
 
     async def _pass_on(self) -> bool:
@@ -290,7 +307,7 @@ class _Parser(Parser):
         frame = _frame(self.buf, 0)
         if frame is None:
             return await self._control()
-        subject, sid, reply, _, _, header_size, size = frame.groups()
+        subject, sid, reply, header_size, size = frame.groups()
         start = frame.end()
         end = start + int(size)
         body = start + int(header_size or 0)

@@ -23,6 +23,7 @@ class _Message(NamedTuple):
     revision: int
     value: bytes
     headers: bytes | None
+    stored_at: int  # the number of writes in any stream
 
 
 class _Subscription:
@@ -53,7 +54,7 @@ class BucketServer:
         self.looks = 0
         self.created = "2026-01-01"
         self.config: dict[str, object] = {"deny_delete": True}
-        self.last_seq = 0
+        self.last_seq = self.writes = 0
         self.others = 0
         self.lag_s = self.slow_s = 0.0
         self.stopped = self.silent = False
@@ -103,7 +104,8 @@ class BucketServer:
 
     def _write(self, key: str, value: bytes, headers: bytes | None) -> None:
         self.last_seq += 1
-        self._messages[key] = _Message(self.last_seq, value, headers)
+        self.writes += 1
+        self._messages[key] = _Message(self.last_seq, value, headers, self.writes)
         self._written.set()
 
     # ---- the connection
@@ -129,7 +131,9 @@ class BucketServer:
     def new_inbox(self) -> str:
         return next(self._inboxes)
 
-    async def subscribe_raw(self, subject: str, receive: Receive) -> _Subscription:
+    async def subscribe_raw(
+        self, subject: str, receive: Receive, *, parser: object = None
+    ) -> _Subscription:
         if self.failure is not None:
             raise self.failure
         self._receivers[subject] = receive
@@ -167,19 +171,20 @@ class BucketServer:
     def _answer(self, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
         match endpoint.split(".")[:2]:
             case ["STREAM", "INFO"]:
-                return self._info(body.get("subjects_filter"))
+                return self._info(body.get("subjects_filter"), body.get("offset", 0))
             case ["STREAM", "MSG"]:
                 return self._message(body)
             case ["CONSUMER", "CREATE"]:
                 config = body["config"]
                 self.configs.append(config)
-                consume = self._consume(config["deliver_subject"], config["filter_subject"])
+                start = config.get("opt_start_seq", 0)
+                consume = self._consume(config["deliver_subject"], config["filter_subject"], start)
                 self.consumers[config["name"]] = asyncio.create_task(consume)
             case ["CONSUMER", "DELETE"]:
                 self.consumers.pop(endpoint.rpartition(".")[2]).cancel()
         return {}
 
-    def _info(self, pattern: str | None) -> dict[str, Any]:
+    def _info(self, pattern: str | None, offset: int) -> dict[str, Any]:
         state: dict[str, Any] = {
             "last_seq": self.last_seq,
             "num_subjects": len(self._messages) + self.others,
@@ -187,9 +192,11 @@ class BucketServer:
         }
         info: dict[str, Any] = {"created": self.created, "config": self.config, "state": state}
         if pattern is not None:
-            self.listings.append(pattern)
-            state["subjects"] = dict.fromkeys(map(PREFIX.__add__, self._matching(pattern)), 1)
-            info |= {"total": len(state["subjects"]), "limit": 100_000}
+            keys = self._matching(pattern)
+            if not offset:
+                self.listings.append(pattern)
+                state["subjects"] = dict.fromkeys(map(PREFIX.__add__, keys), 1)
+            info |= {"total": len(keys), "limit": 100_000}
         return info
 
     def _message(self, query: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +207,7 @@ class BucketServer:
         if not keys:
             raise NotFoundError(str(query))
         key = max(keys, key=lambda key: self._messages[key].revision)
-        revision, value, headers = self._messages[key]
+        revision, value, headers, _ = self._messages[key]
         message = {"subject": PREFIX + key, "seq": revision, "data": base64.b64encode(value)}
         return {"message": message | {"hdrs": base64.b64encode(headers or b"")}}
 
@@ -210,17 +217,17 @@ class BucketServer:
             key for key in self._messages if key == start or (wildcard and key.startswith(start))
         ]
 
-    async def _consume(self, inbox: str, pattern: str) -> None:
+    async def _consume(self, inbox: str, pattern: str, start: int) -> None:
         """Deliver each stored message that is newer than the last one, or send heartbeats."""
-        revision = 0
+        revision = max(0, start - 1)
         for number in itertools.count(1):
             while not (newer := self._newer(pattern, revision)):
                 await self._idle(inbox, number - 1)
             await asyncio.sleep(self.lag_s)
             newer = self._newer(pattern, revision) or newer
-            key, (revision, value, headers) = newer[0]
-            message = ((PREFIX + key).encode(), b"", value, headers, (revision, number))
-            self._receivers[inbox]([message])
+            key, (revision, value, headers, stored_at) = newer[0]
+            reply = f"$JS.ACK.KV_{BUCKET}.c.1.{revision}.{number}.{stored_at}.0"
+            self._receivers[inbox]([((PREFIX + key).encode(), reply.encode(), value, headers)])
 
     def _newer(self, pattern: str, revision: int) -> list[tuple[str, _Message]]:
         if self.stopped:
@@ -238,4 +245,4 @@ class BucketServer:
             if self.silent:
                 return
             block = f"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: {delivered}\r\n\r\n"
-            self._receivers[inbox]([(inbox.encode(), b"", b"", block.encode(), None)])
+            self._receivers[inbox]([(inbox.encode(), b"", b"", block.encode())])

@@ -1,7 +1,7 @@
 """A bucket whose messages are bytes in memory: everything behind the socket, without a server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -80,14 +80,14 @@ class OfflineStores(MemoryStores):
             "then", max(self._listed, FIRST - 1 + self._sent), keys, prefix=self.prefix
         )
 
-    async def newest_revision(self, _pattern: str) -> int:
+    async def newest_revision(self, _patterns: Sequence[str], *, seen: int = 0) -> int:
         return max(self._listed, FIRST - 1 + self._sent)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Feed]:
+    async def opened(self, *, start: int = 0) -> AsyncIterator[Feed]:
         feed = Feed(self.prefix, self._client)
         feed._timer.cancel()  # noqa: SLF001 - nobody sends heartbeats
-        self._client._receivers[SID] = feed.receive  # noqa: SLF001 - no socket
+        self._client._parser.receivers[SID] = feed.receive, feed.parser(SID)  # noqa: SLF001 - no socket
         self.began.set()
         try:
             yield feed

@@ -172,14 +172,22 @@ class Network:
         life: Life,
         place: str,
         opened: Callable[[], AbstractAsyncContextManager[AsyncIterator[WatchEvent]]],
+        forget: Callable[[], None],
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """Open a watch whose events may be late, and which may break."""
+        """Open a watch whose events may be late, and which may break: then *forget* is called."""
         await self.call(life, "watch", place, "", _no_wait, types=())
-        async with opened() as events, aclosing(self._events(life, place, events)) as delivered:
+        async with (
+            opened() as events,
+            aclosing(self._events(life, place, events, forget)) as delivered,
+        ):
             yield delivered
 
     async def _events(
-        self, life: Life, place: str, events: AsyncIterator[WatchEvent]
+        self,
+        life: Life,
+        place: str,
+        events: AsyncIterator[WatchEvent],
+        forget: Callable[[], None],
     ) -> AsyncGenerator[WatchEvent, None]:
         async for event in events:
             self.active_at = asyncio.get_running_loop().time()
@@ -187,6 +195,8 @@ class Network:
                 key = event.key if isinstance(event, Deleted) else event.stored.key
                 fault = self.faults.at(self._numbered("event", f"{place}/{key}"), EVENT_FAULTS)
                 if fault is not None:
+                    if fault.fault is FaultType.BREAK:
+                        forget()  # the next one lists, and shows only the newest states
                     await self._delay(fault)
             if life.crashed:
                 await _hang()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -59,10 +60,10 @@ class SimulatedStore(StoreProxy):
         self.place = place_of(base.kind)
 
     def watch(
-        self,
-        shown: Collection[str] | None = None,  # noqa: ARG002 - it compares no keys
+        self, shown: Collection[str] | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        return self._at.network.watch(self._at.life, self.place, self._store.watch)
+        opened = partial(self._store.watch, shown)
+        return self._at.network.watch(self._at.life, self.place, opened, self._store.forget)
 
     def _call(
         self,

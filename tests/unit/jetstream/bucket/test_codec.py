@@ -7,10 +7,8 @@ from natsctl.jetstream.bucket.codec import (
     Marker,
     header_size,
     marker,
-    position,
     prefix_of,
     stream_of,
-    written_ns,
 )
 from natsctl.jetstream.connection.headers import parse_headers
 from natsctl.model.keys import check_key
@@ -50,20 +48,6 @@ class TestKeys:
         with pytest.raises(InvalidKeyError) as raised:
             check_key(key)
         assert repr(key) in str(raised.value)
-
-
-class TestPosition:
-    @pytest.mark.parametrize("reply", [PLAIN, DOMAIN, TOKEN])
-    def test_the_position_is_parsed_from_every_form_of_the_reply_subject(
-        self, reply: bytes
-    ) -> None:
-        assert position(reply) == (4105, 37)
-
-    @pytest.mark.parametrize("reply", [PLAIN, DOMAIN, TOKEN])
-    def test_the_time_of_the_message_is_parsed_from_every_form_of_the_reply_subject(
-        self, reply: bytes
-    ) -> None:
-        assert written_ns(reply) == 1731500000123456789
 
 
 class TestHeaders:

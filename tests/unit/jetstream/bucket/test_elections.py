@@ -134,7 +134,9 @@ class Cluster:
     def new_inbox(self) -> str:
         return f"_INBOX.{next(self._numbers)}"
 
-    async def subscribe_raw(self, _subject: str, _receive: object) -> "Cluster":
+    async def subscribe_raw(
+        self, _subject: str, _receive: object, *, parser: object = None
+    ) -> "Cluster":
         self.subscriptions += 1
         return self
 

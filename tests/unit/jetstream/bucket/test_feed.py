@@ -53,10 +53,9 @@ def message(number: int, key: bytes = b"shop", data: bytes = b"{}", **headers: s
     """Return the message with this number of the consumer, at a revision that is ten higher."""
     return (
         b"$KV.b." + key,
-        b"",
+        b"$JS.ACK.KV_b.c.1.%d.%d.1.0" % (10 + number, number),
         data,
         block(**headers) if headers else None,
-        (10 + number, number),
     )
 
 
@@ -68,13 +67,13 @@ def block(status: str = "", **headers: str) -> bytes:
 
 def control(status: str, reply: bytes = b"") -> RawMessage:
     """Return a message of the server about the consumer."""
-    return (INBOX, reply, b"", block(status), None)
+    return (INBOX, reply, b"", block(status))
 
 
 def heartbeat(number: int, **headers: str) -> RawMessage:
     """Return a heartbeat after the server has sent so many messages."""
     status = block("100 Idle Heartbeat", **{LAST_CONSUMER: str(number), **headers})
-    return (INBOX, b"", b"", status, None)
+    return (INBOX, b"", b"", status)
 
 
 async def failure(feed: Feed) -> str:
@@ -127,7 +126,7 @@ class TestMessages:
 
     async def test_a_position_may_be_in_the_reply_subject(self, feed: Feed) -> None:
         reply = b"$JS.ACK.KV_b.consumer.1.42.1.1700000000000000000.0"
-        feed.receive([(b"$KV.b.shop", reply, b"{}", None, None)])
+        feed.receive([(b"$KV.b.shop", reply, b"{}", None)])
         assert await feed.take() == [Stored("shop", 42, b"{}")]
 
     async def test_a_value_may_have_headers(self, feed: Feed) -> None:
@@ -188,7 +187,7 @@ class TestGaps:
         assert await failure(feed) == f"the server has sent {sent} messages, 1 arrived"
 
     async def test_a_malformed_message_fails_the_feed(self, feed: Feed) -> None:
-        feed.receive([(b"$KV.b.shop", b"no position", b"{}", None, None)])
+        feed.receive([(b"$KV.b.shop", b"no position", b"{}", None)])
         assert "is malformed" in await failure(feed)
 
     async def test_the_end_of_the_consumer_fails_the_feed(self, feed: Feed) -> None:

@@ -43,7 +43,7 @@ def bucket(leader: Leader) -> Bucket:
 async def test_the_last_message_of_the_stream_has_the_newest_revision() -> None:
     leader = Leader({1: "$KV.b.a", 2: "$KV.b.team.x"}, 2)
     assert await bucket(leader).newest_revision() == 2
-    assert await bucket(leader).newest_revision("team.>") == 2
+    assert await bucket(leader).newest_revision(("team.>",)) == 2
     assert leader.queries == [{"seq": 2}] * 2
 
 
@@ -59,7 +59,7 @@ async def test_the_leader_finds_the_newest_message_if_the_last_one_does_not_matc
     subjects: dict[int, str], pattern: str
 ) -> None:
     leader = Leader(subjects, 2)
-    assert await bucket(leader).newest_revision(pattern) == 1
+    assert await bucket(leader).newest_revision((pattern,)) == 1
     assert leader.queries == [{"seq": 2}, {"last_by_subj": f"$KV.b.{pattern}"}]
 
 

@@ -12,7 +12,7 @@ from natsctl.jetstream.bucket.feed import ANSWERS, BEGIN, HEARTBEAT_S, SILENCE, 
 from natsctl.testing import VirtualTimeLoop
 
 IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\n\r\n"
-HEARTBEAT = [(b"inbox", b"", b"", IDLE, None)]
+HEARTBEAT = [(b"inbox", b"", b"", IDLE)]
 
 
 class Connection:
