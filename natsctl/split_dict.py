@@ -59,6 +59,15 @@ class SplitDict(Mapping[str, V]):
         if len(parts) == 1 and self._count > self._whole_max:
             self._split(part)
 
+    def put_all(self, values: Mapping[str, V]) -> None:
+        """Set the values of several keys."""
+        if len(self.parts) == 1 and self._count + len(values) <= self._whole_max:
+            self.parts[0].update(values)
+            self._count = len(self.parts[0])
+        else:
+            for key, value in values.items():
+                self[key] = value
+
     @overload
     def get(self, key: str, /) -> V | None: ...
     @overload

@@ -342,7 +342,11 @@ class SyncHistory:
             self._sync_event(
                 key, EventType.NORMAL, REASON_SYNCED, text, note, regarding=run.touched
             )
-        self.journal.add(key, _facts(run, now), handler=run.handler)
+        stored = run.stored
+        revision = None if stored is None else stored.revision
+        wrote = (run.created, run.updated, run.deleted)
+        facts = (run.operation, run.started_s, now - run.begun, revision, "", *wrote)
+        self.journal.add(key, facts, handler=run.handler)
         recorder = self.recorder
         if recorder is not None and recorder.successes and recorder.wants(self.controller, key):
             self._keep_recording(run, recorder, now, after_s=after_s)

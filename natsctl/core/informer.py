@@ -5,7 +5,8 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from natsctl.core.retry import backoff, up_to_a_tenth
@@ -194,7 +195,7 @@ class Informer(Generic[T]):
                 for stored in batch:
                     change = self.cache.fill(stored)
                     if change is not None:
-                        self._notify(change)
+                        self._notify_all([change])
             await asyncio.sleep(0)
 
     async def release(self, keys: Iterable[str]) -> None:
@@ -297,10 +298,10 @@ class Informer(Generic[T]):
 
     def _notify_slice(self, changes: Iterator[Change[T] | None], slices: Slices) -> bool:
         """Notify subscribers of changes until the slice is over; return whether none is left."""
-        for change in changes:
-            if change is not None:
-                self._notify(change)
-            if slices.is_over():
+        while steps := list(islice(changes, APPLIED_MAX)):
+            for _, batch in groupby(filter(None, steps), _initial):
+                self._notify_all(list(batch))
+            if slices.is_over_after(len(steps)):
                 return False
         return True
 
@@ -327,13 +328,6 @@ class Informer(Generic[T]):
             on_change(change)
         except Exception:
             log.exception("subscriber failed", kind=self.cache.kind.name, object=change.key)
-
-    def _notify(self, change: Change[T]) -> None:
-        subscribers = self._subscribers
-        for on_change in subscribers:
-            if self._subscribers is not subscribers and on_change not in self._subscribers:
-                continue  # another subscriber has unsubscribed it
-            self._notify_one(on_change, change)
 
     def _report(self, invalid: Invalid) -> None:
         self._invalid_log.add(invalid)
@@ -372,6 +366,9 @@ async def _caught_up(informer: Informer[Any]) -> None:
             log.warning("no key is synced until the cache shows the newest writes", kind=kind)
         else:
             return
+
+
+_initial = attrgetter("initial")
 
 
 def _down_to_half() -> float:

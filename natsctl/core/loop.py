@@ -18,7 +18,7 @@ from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.readers import Primary
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.sync import Rest, failure_of, first_step, outlives, supervising
-from natsctl.core.table import Cache, is_read
+from natsctl.core.table import Cache, Unread, is_read
 from natsctl.core.task_group import together
 from natsctl.core.workqueue import (
     SYNCED,
@@ -440,7 +440,7 @@ class KeyQueue:
         has_all, knows = has == ALL.has, paused.knows
         known, skipped, deleted = self.queue.works, primary.skipped, primary.deleted_states
         kind = primary.kind
-        desire = kind.desire
+        desire, decoded = kind.desire, primary.informer.cache.decoded
         offered: list[tuple[str, Operation]] = []
         for change in changes:
             key, before, after = change.key, change.before, change.after
@@ -457,11 +457,18 @@ class KeyQueue:
                 continue
             if key in known and self.queue.answers_put(key):
                 continue
-            if before is not None and key not in skipped and is_read(before):
-                try:
-                    differs = desire is not None and desire(before.value) != desire(after.value)
-                except DECODE_ERRORS:
-                    differs = False
+            if before is not None and key not in skipped and type(before) is not Unread:
+                differs = False
+                if desire is not None:
+                    try:
+                        old, obj = desire(before.value), decoded.get(key)
+                        new = obj[1] if obj is not None and obj[0] is after else desire(after.value)
+                        differs = (
+                            old.spec != new.spec
+                            or old.metadata.generation != new.metadata.generation
+                        )
+                    except DECODE_ERRORS:
+                        pass
                 if not differs and not _desired_changed(kind, before, after):
                     continue
             if deleted:

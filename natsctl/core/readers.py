@@ -126,7 +126,10 @@ class Primary(CacheReader[T]):
         if stored is None:
             return None
         kept = cache.decoded.pop(key, None)
-        obj = kept[1] if kept is not None and kept[0] is stored else self._decode(stored)
+        if kept is not None and kept[0] is stored:
+            obj = kept[1]
+        else:
+            obj = self._decode(stored) if cache.partial else self.kind.decode(stored.value)
         if sync is not None and sync.key == key and not self.kind.plain:
             sync.generation = obj.metadata.generation  # type: ignore[attr-defined]  # not plain
         return obj

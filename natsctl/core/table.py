@@ -353,7 +353,7 @@ class State(Collection[str], Generic[T]):
             for index, values in indexed:
                 index.put(key, values)
         if self.invalid:
-            self._forget_invalid(key)
+            self.forget_invalid(key)
         self.objects[key] = stored
         if self.keeping is not None:
             self.unread.remove(key)
@@ -370,7 +370,7 @@ class State(Collection[str], Generic[T]):
         """Store the key, the revision and the primary of an object, without its value."""
         key = stored.key
         if self.invalid:
-            self._forget_invalid(key)
+            self.forget_invalid(key)
         for name, index in self.indexes.items():
             index.put(key, (primary,) if name == self._primary_index else ())
         self.objects.pop(key)
@@ -429,7 +429,7 @@ class State(Collection[str], Generic[T]):
     def reject(self, invalid: Invalid) -> None:
         """Store an invalid object; its last valid state stays if it was read."""
         key = invalid.stored.key
-        self._forget_invalid(key)
+        self.forget_invalid(key)
         self.invalid[key] = invalid
         if invalid.last is None:
             self.rejected[key] = None
@@ -452,7 +452,7 @@ class State(Collection[str], Generic[T]):
 
     def drop(self, key: str) -> Stored | None:
         """Remove the object, and return its last valid state."""
-        self._forget_invalid(key)
+        self.forget_invalid(key)
         for index in self.indexes.values():
             index.remove(key)
         last = self.objects.pop(key)
@@ -461,7 +461,8 @@ class State(Collection[str], Generic[T]):
             self.unread.remove(key)
         return last
 
-    def _forget_invalid(self, key: str) -> None:
+    def forget_invalid(self, key: str) -> None:
+        """Forget that the newest state of the object was invalid."""
         self.invalid.pop(key, None)
         self.rejected.pop(key, None)
 
@@ -501,6 +502,27 @@ class NextState(Generic[T]):
         self._first = not len(before)  # all objects are new, so that no key is noted
         self._changed = SplitDict[None]()  # keys with another valid state, not just converted
         self.deleted: dict[str, Deleted] = {}
+
+    def put_all(self, states: Sequence[Stored]) -> None:
+        """Add objects of the listing."""
+        after, decode = self.after, self.before.kind.decoder
+        if not self._first or decode is None or after.keeping or after.indexes or self.deleted:
+            for stored in states:
+                self.put(stored)
+            return
+        valid: dict[str, Stored] = {}
+        for stored in states:  # as `put` does, without calls per object
+            try:
+                decode(stored.value)
+            except Exception:  # noqa: BLE001 - found again, and reported
+                valid.pop(stored.key, None)
+                self.put(stored)
+            else:
+                valid[stored.key] = stored
+        if after.invalid:
+            for key in valid:
+                after.forget_invalid(key)
+        after.objects.put_all(valid)
 
     def put(self, stored: Stored) -> None:
         """Add an object of the listing."""
@@ -554,7 +576,10 @@ class NextState(Generic[T]):
         """Return the changes of a listing if no object was known before."""
         kind, after = self.before.kind, self.after
         unread = () if is_quiet else filter(None, map(after.get, after.unread))
-        for new in chain(after.objects.each_value(), unread):
+        for part in after.objects.parts:
+            for new in tuple(part.values()):
+                yield Change(kind, new.key, None, new, True)
+        for new in unread:
             yield Change(kind, new.key, None, new, initial=True)
 
     def _changes_of_known(self, *, is_quiet: bool) -> Iterator[Change[T] | None]:
@@ -839,8 +864,7 @@ class Cache(Generic[T]):
         changes: list[Change[T]] = []
         state, listing = self._state, self._listing
         if listing is not None:
-            for stored in states:
-                listing.put(stored)
+            listing.put_all(states)
             return changes
         kind, decode = self.kind, self.kind.decoder
         if decode is None or state.keeping is not None or state.indexes or self._key_waiters:

@@ -35,10 +35,12 @@ class _Counted(msgspec.Struct, frozen=True, gc=False):
 _counted = msgspec.json.Decoder(_Counted)
 
 
-def _desire_in(object_type: type[Any]) -> Callable[[bytes], object] | None:
+def _desire_in(object_type: type[Any]) -> Callable[[bytes], Any] | None:
     """Return a function that reads the spec and the generation; None if specs can't be compared."""
     try:
         spec = get_type_hints(object_type).get("spec")
+        if hasattr(object_type, "__post_init__"):
+            return None  # it may change the spec of an object, but not the spec that is read here
         if spec is None or not _comparable(msgspec.inspect.type_info(spec), set()):
             return None
         fields: list[Any] = [("spec", spec), ("metadata", _Generation, _Generation())]
@@ -106,8 +108,14 @@ class Kind(Generic[T]):
         elif decoder is None and object_type is not bytes:
             decoder = msgspec.json.Decoder(object_type).decode
         self._decode = decoder
+        plain = self.version == 1 and type(self).decode is Kind.decode
+        self.decoder = decoder if plain else None
+        """The function that `decode` calls, if that only translates its errors; None otherwise."""
         self.desire = None if self.plain or versions or self._custom else _desire_in(object_type)
-        """Reads the spec and the generation: states differ if these do, else `differs` decides."""
+        """Reads the spec and the generation: states differ if these do, else `differs` decides.
+
+        Those of a decoded object are equal to them.
+        """
 
     def __repr__(self) -> str:
         return f"<kind {self.name}>"
@@ -116,12 +124,6 @@ class Kind(Generic[T]):
     def typed(self) -> bool:
         """True if values are JSON that decodes to the kind's type."""
         return not self._custom and self.type is not bytes
-
-    @property
-    def decoder(self) -> Callable[[bytes], T] | None:
-        """The function that `decode` calls, if that only translates its errors; None otherwise."""
-        plain = self.version == 1 and type(self).decode is Kind.decode
-        return self._decode if plain else None
 
     def decode(self, value: bytes) -> T:
         """Return the object in *value*; raises `InvalidObjectError` that names the wrong field.
