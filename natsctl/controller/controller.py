@@ -48,10 +48,10 @@ _METHODS = {
 
 
 class Controller:
-    """Makes and updates the objects that its primaries describe.
+    """Makes the world match what its primaries say.
 
-    Subclass it, declare one `primary` and any number of `secondary` and `tertiary`, and write
-    `sync_handler`. Class attributes are options:
+    Subclass it, declare one `primary` and as many `secondary` and `tertiary` slots as you like, and
+    write `sync_handler`. Class attributes are options:
 
     - `name`: the name in logs, events and subjects; by default the class's name in lower case.
     - `version`: the version of the controller, such as `1.4.0`; published with its schemas.
@@ -95,9 +95,10 @@ class Controller:
     async def sync_handler(self, key: str) -> float | None:
         """Make the world match the primary *key*; return seconds until the next sync, or None.
 
-        If `get` does not find the primary, it was deleted; its secondaries are removed after this
-        returns. If the handler raises, the key is retried with backoff. `RetryAfter` sets the
-        delay, `PermanentError` prevents a retry until the object changes.
+        If `get` returns None, the primary was deleted, and its secondaries go after you return.
+        Make it idempotent: it may be called at any time. If it raises, the key is retried with
+        backoff; `RetryAfter` sets the delay, and after `PermanentError` there's no retry until the
+        object changes. Don't catch `asyncio.CancelledError`.
         """
         raise NotImplementedError
 
@@ -109,14 +110,14 @@ class Controller:
         return self.runtime.owners(change)
 
     async def garbage_secondaries(self) -> None:
-        """Collect secondaries whose owner does not exist; called once per GC cycle."""
+        """Collect secondaries whose owner doesn't exist; called once per GC cycle."""
         await self.runtime.collect_garbage()
 
     async def start(self) -> None:
-        """Prepare; called after every cache is synced and before the first sync."""
+        """Prepare, once all objects are read and before the first sync."""
 
     async def clean(self) -> None:
-        """Release resources; called after the last sync."""
+        """Release what `start` acquired, after the last sync."""
 
 
 def check_controller(controller: Controller) -> None:

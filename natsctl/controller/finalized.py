@@ -15,10 +15,10 @@ async def finalized(
     """Run *apply* while the object exists, and *cleanup* once it is marked deleted.
 
     *Guarantees.* The finalizer *name* is stored before *apply* first runs, and is removed only
-    after *cleanup* succeeded, so every effect of *apply* is cleaned up. Finalizers of others stay.
-    If an object was deleted in spite of its finalizers (`nats kv del`), *cleanup* gets its last
-    state from the cache or the store's history. An object that was lost without a delete marker (a
-    recreated bucket, a purged stream) is not cleaned up, since nothing proves its deletion.
+    after *cleanup* succeeded, so whatever *apply* did is cleaned up. Finalizers of others stay. If
+    somebody deletes the object past its finalizers (`nats kv del`), *cleanup* gets its last state
+    from the cache or the store's history. An object that was lost without a delete marker (a
+    recreated bucket, a purged stream) isn't cleaned up: nothing proves that anybody deleted it.
 
     Returns the result of *apply*: seconds until the next sync, or None.
     """

@@ -47,11 +47,10 @@ class CacheReader(Generic[T]):
         return not self.informer.absent
 
     def get(self, key: str) -> T | None:
-        """Return the decoded object, None if it does not exist.
+        """Return the object, None if it doesn't exist.
 
-        If the newest state does not decode, the last valid state is returned; `error` returns the
-        reason. Raises `UnreadError` if the object belongs to another process, and its value is
-        not read yet.
+        If the newest state doesn't decode, you get the last valid one; `error` returns the reason.
+        Raises `UnreadError` if the object belongs to another process, and its value isn't read yet.
         """
         stored = self._barrier.read(self.informer, key)
         return None if stored is None else self._decode(stored)
@@ -79,7 +78,7 @@ class CacheReader(Generic[T]):
         return None if invalid is None else invalid.error
 
     async def read(self, key: str) -> T | None:
-        """Read the object from the store's leader; return None if it does not exist."""
+        """Read the object from the store's leader; return None if it doesn't exist."""
         stored = await read(self._store, key)
         return None if stored is None else self.kind.decode(stored.value)
 
@@ -143,10 +142,10 @@ class Primary(CacheReader[T]):
         return objects
 
     async def put(self, key: str, obj: T) -> int:
-        """Create the object or change its desired state, and return its revision.
+        """Create the object, or change what it asks for, and return its revision.
 
-        Labels and annotations are added to the existing ones. The status, and fields that the type
-        does not know, are kept.
+        Labels and annotations are added to the existing ones. The status stays, and so do fields
+        that the type doesn't know.
         """
         return await self._rewrite(key, lambda current: self.kind.encode(_value(current), obj))
 
@@ -181,9 +180,9 @@ class Primary(CacheReader[T]):
     async def update_status(self, key: str, status: msgspec.Struct | Document) -> int:
         """Merge *status* into the object's status and return the revision.
 
-        A value of None removes a field. `observedGeneration` is set to the generation that the
-        current sync has read, or else to the object's. Nothing is written if the status stays the
-        same. Raises `NotFoundError` if the object does not exist.
+        A value of None removes a field. `observedGeneration` becomes the generation that this sync
+        has read, or else the object's. Nothing is written if the status stays the same. Raises
+        `NotFoundError` if the object doesn't exist.
         """
         self.kind.require_metadata()
         patch = documents.plain(status)

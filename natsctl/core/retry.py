@@ -26,11 +26,11 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Do not retry the key until it is added again."""
+    """Don't retry the key until something enqueues it again."""
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Stop the controller."""
+    """Stop the controller with this error."""
 
 
 Decision: TypeAlias = Retry | Drop | Stop

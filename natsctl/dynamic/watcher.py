@@ -53,10 +53,10 @@ class DynamicWatcher:
 
     *Guarantees.* All watchers of an object or a selection share one watch, which ends with the last
     of them. After every change of a watched object, the reconciler is called for each of its
-    watchers. Several changes may lead to one call, and one worker at a time holds a watcher. A
-    watch that breaks is established again, and reports the changes in between. If a watch cannot be
-    established again, because a permission or the kind is missing, it is removed from all its
-    watchers, and the reconciler is called for each; another read of the object raises the error.
+    watchers. Several changes may lead to one call, and one worker at a time handles a watcher. A
+    watch that breaks is established again, and reports the changes in between. If it can't be,
+    because a permission or the kind is missing, it's taken from all its watchers, and the
+    reconciler is called for each; another read of the object raises the error.
 
     Args:
         reconciler: a `Reconciler`, or an async function.

@@ -65,9 +65,9 @@ class ManagedReconciler(Generic[T]):
 
     *Guarantees.* An object gets the finalizer before its external resource is created, updated or
     reported as existing. It loses the finalizer only after the resource is observed to be gone, or
-    if the resource may not be deleted. While other finalizers hold the object, the reconciler
-    deletes nothing. Before a creation, it stores an intent upon exactly the revision that was read,
-    and afterwards the result. While a result is unknown, it creates nothing else, until a person
+    if the resource may not be deleted. While other finalizers hold the object, nothing is deleted.
+    Before a creation, it stores an intent upon exactly the revision that was read, and afterwards
+    the result. While a result is unknown, it creates nothing else, until you
     (`natsctl external resolve KEY`) or an observation by a name known beforehand resolves the
     creation. For objects in NATS, a separate record also has intent and result, so a client that
     replaces the whole object does not cause a second external resource. A reconciliation without

@@ -25,11 +25,11 @@ class Harness:
         self._run = run
 
     async def run_until_idle(self, *, limit_s: float = 3600.0) -> None:
-        """Wait until every change is handled and every failed key was retried successfully.
+        """Wait until every change is handled, and every failed key was retried successfully.
 
-        A key that only waits for a requested time counts as handled: the handler returned a delay,
-        raised `RetryAfter`, or called `enqueue_key_after`. Use `run_for` or `run_until` to reach
-        that time.
+        A key that only waits for a time that your handler asked for counts as handled: it returned
+        a delay, raised `RetryAfter`, or called `enqueue_key_after`. To reach that time, use
+        `run_for` or `run_until`.
 
         Raises `TimeoutError` after *limit_s* seconds of the event loop's time, and the exception
         that ended the controller, if one did.
@@ -80,7 +80,7 @@ async def running(
 ) -> AsyncIterator[Harness]:
     """Run *controller* over memory stores; leaving the context stops it.
 
-    Raises the exception with which the controller fails to start.
+    If the controller can't start, raises the reason.
 
     Example:
         async with running(Greetings()) as harness:

@@ -134,7 +134,7 @@ class _Jump(selectors.BaseSelector):
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Turn an async test into a plain one that runs in an event loop with virtual time.
 
-    Every test runner can run the result; no plugin is necessary.
+    Any test runner can run the result; you need no plugin.
     """
 
     @functools.wraps(test)

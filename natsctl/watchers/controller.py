@@ -54,10 +54,10 @@ _OPTIONS = {
 class InformerController(Hosted):
     """Calls watchers with every change of the objects of their resource kinds, in order.
 
-    *Guarantees.* Each change is passed to every watcher of its resource kind, one after another, in
-    the order in which they were added. An object is held by one worker at a time. A watcher that
-    fails delays no other watcher and no other object. A retry gets the newest state of the object:
-    if an `add` failed and the object changed, the retry is an `add` of the changed object. Up to
+    *Guarantees.* Every watcher of a resource kind gets each change, in the order in which you added
+    the watchers. One worker at a time handles an object. If a watcher fails, no other watcher and
+    no other object waits for it. A retry gets the newest state of the object: if an `add` failed
+    and the object changed, the retry is an `add` of the changed object. Up to
     100,000 waiting changes are kept one by one; above that, changes of the same object are merged.
 
     If several processes share the keys, one process calls the watchers for an object. A process

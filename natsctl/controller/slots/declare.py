@@ -55,10 +55,10 @@ class Slot(Generic[R]):
 def primary(
     kind: KvKind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
 ) -> Slot[Primary[T]]:
-    """Declare the kind whose objects hold the desired state; each of its keys is synced.
+    """Declare the kind whose objects say what you want; each of its keys is synced.
 
     *indexes* are functions that return the values of an object, by index name. Raises `UsageError`
-    for a kind that is not stored in NATS.
+    for a kind that isn't stored in NATS.
     """
     if isinstance(kind, KubeKind):
         raise UsageError(
@@ -96,7 +96,7 @@ def secondary(
     predicate: Predicate | None = None,
     on_immutable: OnImmutable = "fail",
 ) -> Slot[Secondary[Any]] | Slot[KubeSecondary[Any]]:
-    """Declare a kind of objects that the controller creates; a change of one enqueues its owner.
+    """Declare a kind of objects that you make; a change of one enqueues its owner.
 
     Args:
         kind: the kind of the objects.
@@ -125,7 +125,7 @@ def secondary(
 def tertiary(
     kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
 ) -> Slot[Tertiary[T]]:
-    """Declare a kind whose objects are only read; a change of one enqueues no key."""
+    """Declare a kind that you only read; a change of an object enqueues no key."""
     return Slot(Tertiary, kind, indexes)
 
 

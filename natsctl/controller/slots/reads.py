@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Reads:
     """Reads objects of any kind for the key that is being synced, and watches them.
 
-    A change of an object that a sync read enqueues its key, and so does the creation of an object
-    that the sync found missing. All keys that read an object or a selection share one watch.
+    When an object changes that a sync has read, its key is synced again; so it is when an object
+    is created that the sync found missing. All keys that read an object share one watch.
 
     Seed: stolostron kubernetes-dependency-watches v0.5.2, whose query batches are syncs here.
     """
@@ -49,10 +49,10 @@ class Reads:
         return len(self._watches)
 
     async def get(self, kind: Kind[T], key: str) -> T | None:
-        """Return a new copy of the object; None if it does not exist.
+        """Return a new copy of the object; None if it doesn't exist.
 
         Only the first read of an object waits for its server. Raises `InvalidKeyError`,
-        `InvalidObjectError` if the object never had a valid state, a `StoreError` if it cannot be
+        `InvalidObjectError` if the object never had a valid state, a `StoreError` if it can't be
         watched, and `UsageError` outside a sync.
         """
         states = await self._read(one(kind, key))

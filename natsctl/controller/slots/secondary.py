@@ -17,12 +17,12 @@ class Secondary(Owned[T]):
     """The secondaries of a kind in NATS; each write labels the object with its owner."""
 
     async def apply(self, key: str, obj: T, *, adopt: bool = False) -> int:
-        """Create the object or change it to *obj*, and return its revision.
+        """Create the object, or change it to *obj*, and return its revision.
 
-        Fields that *obj*'s type does not know stay. Nothing is sent if the cache shows that nothing
-        would change. An invalid object is replaced. Raises `ExistsError` if the object exists and
-        this owner does not own it, unless *adopt*, and `NewerVersionError` if the object cannot be
-        read because a newer version of its type has stored it.
+        Fields that *obj*'s type doesn't know stay. Nothing is sent if nothing would change. An
+        invalid object is replaced. Raises `ExistsError` if the object exists and isn't this
+        owner's, unless *adopt*, and `NewerVersionError` if a newer version of its type stored it,
+        and this one can't read it.
         """
         owner = self._owner()
         with self._writing(key):

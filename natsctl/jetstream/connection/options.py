@@ -41,8 +41,8 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
         connect_timeout_s: seconds until the first attempt to connect fails.
         request_timeout_s: seconds that a request waits for its answer.
         silence_s: seconds without data from the server until the connection counts as lost.
-        marker_ttl_s: seconds until the server removes a delete marker, if it can. Choose a time
-            longer than any in which no daemon runs; 0 keeps markers.
+        marker_ttl_s: seconds until the server removes a delete marker, if it can. Choose more than
+            the longest time in which no daemon runs; 0 keeps markers.
     """
 
     servers: tuple[str, ...] = ()

@@ -59,9 +59,9 @@ def replay(path: str | Path, controller: type[object]) -> ReplayedSync:
     """Replay the recording in a file, and return the replay if the sync succeeds.
 
     The *controller* is the class of a `Controller`, a `ManagedController` or an
-    `InformerController`. The handler of a new one runs in memory and in virtual time. It reads what
-    the recorded sync has read, and nothing else. Its clock begins at the time of the recorded sync,
-    and its randomness depends on the recording.
+    `InformerController`. A new one runs in memory and in virtual time. It reads what the recorded
+    sync has read, and nothing else. Its clock begins at the time of the recorded sync, and its
+    randomness depends on the recording.
 
     Raises `ReplayError` if the handler fails, or makes a read that was not recorded. Raises
     `InvalidInputError` if the file has no recording, and `UsageError` if the recording is of

@@ -53,7 +53,7 @@ def simulate(
     ignore: Sequence[str] = (),
     keep: Sequence[str] = (),
 ) -> Report:
-    """Run a controller through many schedules with faults, and check properties of each run.
+    """Run a controller through many bad days, and check what it promises on each of them.
 
     Args:
         controller: the class of a controller: a `Controller`, a `ManagedController`, an
@@ -61,7 +61,8 @@ def simulate(
         objects: a YAML or JSON file, or documents as `natsctl apply` reads them. Several documents
             for one key are its versions.
         runs: the number of runs.
-        seed: the seed of the first run; the following runs have the following seeds.
+        seed: the seed of the first run; the following runs have the following seeds. The same seed
+            gives the same run.
         always: is called with the `StoredObjects` after each write of the controller; it raises
             `AssertionError` or returns False if a property of yours is violated.
         finally_: is called like *always*, when the controller is idle at the end.
