@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
-from natsctl.core.coordination import participant
+from natsctl.core.coordination import lease
 from natsctl.testing import VirtualTimeLoop, pytest_plugin
 
 pytest_plugins = [
@@ -113,9 +113,9 @@ def _draws_are_repeatable(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         return
     random.seed(request.node.nodeid)
     secrets = SimpleNamespace(token_hex=lambda count: random.randbytes(count).hex())
-    monkeypatch.setattr(participant, "secrets", secrets)
-    monkeypatch.setattr(participant, "os", SimpleNamespace(getpid=lambda: 1))
-    monkeypatch.setattr(participant, "socket", SimpleNamespace(gethostname=lambda: "simulated"))
+    monkeypatch.setattr(lease, "secrets", secrets)
+    monkeypatch.setattr(lease, "os", SimpleNamespace(getpid=lambda: 1))
+    monkeypatch.setattr(lease, "socket", SimpleNamespace(gethostname=lambda: "simulated"))
 
 
 @pytest.fixture(autouse=True)

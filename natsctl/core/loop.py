@@ -6,10 +6,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from natsctl.core.assigned_keys import AssignedKeys, AssignmentListener, KeyFilter
-from natsctl.core.coordination.assignment import ALL, NONE, OnlyKeys
-from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.coordination.term_guard import GuardedSteps
+from natsctl.core.coordination.term import (
+    GuardedSteps,
+    KeyFilter,
+    Leadership,
+    OwnKeys,
+    ShareListener,
+    every_key,
+)
 from natsctl.core.counters import SyncCounters
 from natsctl.core.informer import Informer, OnChange, OnChanges, deleted_keys
 from natsctl.core.pausing.claims import ClaimedKey
@@ -55,8 +59,8 @@ class SyncLoop(Generic[K]):
     """Calls one handler for every key on its queue, each key by one worker at a time.
 
     If this process shares its work with others (`current_leadership`), it syncs keys in its terms
-    only. At the end of a term the syncs under way are cancelled. With an `AssignmentListener`, it
-    syncs only the keys that it holds (`holdings`): only these are put on the queue and stay there.
+    only. At the end of a term the syncs under way are cancelled. With a `ShareListener`, it syncs
+    only its own keys (`own`): only these are put on the queue and stay there.
 
     Args:
         handler: syncs a key; it fails by raising.
@@ -78,16 +82,22 @@ class SyncLoop(Generic[K]):
         self.queue = WorkQueue[K]() if queue is None else queue
         self.counters = SyncCounters()
         self._pausing = Pausing("") if pausing is None else pausing
-        self.assigned = AssignedKeys(self.queue, self._pausing)
-        self.holdings, self.paused = self.assigned.holdings, self.assigned.paused
+        self.own = OwnKeys(self.queue.closed, self._released)
+        self.paused = self._pausing.keys(self._has)
         self._handler = handler
         self.start: Start[K] = self._start
         self._context = log_context()
         self._on_held_back = on_held_back
         self._retry = retry
         self._subscriptions: list[Callable[[], AbstractAsyncContextManager[None]]] = []
-        self._leadership: Leadership | None = None
+        self._listener: ShareListener | None = None
         self._plan: PlanRecord | None = None  # the plan that the syncs belong to
+
+    def _has(self, key: str) -> bool:
+        return self.own.has(key)  # it changes
+
+    def _released(self) -> None:
+        self.paused.forget_unread()
 
     @property
     def stopped(self) -> bool:
@@ -105,12 +115,12 @@ class SyncLoop(Generic[K]):
         Several changes may be passed to *on_changes* at once, see `Informer.add`.
         """
         self._subscriptions.append(lambda: informer.subscribe(on_change, on_changes))
-        self.assigned.watch(informer)
+        self.own.watch(informer)
 
     async def run(
         self,
         ready: Callable[[], Awaitable[None]],
-        listener: AssignmentListener | None = None,
+        listener: ShareListener | None = None,
         *,
         workers: int = 1,
     ) -> None:
@@ -122,14 +132,15 @@ class SyncLoop(Generic[K]):
         key in its terms.
         """
         async with AsyncExitStack() as stack:
-            self._leadership = leadership = current_leadership.get()
+            self._listener = listener
+            stack.enter_context(self.own.running(None if listener is None else self))
+            leadership = self.own.leadership
             self._plan = current_plan.get()
             if self._plan is not None and not self._plan.continuous:
                 self._retry = _never_retry
-            await self.assigned.begin(leadership, listener)
             for subscription in self._subscriptions:
                 await stack.enter_async_context(subscription())
-            await self.assigned.synced()
+            await self.own.synced()
 
             async def work() -> None:
                 await ready()
@@ -138,7 +149,23 @@ class SyncLoop(Generic[K]):
             if leadership is None:
                 await work()
             else:
-                await leadership.lead(partial(self.assigned.lead, work), self.queue.closed)
+                await leadership.lead(partial(self.own.lead, work), self.queue.closed)
+
+    async def lost(self, holds: KeyFilter) -> None:
+        """Forget the keys that this process doesn't sync any more; see `ShareListener`."""
+        if self.own.leadership is not None and not self.own.leadership.mask:
+            self.queue.feed_no_more()
+        await self.queue.keep(holds)
+        await self.paused.keep(holds)
+        if self._listener is not None:
+            await self._listener.lost(holds)
+
+    async def gained(self, gained: KeyFilter) -> None:
+        """Enqueue the keys that this process syncs now; see `ShareListener`."""
+        self.paused.check_records()
+        await self._pausing.note_deaths(self.paused, shared=True)
+        if self._listener is not None:
+            await self._listener.gained(gained)
 
     async def _run_workers(self, workers: int) -> None:
         self.queue.answers = True
@@ -146,7 +173,7 @@ class SyncLoop(Generic[K]):
             await self._pausing.listed.wait()
             self.paused.check_records()
             with self._pausing.claims.of_loop(self.paused.name, workers) as claims:
-                await self._pausing.note_deaths(self.paused, shared=self.assigned.shared)
+                await self._pausing.note_deaths(self.paused, shared=self.own.shared)
                 self._context = log_context()
                 async with together() as group:
                     with supervising():
@@ -161,7 +188,7 @@ class SyncLoop(Generic[K]):
         queue, retry, counters = self.queue, self._retry, self.counters
         pausing, pauses = self._pausing, self.paused.pauses
         quarantined, wary = self.paused.quarantine.quarantined, pausing.claims.wary
-        shared, leadership = self.assigned.shared, self._leadership
+        own, shared, leadership = self.own, self.own.shared, self.own.leadership
         start = self.start if leadership is None else partial(self._in_term, leadership, self.start)
         slices = Slices()
         clock, slice_ends, left = slices.clock, 0.0, 0
@@ -201,8 +228,9 @@ class SyncLoop(Generic[K]):
             if self._plan is not None:
                 _record(self._plan, key, outcome)
             queue.settle(key, outcome, retry)
-            if shared and not self.holdings.has(key):
-                await self.assigned.give_up(key)
+            if shared and not own.has(key):
+                queue.drop(key)
+                await own.give_up(key)
             if left < 0 or (queue.ready and (not left or clock() >= slice_ends)):
                 await asyncio.sleep(0)  # events of its writes arrive first
                 left = 0
@@ -246,7 +274,7 @@ class SyncLoop(Generic[K]):
 
     async def _held_back(self, work: Work[K], claim: ClaimedKey | None) -> bool:
         """Give back the key if it may not be synced now; return whether it may not."""
-        if self.assigned.shared and not self.holdings.has(work.key):
+        if not self.own.has(work.key):
             self.queue.drop(work.key)
             self.queue.give_back(work.key)
             return True
@@ -275,7 +303,7 @@ class SyncLoop(Generic[K]):
             self.queue.offer(key, work.reason, priority=work.priority, after=later_s)
             self.queue.give_back(key)
             return False
-        lost = self.assigned.shared and not self.holdings.has(key)
+        lost = not self.own.has(key)
         if lost or self._pausing.whole or self.paused.reason(key):
             claim.release()
             self.queue.give_back(key, untouched=True)
@@ -304,7 +332,7 @@ class SyncLoop(Generic[K]):
             return
         try:
             start: Start[K] = lambda _: first_step(report(key))  # noqa: E731 - a short function
-            term = self._leadership
+            term = self.own.leadership
             after_s = start(work) if term is None else self._in_term(term, start, work)
             if isinstance(after_s, Rest):
                 after_s = await after_s
@@ -369,7 +397,7 @@ class KeyQueue:
 
     def holds(self, key: str) -> bool:
         """Return whether this process syncs the key now."""
-        return self._loop.holdings.has(key)
+        return self._loop.own.has(key)
 
     def count(self, cache: Cache[Any]) -> int:
         """Return how many of the cached keys this process syncs now.
@@ -377,18 +405,17 @@ class KeyQueue:
         If it keeps only the values of its keys, these are counted, because a test of a million keys
         takes a second. While keys move, some of them may count twice or not at all.
         """
-        holdings = self._loop.holdings
         if not cache.divided:
-            return holdings.count(cache.keys())
-        return 0 if holdings.newest is NONE else len(cache.read_keys())
+            return self._loop.own.count(cache.keys())
+        return len(cache.read_keys()) if self._loop.own.any else 0
 
     def hold_only(self, keys: Collection[str]) -> None:
         """Sync no other keys than these; call this before the loop runs."""
-        self._loop.holdings.reset(OnlyKeys(keys))
+        self._loop.own.only(keys)
 
     def keeps(self, key: str) -> bool:
-        """Return whether this process needs the object of the key, see `AssignedKeys.keeps`."""
-        return self._loop.assigned.keeps(key)
+        """Return whether this process needs the object of the key, see `OwnKeys.keeps`."""
+        return self._loop.own.keeps(key)
 
     def enqueue(
         self,
@@ -399,7 +426,7 @@ class KeyQueue:
         after: float = 0.0,
     ) -> None:
         """Sync the key *after* seconds from now, by default with the operation's priority."""
-        if self._loop.holdings.has(key):
+        if self._loop.own.has(key):
             if operation is _MANUAL:
                 self.paused_keys.quarantine.release(key)
             self.queue.offer(key, operation, priority=priority, after=after)
@@ -419,7 +446,7 @@ class KeyQueue:
         for key in named:
             self.request(key, Operation.MANUAL)
         if named:
-            return self._loop.holdings.count(named)
+            return self._loop.own.count(named)
         cache = primary.informer.cache
         self.enqueue_all(cache.read_keys())  # of all keys that this process holds
         return self.count(cache)
@@ -436,8 +463,8 @@ class KeyQueue:
         A key that was skipped because it was invalid is synced again, even if the object is back at
         its last valid state. `Primary.deleted_states` keeps the last state of a deleted object.
         """
-        paused, has = self.paused_keys, self._loop.holdings.has
-        has_all, knows = has == ALL.has, paused.knows
+        paused, has = self.paused_keys, self._loop.own.has
+        has_all, knows = has is every_key, paused.knows
         known, skipped, deleted = self.queue.works, primary.skipped, primary.deleted_states
         kind = primary.kind
         desire, decoded = kind.desire, primary.informer.cache.decoded
@@ -489,18 +516,18 @@ class KeyQueue:
 
 
 class PrimaryListener:
-    """Enqueues the keys of primaries that this process gains; an `AssignmentListener`."""
+    """Enqueues the keys of primaries that this process gains; a `ShareListener`."""
 
     def __init__(self, keys: KeyQueue, primary: Primary[Any]) -> None:
         self._keys = keys
         self._primary = primary
 
     async def lost(self, holds: KeyFilter) -> None:
-        """See `AssignmentListener.lost`."""
+        """See `ShareListener.lost`."""
         await self._primary.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
-        """See `AssignmentListener.gained`: enqueues primaries that exist or were deleted."""
+        """See `ShareListener.gained`: enqueues primaries that exist or were deleted."""
         cache, store = self._primary.informer.cache, self._primary.informer.store
 
         def is_gained(key: Hashable) -> bool:

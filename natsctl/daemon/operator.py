@@ -9,9 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
-from natsctl.core.coordination.election import Election
-from natsctl.core.coordination.sharding import Shard
-from natsctl.core.coordination.term_guard import TermGuard
+from natsctl.core.coordination.shares import Participation
+from natsctl.core.coordination.term import TermGuard
 from natsctl.core.hosted import Hosted
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.core.planning.record import current_plan
@@ -63,9 +62,6 @@ class Guest(Runnable, Protocol):
         ...
 
 
-Participation = Election | Shard
-"""The part of this process in a controller that other processes run too."""
-
 RunnableByTask = dict["asyncio.Task[None]", Runnable]  # in the order of their starts
 
 
@@ -81,16 +77,13 @@ class Operator:
         nats: the stores of kinds declared with `kv`; None if the controllers have their own.
         kube: the stores of kinds declared with `kube`; None if the controllers have their own.
         settings: the settings of all controllers.
-        election: returns the election of a controller's leader, see `elections`. With it, each
-            controller works in one process at a time, and a standby keeps its caches synced.
+        participate: returns the part of this process in a controller, see `participations`. With
+            it, each key is synced in one process at a time, or each controller, with one share.
         on_stop: called when the operator begins to stop the controllers.
-        shard: returns the membership of this process in a sharded controller, see `shards`. With
-            it, each key is synced in one process at a time.
         dry_run: plan continuously, and write nothing; see `PlanRecord`.
 
     Raises `UsageError` if two controllers have the same name, if a name cannot be part of a
-    subject, if a system that a kind needs is not given, if a controller cannot be sharded, and if
-    both *election* and *shard* are given.
+    subject, if a system that a kind needs is not given, and if a controller cannot be sharded.
 
     Seed: grafana-app-sdk operator v0.9.10, `Operator`.
     """
@@ -102,21 +95,17 @@ class Operator:
         nats: Stores | None = None,
         kube: ManifestStores | None = None,
         settings: ControllerSettings | None = None,
-        election: Callable[[str, str], Election] | None = None,
-        shard: Callable[[str, str], Shard] | None = None,
+        participate: Callable[[str, str], Participation] | None = None,
         on_stop: Callable[[], None] = lambda: None,
         dry_run: bool = False,
     ) -> None:
-        if election is not None and shard is not None:
-            raise UsageError("give either a leader election or sharding, not both")
         self._settings = ControllerSettings() if settings is None else settings
         self._nats, self._kube = nats, kube
         self._planned: Planned | None = None
         if dry_run and nats is not None:
             self._planned = planned(nats=nats, kube=kube, key_of=current_key, continuous=True)
         self._plans: dict[str, Planned] = {}  # by controller
-        self._join: Callable[[str, str], Participation] | None = election or shard
-        self._sharded = shard is not None
+        self._participate = participate
         self._on_stop = on_stop
         self.participations: dict[str, Participation] = {}  # by controller
         self.runtimes: tuple[Runnable, ...] = ()
@@ -178,19 +167,11 @@ class Operator:
         participation = self.participations.get(name)
         return participation is None or participation.leadership.leads
 
-    @property
-    def shards(self) -> dict[str, Shard]:
-        """The participations in sharded controllers, by controller."""
-        return {name: own for name, own in self.participations.items() if isinstance(own, Shard)}
-
     def _runtime(self, controller: Controller | Runnable) -> Runnable:
         for name in ("workers", "resync_s", "sync_timeout_s"):
             value = getattr(self._settings, name)
             if value is not None and hasattr(controller, name):
                 setattr(controller, name, value)
-        guest = isinstance(controller, Hosted) and isinstance(controller, Guest)
-        if self._sharded and not (guest or isinstance(controller, Controller)):
-            raise UsageError(f"{controller.name} cannot be sharded: run it without --shard")
         nats, kube = self._stores(controller)
         if not isinstance(controller, Controller):
             if isinstance(controller, Guest) and (nats is not None or kube is not None):
@@ -214,9 +195,13 @@ class Operator:
         if self._planned is not None:
             plan = self._plans[name] = self._planned.of_another(current_key)
             return plan.nats, plan.kube
-        if self._join is None:
+        if self._participate is None:
             return nats, kube
-        participation = self.participations[name] = self._join(name, owner_of(controller))
+        participation = self._participate(name, owner_of(controller))
+        guest = isinstance(controller, Hosted) and isinstance(controller, Guest)
+        if participation.leadership.shared and not (guest or isinstance(controller, Controller)):
+            raise UsageError(f"{name} cannot be sharded: run it without --shard")
+        self.participations[name] = participation
         guard = TermGuard(participation.leadership)
         return nats and nats.guarded(guard), kube and kube.guarded(guard)
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, tzinfo
 from types import ModuleType, SimpleNamespace
 from typing import Self
 
-from natsctl.core.coordination import participant
+from natsctl.core.coordination import lease
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 """The wall clock at the start of each run of a simulation."""
@@ -80,8 +80,8 @@ def _replacements(
         (time, "time_ns", lambda: int(wall_clock() * 1e9)),
         (os, "urandom", random.randbytes),
         (random, "_urandom", random.randbytes),  # `secrets` and `SystemRandom` read it
-        (participant, "os", SimpleNamespace(getpid=lambda: 1)),  # for the name of the process
-        (participant, "socket", SimpleNamespace(gethostname=lambda: "simulated")),
+        (lease, "os", SimpleNamespace(getpid=lambda: 1)),  # for the name of the process
+        (lease, "socket", SimpleNamespace(gethostname=lambda: "simulated")),
     )
     for owner, name, new in functions:
         yield owner, name, new, getattr(owner, name)

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.coordination.assignment import OnlyKeys
 from natsctl.core.history import SyncHistory
 from natsctl.core.loop import SyncLoop
 from natsctl.core.pausing.pausing import Pausing
@@ -65,7 +64,7 @@ class Deliveries:
         self._retrying: dict[str, Pending] = {}  # those with retries
         self._change_count = 0
         self._loop: SyncLoop[str] | None = None
-        self._only: OnlyKeys | None = None
+        self._only: Collection[str] | None = None
         self._calls: Calls
         self._failed_calls = FailedCalls(resource_kind, policies)
 
@@ -85,7 +84,7 @@ class Deliveries:
         )
         self._loop.paused.listen(self)
         if self._only is not None:
-            self._loop.holdings.reset(self._only)
+            self._loop.own.only(self._only)
         return self._loop
 
     def observe(self, change: Change[Any]) -> None:
@@ -141,15 +140,15 @@ class Deliveries:
 
     def hold_only(self, keys: Collection[str]) -> None:
         """Deliver changes of no other objects than these."""
-        self._only = OnlyKeys(keys)
+        self._only = keys
 
     def holds(self, key: str) -> bool:
         """Return whether this process delivers changes of the object."""
-        return self._loop is None or self._loop.holdings.has(key)
+        return self._loop is None or self._loop.own.has(key)
 
     def count(self, keys: Collection[str]) -> int:
         """Return how many of the objects this process delivers the changes of."""
-        return len(keys) if self._loop is None else self._loop.holdings.count(keys)
+        return len(keys) if self._loop is None else self._loop.own.count(keys)
 
     async def keep(self, holds: Callable[[str], bool]) -> None:
         """Drop the pending changes and retries of objects that this process does not hold."""

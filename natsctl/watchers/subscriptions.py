@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from natsctl.core.assigned_keys import KeyFilter
+from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
 from natsctl.core.pausing.pausing import Pausing
@@ -175,18 +175,18 @@ class ResourceKinds(msgspec.Struct, eq=False):
 
 
 class ObjectListener:
-    """Delivers objects that are assigned to this process as creates; an `AssignmentListener`."""
+    """Delivers objects that are assigned to this process as creates; a `ShareListener`."""
 
     def __init__(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
         self._deliveries = deliveries
         self._sources = sources
 
     async def lost(self, holds: KeyFilter) -> None:
-        """See `AssignmentListener.lost`."""
+        """See `ShareListener.lost`."""
         await self._deliveries.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
-        """See `AssignmentListener.gained`; each object is delivered in its newest state."""
+        """See `ShareListener.gained`; each object is delivered in its newest state."""
 
         def add(change: ObjectChange) -> None:
             if gained(change.key):

@@ -2,19 +2,18 @@
 
 import json
 import signal
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from nats.js import JetStreamContext
 from nats.js.api import KeyValueConfig, StreamConfig, StreamSource
 from nats.js.errors import NotFoundError
 
 from natsctl import NatsOptions, connect
-from natsctl.core.coordination.lease import Lease
-from natsctl.core.coordination.own_record import Workload
+from natsctl.core.coordination.lease import Record, Workload, record_key
 from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import Bounds
 from natsctl.daemon.doctor.finding import Result as Judged
@@ -308,10 +307,11 @@ async def test_doctor_finds_no_problem_for_a_user_with_the_needed_permissions(
     assert problems(await examined_as(folder, tmp_path)) == []
 
 
-async def test_sharding_needs_permission_to_watch_the_records_of_members(
+@pytest.mark.parametrize("option", ["--leader-elect", "--shard"])
+async def test_several_processes_need_permission_to_watch_the_leases(
     folder: Path, tmp_path: Path
 ) -> None:
-    records = "$KV.natsctl_leases.greetings.shards.*"
+    records = "$KV.natsctl_leases.greetings.>"
     watching = [
         f"{API}.CONSUMER.CREATE.KV_natsctl_leases.*.{records}",
         f"{API}.CONSUMER.DELETE.KV_natsctl_leases.*",
@@ -527,15 +527,9 @@ async def test_a_lease_of_another_application_is_a_failure(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
     async with connect(nats_server.url) as nats:
-        lease = Lease(
-            nats.leases(ttl_s=60),
-            "greetings",
-            holder="host:1:aa",
-            ttl_s=60,
-            clock=time.monotonic,
-            workload=Workload("Site.sites"),
-        )
-        assert await lease.acquire() is not None
+        record = Record(3, 1, {"host:1:aa": "1"}, Workload("Site.sites"))
+        store = nats.leases(ttl_s=60)
+        await store.create(record_key("greetings"), msgspec.json.encode(record))
         findings = await examined(natsctl, "-c", GREETINGS)
     result, finding, _ = findings["lease greetings"]
     assert result == "failed"

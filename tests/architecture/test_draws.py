@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from natsctl.core.coordination.participant import new_identity
+from natsctl.core.coordination.lease import Lease, new_identity
 
 
 @pytest.mark.virtual
@@ -20,6 +20,5 @@ def test_the_names_of_processes_in_virtual_time_depend_on_the_name_of_the_test(
     request: pytest.FixtureRequest,
 ) -> None:
     seeded = random.Random(request.node.nodeid)
-    assert [new_identity(), new_identity()] == [
-        f"simulated:1:{seeded.randbytes(4).hex()}" for _ in range(2)
-    ]
+    sessions = [Lease("apps", new_identity(), 10.0).session for _ in range(2)]
+    assert sessions == [f"simulated:1:{seeded.randbytes(4).hex()}" for _ in range(2)]

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
-from natsctl.core.coordination.membership import Membership
-from natsctl.core.coordination.rendezvous import MemberSet
+from natsctl.core.coordination.lease import record_in, record_key
+from natsctl.core.coordination.term import SHARES, keys_in
 from tests.support.clients.nats_admin import Admin, NoMessage
 from tests.support.controllers.sync_log import TURNS
 from tests.support.eventually import eventually
@@ -72,9 +70,7 @@ async def test_a_disconnected_member_stops_before_others_get_its_keys(
         await wait_until_shared(group, KEYS)
         second_member.proxy.freeze()
         await wait_until_shared(group, KEYS, first_member, third_member)
-        await eventually(
-            lambda: "the member record could not be renewed in time" in second_member.log
-        )
+        await eventually(lambda: "the lease could not be renewed in time" in second_member.log)
         second_member.proxy.thaw()
         await wait_until_shared(group, KEYS)
 
@@ -138,9 +134,11 @@ async def test_a_stopped_member_leaves_no_record_and_no_consumer(
 
 
 async def no_record(admin: Admin) -> bool:
-    """Return whether the bucket holds no member record."""
-    with suppress(NoMessage):  # a record may expire during the read
-        return not await admin.entries("natsctl_leases")
+    """Return whether the bucket names no member, and holds no heartbeat."""
+    with suppress(NoMessage):  # a heartbeat may expire during the read
+        entries = await admin.entries("natsctl_leases")
+        _, masks = record_in(entries[record_key("turns")].value)
+        return len(entries) == 1 and not masks
     return False
 
 
@@ -177,19 +175,26 @@ async def wait_until_shared(group: ProcessGroup, keys: list[str], *living: Membe
 
 
 async def owners(server: NatsServer, members: Sequence[Member]) -> dict[str, Member]:
-    """Return the member to which each key belongs if exactly these members share the keys."""
-    async with Admin(server.url) as admin:
-        entries = (await admin.entries("natsctl_leases")).values()
-    records = [msgspec.json.decode(entry.value, type=Membership) for entry in entries]
+    """Return the member to which each key belongs by the record, once these members have all."""
     by_pid = {f":{member.pid}:": member for member in members}
-    by_name = {
-        record.holder: member
-        for record in records
+
+    async def masks() -> dict[str, int] | None:
+        async with Admin(server.url) as admin:
+            entry = await admin.entry("natsctl_leases", record_key("turns"))
+        _, masks = record_in(entry.value)
+        free = (1 << SHARES) - 1 & ~sum(masks.values())
+        return None if free or len(masks) != len(members) else masks
+
+    found = await eventually(masks, within_s=WITHIN_S)
+    owned = {
+        member: mask
+        for session, mask in (found or {}).items()
         for pid, member in by_pid.items()
-        if pid in record.holder
+        if pid in session
     }
-    shared = MemberSet(by_name)
-    return {key: by_name[shared.owner(key) or ""] for key in KEYS}
+    return {
+        key: next(member for member, mask in owned.items() if keys_in(mask)(key)) for key in KEYS
+    }
 
 
 def knows_members(member: Member, size: int) -> bool:

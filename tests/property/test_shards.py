@@ -75,7 +75,7 @@ async def test_no_key_has_two_members_and_each_key_ends_with_one(
     await town.put(*KEYS)
     first_runs = FirstRuns()
     for number in range(size):
-        town.join(f"m{number}", pause_s=pause_s, again_s=1.0, vacant=first_runs.of)
+        town.join(f"m{number}", pause_s=pause_s, again_s=1.0, first_run=first_runs.of)
     for (action, argument), then_s in steps:
         await apply_step(town, first_runs, action, argument, pause_s)
         await asyncio.sleep(then_s)
@@ -83,7 +83,7 @@ async def test_no_key_has_two_members_and_each_key_ends_with_one(
     for member in town.members:
         heal(member)
     living = living_members(town) or [
-        town.join("last", pause_s=pause_s, again_s=1.0, vacant=first_runs.of)
+        town.join("last", pause_s=pause_s, again_s=1.0, first_run=first_runs.of)
     ]
     await asyncio.sleep(TTL_S)  # each member notices the last fault at its next renewal
 
@@ -134,7 +134,7 @@ async def apply_step(
                 pause_s=pause_s,
                 again_s=1.0,
                 rate=argument,
-                vacant=first_runs.of,
+                first_run=first_runs.of,
             )
         case "leave" if member is not None:
             member.leave()

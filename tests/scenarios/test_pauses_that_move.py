@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from natsctl import ControllerRuntime, Operator, kv
-from natsctl.core.coordination.election import elections
-from natsctl.core.coordination.sharding import shards
+from natsctl import ControllerRuntime, Operator
+from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.term import SHARES
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.pausing.pausing import PAUSES, deaths_record, key_record
-from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.model.pause import Pause
 from natsctl.testing import MemoryStores
 from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit, put
@@ -41,18 +40,13 @@ class Process:
         if (claims := current_claims.get()) is not None:
             current_claims.set(ClaimedKeys(claims.directory))  # those of a process of its own
         self.controller = Calm()
-        election = shard = None
-        if sharded:
-            shard = shards(
-                lambda kind: WayStore(stores, kind, self.way),
-                LEASES.bucket,
-                ttl_s=TTL_S,
-                clock=clock,
-            )
-        else:
-            leases = WayStore(stores, kv(bytes, bucket=LEASES.bucket, history=1), self.way)
-            election = elections(leases, ttl_s=TTL_S, clock=clock)
-        self.operator = Operator([self.controller], nats=stores, election=election, shard=shard)
+        make = participations(
+            lambda kind: WayStore(stores, kind, self.way),
+            count=SHARES if sharded else 1,
+            ttl_s=TTL_S,
+            clock=clock,
+        )
+        self.operator = Operator([self.controller], nats=stores, participate=make)
         self.task = asyncio.create_task(self.operator.run())
 
     @property

@@ -18,10 +18,8 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.coordination.election import Election, elections
-from natsctl.core.coordination.lease import Claim
-from natsctl.core.coordination.term import Leadership
-from natsctl.core.coordination.term_guard import TermGuard
+from natsctl.core.coordination.shares import Participation, participations
+from natsctl.core.coordination.term import Leadership, TermGuard
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import NotLeadingError
 from natsctl.kubernetes.discovery import KindWire
@@ -32,7 +30,7 @@ from tests.support.controllers.recording_watcher import SITES, RecordingWatcher,
 from tests.support.eventually import eventually
 
 TTL_S = 10.0
-LEASES = kv(Claim, bucket="leases", history=1)
+LEASES = kv(bytes, bucket="natsctl_leases", history=1)
 CONFIGS = kube("v1", "ConfigMap", namespace="default")
 
 
@@ -58,16 +56,17 @@ def watching(watcher: RecordingWatcher) -> InformerController:
     return controller
 
 
-def electing(leases: MemoryStore) -> Callable[[str], Election]:
-    return elections(leases, ttl_s=TTL_S, clock=asyncio.get_running_loop().time)  # type: ignore[return-value]
+def electing(stores: MemoryStores) -> Callable[[str, str], Participation]:
+    clock = asyncio.get_running_loop().time
+    return participations(stores.store, count=1, ttl_s=TTL_S, clock=clock)
 
 
 class Running:
     """A simulated process with one operator."""
 
     def __init__(self, controller: Controller | Runnable, stores: MemoryStores) -> None:
-        election = electing(stores.store(LEASES))
-        self.operator = Operator([controller], nats=stores, kube=stores.kube, election=election)  # type: ignore[arg-type]
+        election = electing(stores)
+        self.operator = Operator([controller], nats=stores, kube=stores.kube, participate=election)
         self.task = asyncio.create_task(self.operator.run())
 
     async def stop(self) -> None:
@@ -174,7 +173,7 @@ async def test_a_new_leader_sees_the_writes_of_the_previous_leader() -> None:
         async def open(self, kind: Any) -> MemoryStore:
             return Late(kind) if kind is Counts.shops.kind else await stores.open(kind)
 
-    operator = Operator([Counts()], nats=LateStores(), election=electing(stores.store(LEASES)))  # type: ignore[arg-type]
+    operator = Operator([Counts()], nats=LateStores(), participate=electing(stores))
     task = asyncio.create_task(operator.run())
     await eventually(lambda: key_counts)
     assert key_counts == [1]

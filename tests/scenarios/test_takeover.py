@@ -9,14 +9,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 import pytest
 
-from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, kv, primary
+from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, primary
 from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.core.compare_and_set import delete
-from natsctl.core.coordination.election import elections
-from natsctl.core.coordination.sharding import shards
-from natsctl.core.coordination.term import Leadership, current_leadership
+from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.term import SHARES, Leadership, current_leadership
 from natsctl.errors import PermanentError, StoreError, UsageError
-from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.model.store import Stored, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores
@@ -41,11 +39,10 @@ class Process(Generic[A]):
 
     def __init__(self, stores: MemoryStores, controller: A, way: Way | None = None) -> None:
         clock = asyncio.get_running_loop().time
-        leases = stores.store(kv(bytes, bucket=LEASES.bucket, history=1))
-        make = elections(leases, ttl_s=TTL_S, clock=clock)
+        make = participations(stores.store, count=1, ttl_s=TTL_S, clock=clock)
         self.controller = controller
         reached = stores if way is None else WayStores(stores, way)
-        self.operator = Operator([controller], nats=reached, election=make)
+        self.operator = Operator([controller], nats=reached, participate=make)
         self.task = asyncio.create_task(self.operator.run())
 
     @property
@@ -243,14 +240,20 @@ async def test_each_member_applies_its_part_of_a_garbage_plan() -> None:
         Operator(
             [controller],
             nats=stores,
-            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now(), identity=name),
+            participate=participations(
+                stores.store, count=SHARES, ttl_s=TTL_S, clock=now(), identity=name
+            ),
         )
         for controller, name in zip(controllers, ("one", "two"), strict=True)  # both have keys
     ]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     runtimes = [controller.runtime for controller in controllers]
+    parts = [operator.participations["apps"] for operator in operators]
     await eventually(
-        lambda: all(sum(runtime.holds(key) for runtime in runtimes) == 1 for key in keys),
+        lambda: (
+            all(len(part.state().members) == 2 for part in parts)
+            and all(sum(runtime.holds(key) for runtime in runtimes) == 1 for key in keys)
+        ),
         within_s=6 * TTL_S,
     )
     for runtime in runtimes:
@@ -360,8 +363,8 @@ def sharing(
     controller = controller_type(name="sites")
     controller.add_informer(SITES)
     controller.add_watcher(watcher, SITES)
-    make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=clock)
-    return Operator([controller], nats=stores, shard=make)
+    make = participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=clock)
+    return Operator([controller], nats=stores, participate=make)
 
 
 async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
@@ -370,7 +373,9 @@ async def test_the_watchers_of_a_member_are_called_only_for_its_keys() -> None:
     operators = [sharing(stores, RecordingWatcher(name, calls)) for name in ("one", "two")]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await eventually(
-        lambda: all(len(operator.shards["sites"].state().members) > 1 for operator in operators)
+        lambda: all(
+            len(operator.participations["sites"].state().members) > 1 for operator in operators
+        )
     )
     keys = [f"s{number}" for number in range(20)]
     for key in keys:
@@ -396,7 +401,8 @@ async def test_an_object_changed_during_a_rebalance_is_added_and_updated_once() 
     tasks = [asyncio.create_task(operator.run()) for operator in (leaving, staying)]
     await eventually(
         lambda: all(
-            len(operator.shards["sites"].state().members) > 1 for operator in (leaving, staying)
+            len(operator.participations["sites"].state().members) > 1
+            for operator in (leaving, staying)
         )
     )
     keys = [f"s{number}" for number in range(20)]
@@ -480,18 +486,21 @@ async def test_objects_read_by_a_key_are_watched_only_by_the_member_of_the_key(
     pause_s: float,
 ) -> None:
     stores = MemoryStores()
-    client, make = AppClient(stores), shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
+    client, make = (
+        AppClient(stores),
+        participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=now()),
+    )
     keys = [f"a{number}" for number in range(20)]
     for key in keys:
         await client.app(key)
     first_reader, second_reader = Readers(pause_s), Readers(pause_s)
-    operators = [Operator([first_reader], nats=stores, shard=make)]
+    operators = [Operator([first_reader], nats=stores, participate=make)]
     tasks = [asyncio.create_task(operators[0].run())]
     await eventually(
         lambda: operators[0].synced.is_set() and first_reader.reads.watch_count == len(keys)
     )
-    make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
-    operators.append(Operator([second_reader], nats=stores, shard=make))
+    make = participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=now())
+    operators.append(Operator([second_reader], nats=stores, participate=make))
     tasks.append(asyncio.create_task(operators[1].run()))
     await asyncio.sleep(4 * TTL_S)
     for reader in (first_reader, second_reader):
@@ -508,13 +517,15 @@ async def test_managed_objects_are_assigned_to_members_and_reassigned() -> None:
         Operator(
             [SharedDisks(cloud)],
             nats=stores,
-            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now()),
+            participate=participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=now()),
         )
         for cloud in clouds
     ]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await eventually(
-        lambda: all(len(operator.shards["disks"].state().members) > 1 for operator in operators)
+        lambda: all(
+            len(operator.participations["disks"].state().members) > 1 for operator in operators
+        )
     )
     keys = {f"d{number}" for number in range(20)}
     for key in keys:
@@ -535,8 +546,8 @@ async def test_gained_managed_objects_do_not_wait_for_the_listing_of_deletions()
     stores, cloud = SlowStores(), Cloud()
     stores.way.delay_s = 2 * TTL_S  # for the listing of objects, and for that of deletions
     await stores.store(DISKS).create("a", b'{"spec": {"size": 1}}')
-    make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S, clock=now())
-    operator = Operator([SharedDisks(cloud)], nats=stores, shard=make)
+    make = participations(stores.store, count=SHARES, ttl_s=TTL_S, clock=now())
+    operator = Operator([SharedDisks(cloud)], nats=stores, participate=make)
     task = asyncio.create_task(operator.run())
     await asyncio.sleep(2.5 * TTL_S)
     assert SharedDisks.seen[id(cloud)] == {"a"}
@@ -579,18 +590,6 @@ class Plain:
 
 async def test_a_runnable_without_keys_cannot_be_sharded() -> None:
     stores = MemoryStores()
-    make = shards(stores.store, LEASES.bucket, ttl_s=TTL_S)
+    make = participations(stores.store, count=SHARES, ttl_s=TTL_S)
     with pytest.raises(UsageError, match="plain cannot be sharded"):
-        Operator([Plain()], nats=stores, shard=make)
-
-
-async def test_an_operator_refuses_election_and_sharding_together() -> None:
-    stores = MemoryStores()
-    leases = stores.store(kv(bytes, bucket=LEASES.bucket))
-    with pytest.raises(UsageError, match="not both"):
-        Operator(
-            [Apps()],
-            nats=stores,
-            election=elections(leases, ttl_s=TTL_S),
-            shard=shards(stores.store, LEASES.bucket, ttl_s=TTL_S),
-        )
+        Operator([Plain()], nats=stores, participate=make)

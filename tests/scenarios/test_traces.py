@@ -8,8 +8,7 @@ import pytest
 from opentelemetry.trace import StatusCode, get_current_span
 
 from natsctl import Object, Operator, Primary, RetryAfter, kv
-from natsctl.core.coordination.election import elections
-from natsctl.core.coordination.lease import Claim
+from natsctl.core.coordination.shares import participations
 from natsctl.managed import ManagedController, ManagedReconciler
 from natsctl.telemetry.logger import log_context
 from natsctl.telemetry.tracing import trace_ids
@@ -107,10 +106,11 @@ async def test_a_timed_out_sync_ends_the_spans_of_the_handler(recorded: Recordin
 async def test_a_leader_records_the_same_spans(recorded: Recording) -> None:
     stores = MemoryStores()
     clock = asyncio.get_running_loop().time
-    leases = stores.store(kv(Claim, bucket="leases", history=1))
     controller = Traced(recorded)
     operator = Operator(
-        [controller], nats=stores, election=elections(leases, ttl_s=10.0, clock=clock)
+        [controller],
+        nats=stores,
+        participate=participations(stores.store, count=1, ttl_s=10.0, clock=clock),
     )
     task = asyncio.create_task(operator.run())
     await operator.synced.wait()

@@ -3,16 +3,16 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from natsctl.cli.daemon.collector import spare_collections
 from natsctl.cli.framework.controllers import load_runnable_controller
 from natsctl.controller.controller import Controller
-from natsctl.core.coordination.election import Election, elections
 from natsctl.core.coordination.installation import installation
-from natsctl.core.coordination.member_record import members_of
-from natsctl.core.coordination.sharding import Shard, shards
-from natsctl.core.coordination.vacancy import Vacancy
+from natsctl.core.coordination.lease import is_first_run
+from natsctl.core.coordination.shares import Participation, participations
+from natsctl.core.coordination.term import SHARES
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.planner import Planner
@@ -28,7 +28,6 @@ from natsctl.daemon.settings.settings import ControllerSettings, Settings, Trace
 from natsctl.daemon.signals import until_signalled
 from natsctl.daemon.stop_limit import StopLimit
 from natsctl.errors import StoreError, UsageError
-from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.kubernetes.options import KubeOptions
@@ -156,42 +155,24 @@ class _Daemon:
             nats=nats,
             kube=kube,
             settings=self.settings,
-            election=_election(nats, self.settings, installation_id, clusters),
-            shard=_shard(nats, self.settings, installation_id, clusters),
+            participate=_participations(nats, self.settings, installation_id, clusters),
             on_stop=self.on_stop,
         )
 
 
-def _election(
+def _participations(
     nats: Nats, settings: ControllerSettings, installation_id: str, clusters: Mapping[str, str]
-) -> Callable[[str, str], Election] | None:
-    if not settings.leader_elect:
+) -> Callable[[str, str], Participation] | None:
+    if not settings.leader_elect and not settings.shard:
         return None
     ttl_s = settings.lease_ttl_s
-    leases = nats.leases(ttl_s=ttl_s)
-    return elections(
-        leases,
-        ttl_s=ttl_s,
-        sharing=lambda name: members_of(leases, name),
-        installation=installation_id,
-        clusters=clusters,
-        vacant=Vacancy(nats, leases, ttl_s=ttl_s).is_vacant,
-    )
-
-
-def _shard(
-    nats: Nats, settings: ControllerSettings, installation_id: str, clusters: Mapping[str, str]
-) -> Callable[[str, str], Shard] | None:
-    if not settings.shard:
-        return None
-    ttl_s = settings.lease_ttl_s
-    return shards(
+    return participations(
         lambda kind: nats.leases(ttl_s=ttl_s, kind=kind),
-        LEASES.bucket,
+        count=SHARES if settings.shard else 1,
         ttl_s=ttl_s,
         installation=installation_id,
         clusters=clusters,
-        vacant=Vacancy(nats, nats.leases(ttl_s=ttl_s), ttl_s=ttl_s).is_vacant,
+        first_run=partial(is_first_run, nats),
     )
 
 

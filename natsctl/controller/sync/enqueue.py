@@ -12,7 +12,7 @@ from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.events import SyncReports
 from natsctl.controller.sync.sync_run import SyncRuns
-from natsctl.core.assigned_keys import KeyFilter
+from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.loop import KeyQueue, PrimaryListener
 from natsctl.core.readers import Primary
 from natsctl.core.table import Invalid, is_read
@@ -37,7 +37,7 @@ class Mapper(Protocol):
 
 
 class Enqueuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Puts the keys of one controller on its queue; an `AssignmentListener`.
+    """Puts the keys of one controller on its queue; a `ShareListener`.
 
     If *maps* is False, changes of secondaries enqueue their owners only.
     """
@@ -72,13 +72,13 @@ class Enqueuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return list(dict.fromkeys(owner.key for owner in owners if owner and self._may_have(owner)))
 
     async def lost(self, holds: KeyFilter) -> None:
-        """See `AssignmentListener.lost`."""
+        """See `ShareListener.lost`."""
         await PrimaryListener(self.keys, self.primary).lost(holds)
         await self.runs.keep(holds)
         await self.reads.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:
-        """See `AssignmentListener.gained`: also enqueues missing primaries with secondaries."""
+        """See `ShareListener.gained`: also enqueues missing primaries with secondaries."""
         primaries = self.primary.informer.cache
         for secondary in self.secondaries:
             missing: list[str] = []

@@ -1,231 +1,317 @@
-"""Decides who holds a lease, and when another process may take it.
+"""The session of this process in a controller: one heartbeat, and when the session is over.
 
-`own_record.py` has the deadlines of the holder, and of the processes that wait.
+A session has a name that's never used again, and one heartbeat, which nobody else writes. It renews
+the heartbeat by compare-and-set. A renewal counts when it *came back* through the watch, and then
+from the time at which it was *sent*: so this process never trusts an answer that others can't see,
+and no two clocks are compared. All times are shares of the time to live, by this process's clock:
 
-Only a value frees a lease at once: its holder writes that it is `released`. If the key is deleted,
-purged or overwritten with another value, or its bucket is recreated, the holder may still work
-without knowing it. Other processes then wait as if the lease had just been renewed. The holder
-writes the lease again at its next renewal.
+    renew 0.15 · step down 0.5 · void 0.7 · others wait 0.85
+
+A session that stepped down, or whose renewal was refused, is over for good. Its process begins
+again under another name. Whoever takes over first writes an *end mark* on the heartbeat, by
+compare-and-set: a late renewal and an end mark exclude each other.
+
+*Assumes* that the clocks of two processes run at the same speed within a tenth.
 """
 
 import math
-import random
-from collections.abc import Awaitable, Callable
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
-from natsctl.core.coordination.own_record import (
-    TAKE_OVER,
-    UNKNOWN_WORKLOAD,
-    OwnRecord,
-    OwnWrite,
-    Workload,
-    possible_ttl,
-)
-from natsctl.core.coordination.term import Clock
-from natsctl.errors import DECODE_ERRORS, ConflictError, NotFoundError, StoreMissingError
-from natsctl.model.store import Store, Stored
+from natsctl.core.coordination.term import SHARES
+from natsctl.errors import DECODE_ERRORS, ConflictError, PermissionDeniedError, UsageError
+from natsctl.model.kinds import KvKind, kv
+from natsctl.model.store import Stores
+from natsctl.telemetry.logger import get_logger
 
-LOOK = 0.1  # a waiting process reads the lease this often; a share of the time to live
+log = get_logger(__name__)
 
-Vacant = Callable[[str], Awaitable[bool]]
-"""Returns whether no process can work on a controller of which the leases have no trace."""
+RENEW = 0.15  # this process renews its heartbeat
+RETRY = 0.05  # after a request that failed
+STEP_DOWN = 0.5  # it cancels its syncs if no renewal came back
+VOID = 0.7  # none of them takes a step or sends a write any more
+WAIT = 0.85  # for what others may still do: before an end mark, and before a lost record is made
+TTL_MIN_S, TTL_MAX_S = 1.0, 3600.0
+
+S = TypeVar("S")
+
+BUCKET = "natsctl_leases"
+RECORD = "record"
+_DIGITS = re.compile("[0-9a-f]+")
+_SENT_MAX = 64  # renewals whose times are kept
 
 
-class Claim(msgspec.Struct, frozen=True, rename="camel"):
-    """A lease as it is stored: its holder, since when (RFC 3339), and its time to live.
+def steady() -> float:
+    """Return seconds that go on while this process is stopped and while its machine sleeps.
 
-    `epoch` is the revision at which the lease was taken, and 0 in that revision. `renewals` makes
-    every write differ from the one before. A `released` claim names the last holder; its time to
-    live is 0, which processes of version 0.1 take for a free lease. `work` describes the
-    controller; it is empty in claims of version 0.1.
+    The event loop's clock is unsuitable: uvloop's stands still while a callback runs.
+    """
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+def check_ttl(ttl_s: float) -> None:
+    """Raise `UsageError` for a time to live that is too short to renew, or too long."""
+    if not ttl_s >= TTL_MIN_S:
+        raise UsageError(f"a lease of {ttl_s:g} s is too short: give it {TTL_MIN_S:g} s or more")
+    if ttl_s > TTL_MAX_S:
+        raise UsageError(f"a lease of {ttl_s:g} s is too long: give it {TTL_MAX_S:g} s or less")
+
+
+class Workload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A controller's work: its primaries' kind, the installation's id, and the cluster's identity.
+
+    A field is empty if it isn't known, or if the controller needs no cluster.
     """
 
-    holder: str
-    since: str
+    owner: str = ""
+    installation: str = ""
+    cluster: str = ""
+
+    def same(self, other: "Workload") -> bool:
+        """Return whether both may be the same: no field that both know differs."""
+        return self._same_controller(other) and _agree(self.cluster, other.cluster)
+
+    def only_elsewhere(self, other: "Workload") -> bool:
+        """Return whether both are the same controller, but in different clusters."""
+        return self._same_controller(other) and not _agree(self.cluster, other.cluster)
+
+    def _same_controller(self, other: "Workload") -> bool:
+        return _agree(self.owner, other.owner) and _agree(self.installation, other.installation)
+
+    def __str__(self) -> str:
+        owner = self.owner or "an unknown kind"
+        return f"{owner} of installation {self.installation}" if self.installation else owner
+
+
+def _agree(ours: str, theirs: str) -> bool:
+    return not ours or not theirs or ours == theirs
+
+
+UNKNOWN_WORKLOAD = Workload()
+NO_CLUSTERS: Mapping[str, str] = MappingProxyType({})
+
+
+def name_taken(name: str, holder: str, theirs: Workload, ours: Workload) -> str:
+    """Return an error message: another controller has the same name, or works elsewhere."""
+    if theirs.only_elsewhere(ours):
+        return (
+            f"{holder} runs {name} in another Kubernetes cluster: it works in the cluster "
+            f"{theirs.cluster}, this one in {ours.cluster}: give both the same kubeconfig, or set "
+            "another `name` on one of them"
+        )
+    return (
+        f"{holder} runs another controller that is named {name} too: it works on {theirs}, this "
+        f"one on {ours}: set another `name` on one of them"
+    )
+
+
+# ---- what is stored
+
+
+class SessionHeartbeat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A session's heartbeat as it's stored; `renewals` makes each write differ from the one before.
+
+    `seen` is the revision of the newest record that the session has seen. `ready` means that it
+    takes shares, so others leave it its part. `over` is the end mark: nothing of the session works
+    any more. The session can't read objects in the shares of `unreadable`, a mask, because a newer
+    version of the controller has stored them.
+    """
+
+    session: str
     ttl_s: float
-    epoch: int = 0
+    shares: int
     renewals: int = 0
-    released: bool = False
+    seen: int = 0
+    ready: bool = False
+    over: bool = False
+    unreadable: str = ""
     work: Workload = UNKNOWN_WORKLOAD
 
 
-HeldLease = OwnWrite[Claim]
+class Record(msgspec.Struct, frozen=True, rename="camel"):
+    """Who has which of a controller's *shares*: a mask for each session, in hexadecimal digits.
 
-
-class _Seen(msgspec.Struct, frozen=True):
-    """The newest state of the key, and the time until which it is left to its holder.
-
-    `claim` is None if the key has no claim. `revision` is 0 if the store has no trace of the key.
+    Every change raises the *epoch*.
     """
 
-    claim: Claim | None
-    revision: int
-    free_at: float
+    epoch: int
+    shares: int
+    members: dict[str, str] = {}
+    work: Workload = UNKNOWN_WORKLOAD
 
 
-async def always_vacant(_name: str) -> bool:
-    """Return True for every controller."""
-    return True
+class Former(msgspec.Struct, frozen=True, rename="camel"):
+    """A leader's lease or a member's record, as version 0.2 stores them."""
+
+    holder: str
+    ttl_s: float
+    released: bool = False
+    left: bool | None = None
+
+    @property
+    def works(self) -> bool:
+        """Whether its process may work; the server deletes it some time after a crash."""
+        return bool(self.holder) and self.ttl_s > 0 and not self.released and not self.left
 
 
-def claim_of(value: bytes) -> Claim | None:
-    """Return the claim, or None if no process of natsctl can have written the value."""
+def decoded(value: bytes | None, kind: type[S]) -> S | None:
+    """Return what is stored, None if natsctl can't have stored it."""
     try:
-        claim = msgspec.json.decode(value, type=Claim)
+        return None if value is None else msgspec.json.decode(value, type=kind)
     except DECODE_ERRORS:
         return None
-    possible = claim.released or possible_ttl(claim.ttl_s)
-    return claim if possible and claim.holder else None
 
 
-class Lease(OwnRecord[Claim]):
-    """A lease as one process sees it, and holds it.
+def record_in(value: bytes | None) -> tuple[Record | None, dict[str, int]]:
+    """Return the record and its masks by session, None if natsctl can't have stored it."""
+    record, every, masks = decoded(value, Record), 0, {}
+    if record is None or record.epoch < 1 or record.shares not in {1, SHARES}:
+        return None, {}
+    for session, digits in record.members.items():
+        mask = int(digits, 16) if _DIGITS.fullmatch(digits) else 0
+        if not mask or mask >> record.shares or mask & every:
+            return None, {}
+        masks[session], every = mask, every | mask
+    return record, masks
+
+
+def record_key(name: str) -> str:
+    """Return the key of a controller's record."""
+    return f"{name}.{RECORD}"
+
+
+def heartbeat_key(name: str, session: str) -> str:
+    """Return the key of a session's heartbeat."""
+    return f"{name}.sessions.{re.sub('[^A-Za-z0-9-]', '_', session)}"
+
+
+def records_of(name: str) -> KvKind[bytes]:
+    """Return the part of the bucket with a controller's record and heartbeats."""
+    return kv(bytes, bucket=BUCKET, keys=f"{name}.>", history=1)
+
+
+def former_lease_of(name: str) -> KvKind[bytes]:
+    """Return the part of the bucket with the lease that version 0.2 writes."""
+    return kv(bytes, bucket=BUCKET, keys=name, history=1)
+
+
+# ---- the session
+
+
+def new_identity() -> str:
+    """Return the name of this process: its host and process id."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Lease:
+    """One session of this process: its heartbeat, and the time until which it may work.
 
     Args:
-        store: the bucket of leases, in which objects expire.
-        name: the lease's key.
-        holder: see `OwnRecord`, also for *ttl_s*, *clock* and *workload*.
-        vacant: called before a process that never saw the lease takes one without a trace.
-
-    Source: the leases of client-go's leader election, with one option in the place of three.
+        name: the controller's name.
+        identity: the name of this process; the session's name begins with it.
+        ttl_s: the time to live, in seconds.
     """
 
-    _REREAD = (ConflictError, StoreMissingError)
-
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        *,
-        holder: str,
-        ttl_s: float,
-        clock: Clock,
-        workload: Workload = UNKNOWN_WORKLOAD,
-        vacant: Vacant = always_vacant,
-    ) -> None:
-        super().__init__(store, name, holder=holder, ttl_s=ttl_s, clock=clock, workload=workload)
-        self._vacant = vacant
-        self._seen: _Seen | None = None
-        self._first = False  # the store has no trace of the lease, and no process can hold it
+    def __init__(self, name: str, identity: str, ttl_s: float) -> None:
+        self.session = f"{identity}:{secrets.token_hex(4)}"
+        self.key = heartbeat_key(name, self.session)
+        self.ttl_s = ttl_s
+        self.revision = 0  # of the newest message of the heartbeat, as far as it's known
+        self.renewals = 0
+        self.over = ""  # why the session is over
+        self.refused = False  # whether it's over because another process ended it
+        self.renew_at = -math.inf
+        self._returned = -math.inf  # when the newest renewal that came back was sent
+        self._sent: dict[int, float] = {}  # by renewals
 
     @property
-    def seen(self) -> Claim | None:
-        """The claim of the holder at the last read, or None if the lease was free."""
-        claim = None if self._seen is None else self._seen.claim
-        return None if claim is None or claim.released else claim
+    def step_down_at(self) -> float:
+        """When this process cancels its syncs, unless a renewal comes back before."""
+        began = self._returned > -math.inf
+        return self._returned + STEP_DOWN * self.ttl_s if began else math.inf
 
     @property
-    def seen_holder(self) -> str | None:
-        """The holder at the last read, or None if no holder is known."""
-        return None if self.seen is None else self.seen.holder
+    def void_at(self) -> float:
+        """From when on nothing of this session takes a step or sends a write."""
+        return self._returned + VOID * self.ttl_s
 
-    @property
-    def wait_s(self) -> float:
-        """Seconds for which this process leaves the lease to another one."""
-        return 0.0 if self._seen is None else max(0.0, self._seen.free_at - self._clock())
+    def lapse(self, now: float) -> bool:
+        """Return whether the session is over, and end it for good if its time is."""
+        if not self.over and now >= self.step_down_at:
+            self.over = "the lease could not be renewed in time"
+        return bool(self.over)
 
-    @property
-    def look_s(self) -> float:
-        """Seconds until the next call of `acquire`."""
-        look_s = LOOK * self.ttl_s * random.uniform(0.8, 1.0)  # noqa: S311 - spreads load, keeps no secret
-        return min(look_s, self.wait_s or look_s)
+    def end(self, reason: str) -> None:
+        """End the session for good, because another process ended it."""
+        self.over, self.refused = self.over or reason, True
 
-    async def acquire(self) -> HeldLease | None:
-        """Take the lease if possible; return None if another process holds or may hold it.
+    def renew(self, now: float, heartbeat: SessionHeartbeat) -> SessionHeartbeat:
+        """Return the next renewal, which is sent *now*."""
+        self.renewals += 1
+        self._sent[self.renewals] = now
+        self._sent.pop(self.renewals - _SENT_MAX, None)
+        self.renew_at = now + RENEW * self.ttl_s
+        return msgspec.structs.replace(heartbeat, renewals=self.renewals)
 
-        Raises `StoreError`. After a timeout the lease may have been taken; the next call sees that.
-        """
-        stored = await self._read()
-        if self._seen is None:
-            self._first = self._first or await self._vacant(self.key)
-            if not self._first:
-                self._note(None, 0)
-        if self.wait_s > 0:
-            return None
-        since = datetime.now(UTC).isoformat(timespec="milliseconds")
-        try:
-            await self._put(Claim(self.holder, since, self.ttl_s, work=self.workload), stored)
-        except ConflictError:
-            return None
-        return self.last
+    def stored(self, revision: int) -> None:
+        """Note the revision of a renewal, which the next one replaces."""
+        self.revision = max(self.revision, revision)
 
-    async def free(self, *, kept: bool = False) -> bool:
-        """Return whether no process holds the lease now; raises `StoreError`.
-
-        While a free lease is *kept* from every process, as by the record of a member, it can only
-        expire: it then stays free although the store has no trace of it.
-        """
-        await self._read(kept=kept)
-        return self.wait_s <= 0
-
-    async def renew(self, held: HeldLease) -> HeldLease:
-        """Write the lease again, and return it as it is stored then; raises as `_renew` does.
-
-        If the lease was deleted or overwritten with a value that is no claim, it is written again,
-        because no process takes it before it is void.
-        """
-        await self._renew(held, _next(held))
-        return self.last or held
-
-    async def release(self) -> None:
-        """Free the lease at once, if this process holds it; raises `StoreError`."""
-        held, self.last = self.last, None
-        if held is None:
-            return
-        stored = await self._read()
-        if self.seen_holder == self.holder or self._erased():
-            claim = msgspec.structs.replace(_next(held), ttl_s=0.0, released=True)
-            await self._put(claim, stored)
-            self.last = self._seen = None
-
-    def _own(self, value: bytes) -> Claim | None:
-        claim = claim_of(value)
-        own = claim is not None and claim.holder == self.holder and not claim.released
-        return claim if own else None
-
-    def _check_lost(self, error: Exception) -> None:
-        if not self._erased():
-            super()._check_lost(error)
-
-    def _erased(self) -> bool:
-        """Return whether the key has no claim, and no other process can have held it since."""
-        no_claim = self._seen is None or self._seen.claim is None
-        return no_claim and self._clock() < self.void_at
-
-    async def _read(self, *, kept: bool = False) -> Stored | None:
-        """Return the key's state, and note it; see `free` for *kept*."""
-        try:
-            stored = await self._store.get(self.key)
-        except NotFoundError as error:
-            if kept and error.deleted_at is None and self._seen is not None and not self.wait_s:
-                self._seen = _Seen(None, 0, self._seen.free_at)
-            elif self._seen is not None or error.deleted_at is not None:
-                self._note(None, error.deleted_at or 0)
-            return None
-        self._note(claim_of(stored.value), stored.revision)
-        return stored
-
-    def _keep(self, write: HeldLease) -> None:
-        super()._keep(write)
-        self._note(write.record, write.revision)
-
-    def _note(self, claim: Claim | None, revision: int) -> None:
-        """Record the newest state of the key, and until when the lease is left to its holder."""
-        last_seen, now = self._seen, self._clock()
-        if last_seen is not None and (last_seen.revision, last_seen.claim) == (revision, claim):
-            return
-        if claim is not None and (claim.released or claim.holder == self.holder):
-            self._seen = _Seen(claim, revision, -math.inf)
-            return
-        last_claim = claim if claim is not None or last_seen is None else last_seen.claim
-        ttl_s = self.ttl_s if last_claim is None else max(self.ttl_s, last_claim.ttl_s)
-        # The last holder may still work until this time.
-        free_at = -math.inf if last_seen is None else last_seen.free_at
-        self._seen = _Seen(claim, revision, max(free_at, now + TAKE_OVER * ttl_s))
+    def came_back(self, value: bytes | None, revision: int) -> None:
+        """Note what the watch shows of the heartbeat: only this extends the session."""
+        heartbeat = decoded(value, SessionHeartbeat)
+        if heartbeat is None or heartbeat.session != self.session:  # deleted, or garbled
+            self.revision, self.renew_at = revision if value else 0, -math.inf
+        elif heartbeat.over:
+            self.end("another process ended this session")
+        else:
+            self.stored(revision)
+            sent = self._sent.get(heartbeat.renewals, -math.inf)
+            self._returned = max(self._returned, sent)
 
 
-def _next(held: HeldLease) -> Claim:
-    claim = held.record
-    return msgspec.structs.replace(claim, epoch=held.epoch, renewals=claim.renewals + 1)
+# ---- the first start
+
+
+class FirstRun(msgspec.Struct, frozen=True):
+    """The time at which a process first ran a controller with a lease or shards (RFC 3339)."""
+
+    at: str
+
+
+FIRST_RUNS: KvKind[FirstRun] = kv(FirstRun, bucket="natsctl", history=1, replicas=None)
+
+
+def first_run_of(name: str) -> str:
+    """Return the key of a controller's `FirstRun`."""
+    return f"lease.{name}"
+
+
+async def is_first_run(stores: Stores, name: str) -> bool:
+    """Return whether no process has ever run the controller with a record, and note that one does.
+
+    Then a missing record was never there, so nobody needs to wait for it. Otherwise somebody may
+    have deleted the bucket of leases, which its owners notice only at their next renewal. Raises
+    `StoreError` if the bucket `natsctl` can't be read or written.
+    """
+    store = await stores.open(FIRST_RUNS.part(first_run_of(name)))
+    record = FirstRun(datetime.now(UTC).isoformat(timespec="seconds"))
+    try:
+        await store.create(first_run_of(name), msgspec.json.encode(record))
+    except ConflictError:
+        return False
+    except PermissionDeniedError as error:
+        log.warning("cannot record the first start of the controller", error=error)
+        return False
+    return True

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import makes_secondaries
-from natsctl.core.coordination.own_record import Workload
-from natsctl.core.coordination.sharding import Shard
+from natsctl.core.coordination.lease import Workload
+from natsctl.core.coordination.shares import Participation
 from natsctl.core.explain import Explanation, Status
 from natsctl.core.history import RECORDS_MAX, SyncRecord
 from natsctl.core.hosted import Hosted
@@ -37,7 +37,7 @@ from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.recorded import record_keys, recording_part
 from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
-from natsctl.daemon.operator import Participation, Runnable, owner_of
+from natsctl.daemon.operator import Runnable, owner_of
 from natsctl.errors import DECODE_ERRORS, NatsctlError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.events import KvEvent, events_of
@@ -85,7 +85,8 @@ class ControllerEndpoints:
         self._dry_run = dry_run
         self._runnable = runnable
         self._participation = participation
-        self._shard = participation if isinstance(participation, Shard) else None
+        shared = participation is not None and participation.leadership.shared
+        self._shard = participation if shared else None
         self.peers = Peers(
             runnable.name,
             Presence(

@@ -2,9 +2,7 @@
 
 from enum import StrEnum
 
-from natsctl.core.coordination.election import Election
-from natsctl.core.coordination.sharding import Shard, ShardState
-from natsctl.daemon.operator import Participation
+from natsctl.core.coordination.shares import Participation, ShareState
 
 
 class Mode(StrEnum):
@@ -26,29 +24,24 @@ def configured_mode(participation: Participation | None, *, dry_run: bool = Fals
     """Return the mode of a daemon with this participation."""
     if dry_run:
         return Mode.DRY_RUN
-    match participation:
-        case Election():
-            return Mode.ELECTED
-        case Shard():
-            return Mode.SHARED
-        case None:
-            return Mode.ALONE
+    if participation is None:
+        return Mode.ALONE
+    return Mode.SHARED if participation.leadership.shared else Mode.ELECTED
 
 
 def current_mode(participation: Participation | None, *, dry_run: bool = False) -> str:
     """Return the mode and the daemon's present part in it, as `natsctl status` shows them."""
     if dry_run:
         return Mode.DRY_RUN.value
-    match participation:
-        case Election():
-            return "leader" if participation.state().leads else "standby"
-        case Shard():
-            return _shard_of(participation.state())
-        case None:
-            return Mode.ALONE.value
+    if participation is None:
+        return Mode.ALONE.value
+    state = participation.state()
+    if not participation.leadership.shared:
+        return "leader" if state.works else "standby"
+    return _shard_of(state)
 
 
-def _shard_of(state: ShardState) -> str:
+def _shard_of(state: ShareState) -> str:
     if state.identity not in state.members:
         return Mode.SHARED.value
     members = sorted(state.members)

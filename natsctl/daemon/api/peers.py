@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from natsctl.core.coordination.own_record import Workload
-from natsctl.core.coordination.participant import name_taken
+from natsctl.core.coordination.lease import Workload, name_taken
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess
 from natsctl.daemon.api.mode import Mode
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError

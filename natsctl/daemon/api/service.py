@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from types import MappingProxyType
 
-from natsctl.core.coordination.own_record import NO_CLUSTERS
+from natsctl.core.coordination.lease import NO_CLUSTERS
+from natsctl.core.coordination.shares import Participation
 from natsctl.daemon.api.activity import INTERVAL_S
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import DaemonProcess
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.verbs import NAME
-from natsctl.daemon.operator import Participation, Runnable
+from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
 from natsctl.model.times import time_text

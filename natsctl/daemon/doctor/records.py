@@ -7,10 +7,13 @@ from typing import Any
 from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.core.compare_and_set import read
 from natsctl.core.coordination.installation import INSTALLATION, known_installation
-from natsctl.core.coordination.lease import claim_of
-from natsctl.core.coordination.member_record import members_of
-from natsctl.core.coordination.own_record import TTL_MIN_S, Workload
-from natsctl.core.coordination.participant import name_taken
+from natsctl.core.coordination.lease import (
+    TTL_MIN_S,
+    Workload,
+    name_taken,
+    record_in,
+    record_key,
+)
 from natsctl.daemon.api.peers import ONE_CLUSTER
 from natsctl.daemon.doctor.buckets import check_bucket, sound
 from natsctl.daemon.doctor.finding import CheckFinding, failed, ok, warning
@@ -86,29 +89,19 @@ async def check_holders(
     store = LeaseStore(connection, ttl_s=TTL_MIN_S)
     for name, owner in owners.items():
         try:
-            holders = await _holders(store, name)
+            stored = await read(store, record_key(name))
         except StoreError:
             continue
-        named = any(work.cluster for _, work in holders)
-        cluster = (await clusters()).get(name, "") if named else ""
-        expected = Workload(owner, cluster=cluster)
-        for holder, actual in holders:
-            if not expected.same(actual):
-                advice = "give one of the two controllers another name, and run it again"
-                if expected.only_elsewhere(actual):
-                    advice = ONE_CLUSTER
-                yield failed(f"lease {name}", name_taken(name, holder, actual, expected), advice)
-                break
-
-
-async def _holders(store: LeaseStore, name: str) -> list[tuple[str, Workload]]:
-    """Return the leader or the members of a controller, each with its workload."""
-    claims = [claim_of(stored.value) for stored in await store.living(name)]
-    records = await members_of(store, name)
-    return [
-        *((claim.holder, claim.work) for claim in claims if claim and not claim.released),
-        *((record.holder, record.work) for record in records.values()),
-    ]
+        record, masks = record_in(None if stored is None else stored.value)
+        if record is None or not masks:
+            continue
+        cluster = (await clusters()).get(name, "") if record.work.cluster else ""
+        expected, holder = Workload(owner, cluster=cluster), next(iter(masks))
+        if not expected.same(record.work):
+            advice = "give one of the two controllers another name, and run it again"
+            if expected.only_elsewhere(record.work):
+                advice = ONE_CLUSTER
+            yield failed(f"lease {name}", name_taken(name, holder, record.work, expected), advice)
 
 
 def _fit_for_leases(

@@ -8,12 +8,15 @@ import msgspec
 from natsctl.controller.controller import Controller
 from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.core.coordination.installation import INSTALLATION
-from natsctl.core.coordination.member_record import records_of
-from natsctl.core.coordination.vacancy import FIRST_RUNS, first_run_of
+from natsctl.core.coordination.lease import (
+    FIRST_RUNS,
+    first_run_of,
+    former_lease_of,
+    records_of,
+)
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.daemon.used_kinds import kinds_of
-from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import AnnotationNames, ManagedController
 from natsctl.managed.creation.links import RECORDS, record_key
 from natsctl.model.kinds import KvKind
@@ -45,10 +48,9 @@ def used_by(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
 def leases_of(
     controllers: Iterable[Controller | Guest], settings: ControllerSettings
 ) -> tuple[Used, ...]:
-    """Return the uses of the bucket of leases.
+    """Return the uses of the bucket of leases: each controller has a record and heartbeats there.
 
-    With leader election each controller has a lease. With sharding it also watches the records of
-    its members.
+    It also reads the lease that version 0.2 wrote.
     """
     return tuple(
         used for controller in controllers for used in _leases_of(controller.name, settings)
@@ -68,10 +70,9 @@ def first_runs_of(
 
 
 def _leases_of(name: str, settings: ControllerSettings) -> Iterator[Used]:
-    if settings.leader_elect:
-        yield Used(LEASES.part(name), written=True, controller=name, watched=False)
-    if settings.shard:
-        yield Used(LEASES.part(records_of(name)), written=True, controller=name)
+    if settings.leader_elect or settings.shard:
+        yield Used(records_of(name), written=True, controller=name)
+        yield Used(former_lease_of(name), written=False, controller=name, watched=False)
 
 
 def _used_by(controller: Controller | Guest) -> Iterator[Used]:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from natsctl.core.coordination.election import ElectionState
-from natsctl.core.coordination.sharding import ShardState
+from natsctl.core.coordination.shares import ShareState
 from natsctl.core.counters import Counts
 from natsctl.core.status import CacheMeasures, Measures, QueueMeasures, UpkeepMeasures
 from natsctl.daemon.observe.watchdog import Stalls
@@ -29,8 +28,8 @@ class Scrape(msgspec.Struct, frozen=True):
     measures: Sequence[Measures] = ()
     lags: Mapping[str, Mapping[str, int]] = {}
     connection: ConnectionState | None = None
-    elections: Sequence[ElectionState] = ()
-    shards: Sequence[ShardState] = ()
+    elections: Sequence[ShareState] = ()
+    shards: Sequence[ShareState] = ()
     requests: Mapping[Labels, int] = {}
     stalls: Mapping[str, Stalls] = {}
     version: str = ""
@@ -301,12 +300,12 @@ REQUESTS = MetricTable[int](
     },
 )
 
-ELECTIONS = MetricTable[ElectionState](
+ELECTIONS = MetricTable[ShareState](
     ("name",),
     gauges={
         "leader_election_master_status": (
             "1 if this process is the leader of the controller with this name.",
-            lambda election: election.leads,
+            lambda election: election.works,
         ),
         "natsctl_lease_known": (
             "1 if the last read or write of the lease succeeded.",
@@ -319,7 +318,7 @@ ELECTIONS = MetricTable[ElectionState](
     },
 )
 
-SHARDS = MetricTable[ShardState](
+SHARDS = MetricTable[ShareState](
     ("name",),
     gauges={
         "natsctl_shard_members": (

@@ -8,8 +8,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from natsctl.core.coordination.election import ElectionState
-from natsctl.core.coordination.sharding import ShardState
+from natsctl.core.coordination.shares import ShareState
 from natsctl.core.hosted import Hosted
 from natsctl.core.status import CacheMeasures
 from natsctl.daemon.http.metrics import Scrape, families
@@ -91,7 +90,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
     connection: Reconnecting | None = None
     runtimes: Sequence[Runnable] = ()
-    participations: Sequence[HasState[ElectionState | ShardState]] = ()
+    participations: Sequence[HasState[ShareState]] = ()
     cluster: CountsRequests | None = None
 
 
@@ -115,7 +114,7 @@ class Vitals:
         self,
         connection: Reconnecting,
         runtimes: Sequence[Runnable],
-        participations: Sequence[HasState[ElectionState | ShardState]] = (),
+        participations: Sequence[HasState[ShareState]] = (),
         cluster: CountsRequests | None = None,
     ) -> Iterator[None]:
         """Report for these parts while the context lasts."""
@@ -172,8 +171,8 @@ class Vitals:
             measures=[runtime.measures() for runtime in measured.values()],
             lags=dict(zip(measured, lags, strict=True)),
             connection=None if parts.connection is None else parts.connection.state(),
-            elections=[state for state in states if isinstance(state, ElectionState)],
-            shards=[state for state in states if isinstance(state, ShardState)],
+            elections=[state for state in states if state.count == 1],
+            shards=[state for state in states if state.count > 1],
             requests={} if parts.cluster is None else parts.cluster.requests(),
             stalls=self.watchdog.stalls,
             version=version("natsctl"),
@@ -206,18 +205,12 @@ def _checks(runtime: Runnable) -> list[Check]:
     ]
 
 
-def _participation_check(state: ElectionState | ShardState) -> Check:
-    match state:
-        case ElectionState(name, known=known):
-            failure = "the lease was not read or written yet, or the last attempt failed"
-            return Check(f"lease/{name}", "" if known else failure)
-        case ShardState(name, known=False):
-            failure = "the member record was not written yet, or the last attempt failed"
-            return Check(f"shard/{name}", failure)
-        case ShardState(name, works=works):
-            return Check(
-                f"shard/{name}", "" if works else "this member has not joined the group yet"
-            )
+def _participation_check(state: ShareState) -> Check:
+    check = f"{'lease' if state.count == 1 else 'shard'}/{state.name}"
+    if not state.known:
+        return Check(check, "the lease was not read or written yet, or the last attempt failed")
+    waits = state.count > 1 and not state.works
+    return Check(check, "this process has no shares of the keys yet" if waits else "")
 
 
 def _cache_failure(cache: CacheMeasures) -> str:

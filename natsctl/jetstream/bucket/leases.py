@@ -14,6 +14,7 @@ from natsctl.model.kinds import KvKind, kv
 from natsctl.model.store import Stored
 
 LEASES: KvKind[bytes] = kv(bytes, bucket="natsctl_leases", history=1, replicas=None)
+LASTING = ".record"  # the end of the keys whose values don't expire
 EXPIRE = 2.0  # the server deletes a lease after this many times its time to live
 
 
@@ -87,5 +88,6 @@ class LeaseStore(KvStore):
             return await super().create(key, value)
 
     async def _publish(self, key: str, value: bytes, revision: int, headers: dict[str, str]) -> int:
-        expiring = {**headers, TTL: f"{self._expire_s}s"}
-        return await super()._publish(key, value, revision, expiring)
+        if not key.endswith(LASTING):
+            headers = {**headers, TTL: f"{self._expire_s}s"}
+        return await super()._publish(key, value, revision, headers)

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from natsctl import Controller, NotFoundError, Object, Operator, StoreError, kv, primary
-from natsctl.core.coordination.lease import Claim, Vacant, always_vacant
-from natsctl.core.coordination.membership import Membership
-from natsctl.core.coordination.sharding import Shard, shards
+from natsctl.core.coordination.shares import FirstRun, Participation, always_first, participations
+from natsctl.core.coordination.term import SHARES
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreTimeoutError
 from natsctl.jetstream.bucket.leases import LEASES
@@ -19,7 +18,7 @@ from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores
 
 TTL_S = 10.0
-ALL = kv(Claim, bucket=LEASES.bucket, history=1)
+ALL = kv(bytes, bucket=LEASES.bucket, history=1)
 
 
 class Item(Object, frozen=True):
@@ -182,7 +181,7 @@ class Member:
         pause_s: float,
         again_s: float | None,
         rate: float = 1.0,
-        vacant: Vacant = always_vacant,
+        first_run: FirstRun = always_first,
     ) -> None:
         self.who = member
         loop = asyncio.get_running_loop()
@@ -190,25 +189,27 @@ class Member:
         self.way = Way()
         self._town, stores = town, town.stores
         self.controller = Items(member, town.floor, pause_s=pause_s, again_s=again_s)
-        make = shards(
+        make = participations(
             lambda kind: WayStore(stores, kind, self.way),
-            LEASES.bucket,
+            count=SHARES,
             ttl_s=TTL_S,
             clock=lambda: rate * loop.time(),
-            vacant=vacant,
+            first_run=first_run,
             identity=f"{member}-{len(town.members)}",
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)
-        self.operator = Operator([self.controller], nats=stores, shard=make, settings=settings)
+        self.operator = Operator(
+            [self.controller], nats=stores, participate=make, settings=settings
+        )
         self.task = asyncio.create_task(self.operator.run())
 
     @property
-    def shard(self) -> Shard:
-        return self.operator.shards["items"]
+    def shard(self) -> Participation:
+        return self.operator.participations["items"]
 
     @property
     def members(self) -> int:
-        """The number of members in the current assignment; 0 during a rebalance."""
+        """The number of members that share the keys; 0 while shares move."""
         state = self.shard.state()
         return 0 if state.moving else len(state.members)
 
@@ -264,18 +265,14 @@ class Town:
         pause_s: float = 0.5,
         again_s: float | None = 0.5,
         rate: float = 1.0,
-        vacant: Vacant = always_vacant,
+        first_run: FirstRun = always_first,
     ) -> Member:
-        """Start another process; `rate` is the speed of its clock; for the others see `shards`."""
-        member = Member(name, self, pause_s=pause_s, again_s=again_s, rate=rate, vacant=vacant)
+        """Start another process; its clock has the speed `rate`."""
+        member = Member(
+            name, self, pause_s=pause_s, again_s=again_s, rate=rate, first_run=first_run
+        )
         self.members.append(member)
         return member
-
-    async def records(self) -> list[Membership]:
-        """Return the records of the members; members that have left come last."""
-        values = [(await self.leases.get(key)).value for key in self.leases.keys()]  # noqa: SIM118 - a store is not a dict
-        records = [msgspec.json.decode(value, type=Membership) for value in values]
-        return sorted(records, key=lambda record: bool(record.left))
 
     def shared(self, *members: Member) -> bool:
         """Return whether these members, and no others, hold all keys, each key once."""

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from natsctl import Controller, Operator, kv
-from natsctl.core.coordination.lease import Claim
-from natsctl.core.coordination.sharding import shards
+from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.term import SHARES
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.testing import MemoryStores
@@ -28,15 +28,15 @@ class SharingMember(Generic[C]):
 
     def __init__(self, stores: MemoryStores, controller: C) -> None:
         self.controller = controller
-        make = shards(
+        make = participations(
             stores.store,
-            LEASES.bucket,
+            count=SHARES,
             ttl_s=TTL_S,
             clock=asyncio.get_running_loop().time,
         )
         settings = ControllerSettings(stop_timeout_s=1000.0)
         self.operator = Operator(
-            [controller], nats=stores, kube=stores.kube, shard=make, settings=settings
+            [controller], nats=stores, kube=stores.kube, participate=make, settings=settings
         )
         self.task = asyncio.create_task(self.operator.run())
         self.leaving = False
@@ -59,7 +59,7 @@ class SharingGroup(Generic[C]):
 
     def __init__(self, make: Callable[[], C]) -> None:
         self.stores = MemoryStores()
-        self.stores.store(kv(Claim, bucket=LEASES.bucket, history=1))
+        self.stores.store(kv(bytes, bucket=LEASES.bucket, history=1))
         self.members: list[SharingMember[C]] = []
         self._make = make
 
@@ -89,7 +89,7 @@ class SharingGroup(Generic[C]):
     def check_shared(self, keys: Sequence[str]) -> None:
         """Check that the living members share the keys, and that each key has one member."""
         living = self.living
-        states = [shard.state() for m in living for shard in m.operator.shards.values()]
+        states = [shard.state() for m in living for shard in m.operator.participations.values()]
         assert all(len(state.members) == len(living) and not state.moving for state in states)
         held = [key for member in living for key in keys if member.holds(key)]
         assert sorted(held) == sorted(keys)

@@ -29,9 +29,8 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.coordination.election import elections
-from natsctl.core.coordination.lease import Claim
-from natsctl.core.coordination.sharding import shards
+from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.term import SHARES
 from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.model import documents
 from natsctl.testing import MemoryStore, MemoryStores
@@ -50,7 +49,7 @@ WAITS_S = (0.0, 0.001, 0.02, 0.5, 3.0)
 RETRY_S = 1.0
 LIMIT_S = 20_000.0  # virtual seconds until every promise about the end must hold
 SIGNS = kv(Thing, bucket="signs")
-CLAIMS = kv(Claim, bucket=LEASES.bucket, history=1)
+CLAIMS = kv(bytes, bucket=LEASES.bucket, history=1)
 
 
 class BrokenPromiseError(AssertionError):
@@ -237,15 +236,15 @@ def resource(nats: SimulatedStores, ledger: Ledger) -> Any:
 
 def elected(nats: SimulatedStores, ledger: Ledger) -> Any:
     loop = asyncio.get_running_loop()
-    election = elections(nats.store(CLAIMS), ttl_s=TTL_S, clock=loop.time)
-    operator = Operator([Things(ledger)], nats=nats, election=election)
+    election = participations(nats.store, count=1, ttl_s=TTL_S, clock=loop.time)
+    operator = Operator([Things(ledger)], nats=nats, participate=election)
     return Idle(operator.run, operator.stop)
 
 
 def sharded(nats: SimulatedStores, ledger: Ledger) -> Any:
     loop = asyncio.get_running_loop()
-    shard = shards(nats.store, LEASES.bucket, ttl_s=TTL_S, clock=loop.time)
-    operator = Operator([SignedThings(ledger)], nats=nats, shard=shard)
+    shard = participations(nats.store, count=SHARES, ttl_s=TTL_S, clock=loop.time)
+    operator = Operator([SignedThings(ledger)], nats=nats, participate=shard)
     return Idle(operator.run, operator.stop)
 
 

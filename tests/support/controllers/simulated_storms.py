@@ -29,13 +29,12 @@ from natsctl import (
     kube,
     secondary,
 )
-from natsctl.core.coordination.election import elections
-from natsctl.core.coordination.sharding import shards
-from natsctl.core.coordination.vacancy import Vacancy
+from natsctl.core.coordination.lease import is_first_run
+from natsctl.core.coordination.shares import participations
+from natsctl.core.coordination.term import SHARES
 from natsctl.core.hosted import Hosted
 from natsctl.core.pausing.pausing import PAUSES, controller_record
 from natsctl.daemon.operator import Runnable
-from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.managed import Managed
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -247,11 +246,7 @@ STORMS = {
 }
 
 
-class _JustWritten:
-    """The bucket of leases as if it had just been written, so that no lost lease is free."""
-
-    async def quiet_s(self) -> float:
-        return 0.0
+COUNTS = {"elected": 1, "shared": SHARES}  # of shares
 
 
 class StormProgram:
@@ -263,14 +258,17 @@ class StormProgram:
         self, group: StormGroup, ledger: StormLedger, nats: SimulatedStores, kube: SimulatedCluster
     ) -> None:
         clock = asyncio.get_running_loop().time
-        vacant = Vacancy(nats, _JustWritten(), ttl_s=TTL_S).is_vacant
-        election = shard = None
-        if group.mode == "elected":
-            election = elections(nats.store(CLAIMS), ttl_s=TTL_S, clock=clock, vacant=vacant)
-        elif group.mode == "shared":
-            shard = shards(nats.store, LEASES.bucket, ttl_s=TTL_S, clock=clock, vacant=vacant)
+        participate = None
+        if group.mode in COUNTS:
+            participate = participations(
+                nats.store,
+                count=COUNTS[group.mode],
+                ttl_s=TTL_S,
+                clock=clock,
+                first_run=partial(is_first_run, nats),
+            )
         controllers = [group.controller(ledger)]
-        self._operator = Operator(controllers, nats=nats, kube=kube, election=election, shard=shard)
+        self._operator = Operator(controllers, nats=nats, kube=kube, participate=participate)
         self.run = self._operator.run
         self.stop = self._operator.stop
 

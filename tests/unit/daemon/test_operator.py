@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from natsctl import Controller, ControllerRuntime, Kind, Object, Operator, Stop, kv, primary
-from natsctl.core.coordination.election import elections
+from natsctl.core.coordination.shares import participations
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import HandlerError, NatsctlError, UsageError
 from natsctl.model.store import ManifestStores, Stores
@@ -110,8 +110,9 @@ async def test_a_failed_start_stops_the_earlier_controllers_and_skips_the_later_
 
 async def test_a_process_that_crashes_at_the_start_of_an_election_leaves_no_coroutine() -> None:
     stores, events = MemoryStores(), list[str]()
-    leases = stores.store(kv(dict, bucket="leases"))
-    operator = Operator([First(events)], nats=stores, election=elections(leases, ttl_s=10))
+    operator = Operator(
+        [First(events)], nats=stores, participate=participations(stores.store, count=1, ttl_s=10)
+    )
     running, test = asyncio.create_task(operator.run()), asyncio.current_task()
 
     def crash() -> None:

@@ -11,8 +11,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from natsctl.core.coordination.term import Leadership, current_leadership
-from natsctl.core.coordination.term_guard import TermGuard
+from natsctl.core.coordination.term import Leadership, TermGuard, current_leadership
 from natsctl.core.workqueue import WorkQueue, made_queues
 from natsctl.telemetry.hiding import error_text
 from natsctl.testing.cluster import MemoryCluster

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from natsctl import Operation, Primary, kube
-from natsctl.core.coordination.assignment import NONE
 from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue, PrimaryListener, SyncLoop, skips_invalid
 from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
@@ -92,7 +91,7 @@ class TestChanges:
         assert (keys.priority("a"), keys.priority("b")) == (Priority.RESYNC, Priority.USER)
 
     async def test_a_change_of_a_key_of_another_process_is_not_enqueued(self, keys: Keys) -> None:
-        keys.loop.holdings.reset(NONE)
+        keys.loop.own.only(())
         keys.apply(applied("a", 1))
         assert keys.taken() == {}
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from natsctl import Drop
-from natsctl.core.coordination.assignment import NONE
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.loop import SyncLoop
 from natsctl.core.pausing.claims import ClaimedKeys, current_claims
@@ -49,7 +48,7 @@ async def term(
     """Run a loop in a term in which no key is assigned to this process: it has only held keys."""
     clock = asyncio.get_running_loop().time
     leadership = Leadership("apps", clock)
-    leadership.begin(1, until=clock() + TERM_S, assignment=NONE)
+    leadership.begin(1, until=clock() + TERM_S, mask=0)
     token = current_leadership.set(leadership)
     loop = SyncLoop(handler, retry=lambda _error, _failures: Drop())
 

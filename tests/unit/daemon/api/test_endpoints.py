@@ -18,9 +18,9 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.coordination.election import Election, elections
-from natsctl.core.coordination.own_record import Workload
-from natsctl.core.coordination.sharding import Shard, shards
+from natsctl.core.coordination.lease import Workload
+from natsctl.core.coordination.shares import Participation, participations
+from natsctl.core.coordination.term import SHARES
 from natsctl.core.tree import Branch
 from natsctl.daemon.api.endpoints import KEYS_MAX, ControllerEndpoints
 from natsctl.daemon.api.messages import (
@@ -38,7 +38,6 @@ from natsctl.daemon.api.peers import Presence
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.doctor.requests import verbs_of
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
-from natsctl.jetstream.bucket.leases import LEASES
 from natsctl.jetstream.connection.connection import PAYLOAD_MAX, Connection
 from natsctl.model.garbage import Removed
 from natsctl.testing import MemoryStores, running
@@ -89,7 +88,7 @@ class Client:
     def __init__(
         self,
         runtime: Any,
-        participation: Election | Shard | None = None,
+        participation: Participation | None = None,
     ) -> None:
         unconnected = Connection(NatsOptions())
         self.endpoints = ControllerEndpoints(
@@ -114,7 +113,7 @@ class Client:
 
 async def test_every_daemon_serves_status_and_only_the_leader_serves_changes() -> None:
     stores = MemoryStores()
-    election = elections(stores.store(kv(bytes, bucket=LEASES.bucket)), ttl_s=10)("apps", "")
+    election = participations(stores.store, count=1, ttl_s=10)("apps", "")
     election.leadership.begin(1, math.inf)
     runtime = ControllerRuntime(Apps(), nats=stores)
     controller_endpoints = Client(runtime, participation=election).endpoints
@@ -449,18 +448,22 @@ async def test_explain_and_tree_fit_into_a_message_for_a_primary_with_6000_secon
 async def test_each_shard_member_answers_for_its_own_keys() -> None:
     stores = MemoryStores()
     clock = asyncio.get_running_loop().time
-    shard_factories = [shards(stores.store, LEASES.bucket, ttl_s=10, clock=clock) for _ in range(2)]
-    operators = [Operator([Apps()], nats=stores, shard=shard) for shard in shard_factories]
+    shard_factories = [
+        participations(stores.store, count=SHARES, ttl_s=10, clock=clock) for _ in range(2)
+    ]
+    operators = [Operator([Apps()], nats=stores, participate=shard) for shard in shard_factories]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await eventually(
-        lambda: all(len(operator.shards["apps"].state().members) > 1 for operator in operators)
+        lambda: all(
+            len(operator.participations["apps"].state().members) > 1 for operator in operators
+        )
     )
     keys = [f"a{number}" for number in range(20)]
     for key in keys:
         await stores.store(Apps.apps.kind).create(key, app())
     await asyncio.sleep(20)
     clients = [
-        Client(operator.runtimes[0], participation=operator.shards["apps"])
+        Client(operator.runtimes[0], participation=operator.participations["apps"])
         for operator in operators
     ]
 
@@ -499,11 +502,15 @@ async def test_each_shard_member_answers_for_its_own_keys() -> None:
 async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     stores = MemoryStores()
     clock = asyncio.get_running_loop().time
-    shard_factories = [shards(stores.store, LEASES.bucket, ttl_s=10, clock=clock) for _ in range(2)]
-    operators = [Operator([Apps()], nats=stores, shard=shard) for shard in shard_factories]
+    shard_factories = [
+        participations(stores.store, count=SHARES, ttl_s=10, clock=clock) for _ in range(2)
+    ]
+    operators = [Operator([Apps()], nats=stores, participate=shard) for shard in shard_factories]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await eventually(
-        lambda: all(len(operator.shards["apps"].state().members) > 1 for operator in operators)
+        lambda: all(
+            len(operator.participations["apps"].state().members) > 1 for operator in operators
+        )
     )
     apps, parts = stores.store(Apps.apps.kind), stores.store(Apps.parts.kind)
     keys = [f"a{number}" for number in range(20)]
@@ -515,7 +522,7 @@ async def test_each_member_collects_the_garbage_of_its_own_keys() -> None:
     apps.break_watches()
     await asyncio.sleep(1)
     clients = [
-        Client(operator.runtimes[0], participation=operator.shards["apps"])
+        Client(operator.runtimes[0], participation=operator.participations["apps"])
         for operator in operators
     ]
     plan = await clients[0](Verb.GC_PLAN, "", ControllerPlan)
@@ -538,10 +545,11 @@ async def test_a_daemon_without_an_election_or_shards_runs_alone() -> None:
 
 async def test_one_daemon_is_the_leader_and_the_other_is_standby() -> None:
     stores, clock = MemoryStores(), asyncio.get_running_loop().time
-    leases = stores.store(kv(bytes, bucket=LEASES.bucket, history=1))
-    election_factories = [elections(leases, ttl_s=10, clock=clock) for _ in range(2)]
+    election_factories = [
+        participations(stores.store, count=1, ttl_s=10, clock=clock) for _ in range(2)
+    ]
     operators = [
-        Operator([Apps()], nats=stores, election=election) for election in election_factories
+        Operator([Apps()], nats=stores, participate=election) for election in election_factories
     ]
     tasks = [asyncio.create_task(operator.run()) for operator in operators]
     await asyncio.sleep(5)

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from natsctl.core.coordination.own_record import Workload
+from natsctl.core.coordination.lease import Workload
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess
 from natsctl.daemon.api.mode import Mode
 from natsctl.daemon.api.peers import Peers, Presence, conflict

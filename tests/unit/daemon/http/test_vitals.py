@@ -8,8 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from natsctl import Controller, Object, Operator, StoreError, kv, primary, tertiary
-from natsctl.core.coordination.election import ElectionState
-from natsctl.core.coordination.sharding import ShardState
+from natsctl.core.coordination.shares import ShareState
 from natsctl.daemon.http.vitals import Check, CheckVerdict, Vitals
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
@@ -54,13 +53,18 @@ class FakeElection:
         self.known = False
         self.epoch: int | None = None
 
-    def state(self) -> ElectionState:
-        return ElectionState(
+    def state(self) -> ShareState:
+        leads = self.epoch is not None
+        return ShareState(
             name="lamps",
             identity="we",
-            holder="they" if self.epoch is None else "we",
-            leads=self.epoch is not None,
+            count=1,
+            works=leads,
             epoch=self.epoch,
+            shares={"we" if leads else "they": 1},
+            draining=0,
+            draining_s=0.0,
+            moving=False,
             known=self.known,
         )
 
@@ -234,12 +238,16 @@ class FakeMember:
     def __init__(self) -> None:
         self.known = self.works = self.moving = False
 
-    def state(self) -> ShardState:
-        return ShardState(
+    def state(self) -> ShareState:
+        return ShareState(
             name="lamps",
             identity="me",
-            members=("me", "you") if self.works else (),
+            count=256,
             works=self.works,
+            epoch=7 if self.works else None,
+            shares={"me": 128, "you": 128} if self.works else {},
+            draining=3 if self.moving else 0,
+            draining_s=2.0 if self.moving else 0.0,
             moving=self.moving,
             known=self.known,
         )
@@ -251,10 +259,10 @@ async def test_a_shard_member_is_ready_after_it_joined(
     member = FakeMember()
     with vitals.of(connection, operator.runtimes, [member]):
         async with running(operator):
-            assert "[-]shard/lamps failed: the member record" in vitals.ready().text()
+            assert "[-]shard/lamps failed: the lease was not" in vitals.ready().text()
             assert (await numbers(vitals))["natsctl_shard_members{lamps}"] == 0
             member.known = True
-            assert "[-]shard/lamps failed: this member has not joined" in vitals.ready().text()
+            assert "[-]shard/lamps failed: this process has no shares" in vitals.ready().text()
             member.works = member.moving = True
             assert "[+]shard/lamps ok" in vitals.ready().text(verbose=True)
             samples = await numbers(vitals)
