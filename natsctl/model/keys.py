@@ -3,11 +3,12 @@
 Source: the KV keys of ADR-8 in nats-architecture-and-design.
 """
 
+import itertools
 import re
 from collections.abc import Iterable
 from typing import Final
 
-from natsctl.errors import InvalidKeyError
+from natsctl.errors import InvalidKeyError, UsageError
 from natsctl.telemetry.hiding import quoted
 
 is_key = re.compile(rb"(?!_kv)[-/_=a-zA-Z0-9]+(?:\.[-/_=a-zA-Z0-9]+)*+\Z").match
@@ -52,10 +53,43 @@ def printable(raw: bytes) -> str:
     )
 
 
-def matches(pattern: str, key: str) -> bool:
-    """Return whether *key* matches the subject *pattern*: `*` is one token, `>` is the rest."""
-    if pattern == ">":
+def key_patterns(keys: str | Iterable[str]) -> str:
+    """Return one text of the patterns, separated by spaces, as `matches` takes it.
+
+    Raises `UsageError` if there are none, or if a key could match two of them: a server refuses
+    that.
+    """
+    patterns = keys.split() if isinstance(keys, str) else list(keys)
+    if not patterns or any(not pattern or pattern.split() != [pattern] for pattern in patterns):
+        raise UsageError(f"keys={keys!r}: give one or several patterns, such as 'eu.>'")
+    for first, second in itertools.combinations(patterns, 2):
+        if _overlap(first.split("."), second.split(".")):
+            raise UsageError(f"keys={keys!r}: a key can match both {first} and {second}")
+    return " ".join(patterns)
+
+
+def _overlap(first: list[str], second: list[str]) -> bool:
+    """Return whether a key can match both patterns, which are given as tokens."""
+    for mine, other in itertools.zip_longest(first, second):
+        if mine is None or other is None:
+            return False
+        if ">" in {mine, other}:
+            return True
+        if "*" not in {mine, other} and mine != other:
+            return False
+    return True
+
+
+def matches(patterns: str, key: str) -> bool:
+    """Return whether *key* matches one of the subject patterns, which are separated by spaces.
+
+    `*` is one token, `>` is the rest.
+    """
+    if patterns == ">":
         return True
+    if " " in patterns:
+        return any(matches(pattern, key) for pattern in patterns.split())
+    pattern = patterns
     regex = re.escape(pattern).replace(r"\*", r"[^.]+")
     regex = regex[:-1] + ".+" if regex.endswith(">") else regex
     return re.fullmatch(regex, key) is not None

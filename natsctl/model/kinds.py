@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, get_origin, get_type_hints
@@ -13,7 +13,7 @@ import msgspec.inspect
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, NewerVersionError, UsageError
 from natsctl.model import documents
 from natsctl.model.documents import Document
-from natsctl.model.keys import legal, matches
+from natsctl.model.keys import key_patterns, legal, matches
 from natsctl.model.masking import masked_text
 from natsctl.model.objects import Metadata, Object, head
 from natsctl.model.schemas.field_paths import parse_columns
@@ -304,14 +304,17 @@ class Kind(Generic[T]):
 
 
 class KvKind(Kind[T]):
-    """The objects of one JetStream KV bucket whose keys match the subject pattern `keys`."""
+    """The objects of one JetStream KV bucket whose keys match `keys`.
+
+    These are subject patterns, separated by spaces.
+    """
 
     def __init__(
         self,
         object_type: type[T],
         *,
         bucket: str,
-        keys: str = ">",
+        keys: str | Sequence[str] = ">",
         history: int | None = None,
         ttl_s: float | None = None,
         replicas: int | None = None,
@@ -337,7 +340,7 @@ class KvKind(Kind[T]):
             versions=versions,
         )
         self.bucket = bucket
-        self.keys = keys
+        self.keys = key_patterns(keys)
         self.history = history
         self.ttl_s = ttl_s
         self.replicas = replicas
@@ -349,7 +352,7 @@ class KvKind(Kind[T]):
     def part(self, keys: str) -> "KvKind[T]":
         """Return this kind with another key pattern."""
         part: KvKind[T] = copy.copy(self)
-        part.keys = keys
+        part.keys = key_patterns(keys)
         return part
 
     def existing(self) -> "KvKind[T]":
@@ -381,7 +384,7 @@ def kv(
     object_type: type[T],
     *,
     bucket: str,
-    keys: str = ">",
+    keys: str | Sequence[str] = ">",
     history: int | None = None,
     ttl_s: float | None = None,
     replicas: int | None = None,
@@ -402,7 +405,8 @@ def kv(
         object_type: a subclass of `Object`, or another type that msgspec decodes, such as a Struct,
             `dict` or `bytes`. Of another type, the whole value is the spec.
         bucket: the bucket's name, `[A-Za-z0-9_-]+`.
-        keys: a NATS subject pattern that selects keys: `*` is one token, `>` is the rest.
+        keys: a NATS subject pattern that selects keys, or several: `*` is one token, `>` is the
+            rest. The server sends no other keys. No key may match two of the patterns.
         history: revisions that the bucket keeps of each key, 1 to 64. With more than 1, you can
             read the last state of an object that was deleted while no daemon ran.
         ttl_s: seconds after which a value expires; 0 means never.

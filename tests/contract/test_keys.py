@@ -25,7 +25,7 @@ CALLS: dict[str, Callable[[Store, str], Awaitable[object]]] = {
 }
 
 
-async def opened(backend: Backend, keys: str) -> Store:
+async def opened(backend: Backend, keys: str | list[str]) -> Store:
     return await backend.stores.open(natsctl.kv(Note, bucket="notes", keys=keys, storage="memory"))
 
 
@@ -104,10 +104,16 @@ class TestFilter:
             ("*.db", ["a.db", "b.db"], ["a.b.db", "db", "a.dbs"]),
             ("*", ["a", "b"], ["a.b"]),
             ("a", ["a"], ["b", "a.b"]),
+            (["eu.>", "us.*"], ["eu.a.b", "us.a"], ["us.a.b", "eu", "asia.a"]),
         ],
     )
     async def test_a_watch_shows_only_matching_keys(
-        self, backend: Backend, store: Store, keys: str, inside: list[str], outside: list[str]
+        self,
+        backend: Backend,
+        store: Store,
+        keys: str | list[str],
+        inside: list[str],
+        outside: list[str],
     ) -> None:
         filtered = await opened(backend, keys)
         for key in outside:

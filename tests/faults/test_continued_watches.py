@@ -32,6 +32,7 @@ KEYS = [f"k.{number}" for number in range(60)]
 THINGS = kv(bytes, bucket="things", history=1)
 VERSIONS = kv(bytes, bucket="things", history=5)
 PART = kv(bytes, bucket="things", history=1, keys="k.>")
+PARTS = kv(bytes, bucket="things", history=1, keys=["k.>", "other.*"])
 PATIENCE_S = 60.0
 
 
@@ -142,8 +143,7 @@ class Bed:
     async def equals(self) -> None:
         entries = (await self.admin.entries("things")).items()
         stored = {key: entry.value for key, entry in entries if not entry.marker}
-        part = self.kind.keys.removesuffix(">")
-        assert self.reader.objects == {k: v for k, v in stored.items() if k.startswith(part)}
+        assert self.reader.objects == {k: v for k, v in stored.items() if self.kind.holds(k)}
 
 
 @pytest.fixture
@@ -158,7 +158,9 @@ async def bed(server: NatsServer) -> AsyncIterator[Bed]:
         yield Bed(server, nats, admin)
 
 
-kinds = pytest.mark.parametrize("kind", [THINGS, VERSIONS, PART], ids=["one", "history", "part"])
+kinds = pytest.mark.parametrize(
+    "kind", [THINGS, VERSIONS, PART, PARTS], ids=["one", "history", "part", "parts"]
+)
 
 
 class TestContinued:

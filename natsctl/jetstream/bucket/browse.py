@@ -57,7 +57,7 @@ class BucketStore(KvStore):
         kind.name = bucket.name
         super().__init__(bucket, kind, guard=guard)
         self._times: dict[str, int] = {}
-        self._dated = KvWatch(bucket, (keys,), times=self._times)
+        self._dated = KvWatch(bucket, keys.split(), times=self._times)
 
     async def find(self, key: str) -> Message:
         """Return the newest value of *key*; raises `NotFoundError`."""

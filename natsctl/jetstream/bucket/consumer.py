@@ -71,15 +71,14 @@ async def names(bucket: Bucket, *patterns: str) -> set[str]:
     over meanwhile may be missing among so many.
     """
     keys = set[str]()
-    for pattern in patterns:
+    for pattern in " ".join(patterns).split():
         page = await bucket.page_of_keys(pattern)
         if page is not None:
             keys |= page
             continue
-        newest = await bucket.newest_revision((pattern,))
+        reached, newest = 0, await bucket.newest_revision((pattern,))
         async with Consumers(bucket, (pattern,)).open(names_only=True) as feed:
             for _ in range(PASSES):
-                reached = 0
                 while reached < newest:
                     items = await feed.take()
                     keys |= {item.key for item in items if not isinstance(item, IllegalKey)}
@@ -87,7 +86,7 @@ async def names(bucket: Bucket, *patterns: str) -> set[str]:
                         reached = items[-1].revision
                     else:
                         newest = min(newest, await bucket.newest_revision((pattern,)))
-                if (later := await bucket.newest_revision((pattern,))) == newest:
+                if (later := await bucket.newest_revision((pattern,))) <= reached:
                     break
                 newest = later
     return keys

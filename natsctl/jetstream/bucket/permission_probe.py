@@ -32,8 +32,10 @@ class Probe:
 
     async def watching(self, bucket: Bucket, keys: str) -> list[str]:
         """Probe reads and watches of these keys."""
+        create = f"{self._api}.CONSUMER.CREATE.{bucket.stream}.{PROBE}"
+        several = " " in keys  # then the request names no subject
         return await self.getting(bucket) + await self._denied(
-            f"{self._api}.CONSUMER.CREATE.{bucket.stream}.{PROBE}.{bucket.prefix}{keys}",
+            create if several else f"{create}.{bucket.prefix}{keys}",
             f"{self._api}.CONSUMER.DELETE.{bucket.stream}.{PROBE}",
             f"$JS.FC.{bucket.stream}.{PROBE}",
         )
@@ -73,5 +75,6 @@ class Probe:
 
 
 def unused_key(keys: str) -> str:
-    """Return a key that matches the pattern *keys* and that no object has."""
-    return ".".join(PROBE if token in {"*", ">"} else token for token in keys.split("."))
+    """Return a key that matches the patterns *keys* and that no object has."""
+    first = keys.split(maxsplit=1)[0]
+    return ".".join(PROBE if token in {"*", ">"} else token for token in first.split("."))

@@ -44,7 +44,7 @@ class KvStore:
         self.kind: Kind[Any] = kind
         self._guard = guard
         self._bucket = bucket
-        self._patterns = (kind.keys,)
+        self._patterns = tuple(kind.keys.split())
         self._watch = KvWatch(bucket, self._patterns, verify_s=verify_s)
 
     async def get(self, key: str) -> Stored:
@@ -130,8 +130,8 @@ class KvStore:
         return self._watch(shown)
 
     def _checked(self, key: str) -> str:
-        if not any(matches(pattern, check_key(key)) for pattern in self._patterns):
-            patterns = " or ".join(self._patterns)
+        patterns = " ".join(self._patterns)
+        if not matches(patterns, check_key(key)):
             raise InvalidKeyError(f"key {key!r} does not match {patterns} of {self._bucket.name}")
         return key
 

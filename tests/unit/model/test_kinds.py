@@ -193,3 +193,19 @@ class TestMetadata:
     def test_invalid_metadata_is_refused(self) -> None:
         with pytest.raises(InvalidObjectError, match="invalid metadata"):
             APPS.metadata(b'{"metadata": 1}')
+
+
+@pytest.mark.parametrize(
+    "keys", [[], [""], ["a b"], ["eu.>", "eu.*"], ["*.a", "eu.>"], ["a", "a"], ""]
+)
+def test_patterns_that_share_a_key_are_refused(keys: list[str]) -> None:
+    with pytest.raises(UsageError, match="keys="):
+        kv(bytes, bucket="notes", keys=keys)
+
+
+@pytest.mark.parametrize("keys", [["eu.>", "us.>"], ["eu", "eu.>"], ["*", "eu.*"], "a b"])
+def test_patterns_that_share_no_key_are_several_parts(keys: list[str]) -> None:
+    patterns = keys.split() if isinstance(keys, str) else keys
+    kind = kv(bytes, bucket="notes", keys=keys)
+    assert [kind.holds(pattern.translate({42: "x", 62: "x"})) for pattern in patterns] == [True] * 2
+    assert not kind.holds("other.x.x.x")
