@@ -86,11 +86,9 @@ dist: setup  ## build wheel and sdist in dist, and try each in an empty environm
 
 docs: setup  ## build the documentation site in build/site
 	$(BIN)/python -m pip install --quiet --group docs
-	$(BIN)/python tools/pictures.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-pictures: setup  ## draw the pictures, and record the terminal of the README
-	$(BIN)/python tools/pictures.py
+pictures: setup  ## record the terminal of the README
 	$(BIN)/python tools/record.py
 
 screenshots: setup  ## take the pictures of the console, in Chromium
