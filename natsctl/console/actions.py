@@ -8,26 +8,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from natsctl.console.answers import Answer
+from natsctl.console.edits import NextValue, Preview, edited, restored
 from natsctl.console.garbage import Choice, CollectedGarbage, apply_garbage
-from natsctl.console.keys import Keys
+from natsctl.console.keys import Keys, Query
 from natsctl.daemon.api.verbs import Verb
-from natsctl.errors import NatsctlError, NotFoundError, UsageError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.events import record_event
 from natsctl.model.keys import check_key
 from natsctl.model.plans.plan import Plan
-from natsctl.operate.fleet import Fleet, unqueued
+from natsctl.operate.fleet import Acted, Fleet, unqueued
 from natsctl.operate.identity import identity_on
-from natsctl.operate.pauses import (
-    duration_in,
-    in_cluster,
-    new_pause,
-    pause_controller,
-    pause_object,
-    paused_controller,
-    resume_controller,
-    resume_object,
-)
+from natsctl.operate.names import Name
+from natsctl.operate.pauses import duration_in, in_cluster, new_pause
 from natsctl.operate.problems import OldDaemonError, problem_of
 
 KEYS_MAX = 100  # of one action
@@ -44,22 +36,30 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         bucket: the bucket of the keys, if the controller has primaries in several.
+        filter: the keys of the controller that are meant, instead of `keys`.
         everything: whether the whole controller is meant.
         lasts: the duration of a pause, such as 2h; empty for one without an end.
         stop: whether to stop recording every sync.
         objects: the orphans to delete.
         count: the number of orphans that the user typed.
+        text: the edited object.
+        revision: the revision of the draft, or the one to restore.
+        sure: whether the change is stored; otherwise it is only shown.
     """
 
-    controller: str
+    controller: str = ""
     bucket: str = ""
     keys: list[str] = []
+    filter: Query | None = None
     everything: bool = False
     reason: str = ""
     lasts: str = msgspec.field(default="", name="for")
     stop: bool = False
     objects: list[Choice] = []
     count: int = 0
+    text: str = ""
+    revision: int = 0
+    sure: bool = False
 
     def __post_init__(self) -> None:
         """Raise `UsageError` if a list or a text is too long, or a key is illegal."""
@@ -78,20 +78,13 @@ class ActionReport(Answer, frozen=True, kw_only=True):
     message: str
     warnings: list[str] = msgspec.field(default_factory=list)
     recorded: bool = False
-    result: CollectedGarbage | Plan | None = None
+    result: CollectedGarbage | Preview | Plan | None = None
 
 
 class Actions:
     """The actions of one user; *planners* plan with the user's own code, by controller."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        fleet: Fleet,
-        keys: Keys,
-        planners: Mapping[str, MakePlan],
-    ) -> None:
-        self._connection = connection
+    def __init__(self, fleet: Fleet, keys: Keys, planners: Mapping[str, MakePlan]) -> None:
         self._fleet = fleet
         self._keys = keys
         self._planners = planners
@@ -102,6 +95,8 @@ class Actions:
             "plan": self._plan,
             "garbage": self._garbage,
             "record": self._record,
+            "edit": self._edit,
+            "rollback": self._roll_back,
         }
 
     async def act(self, name: str, body: bytes) -> ActionReport:
@@ -113,8 +108,15 @@ class Actions:
             request = msgspec.json.decode(body, type=Request)
         except msgspec.DecodeError as error:
             raise UsageError(f"the request is not valid: {error}") from error
+        if request.filter is not None:
+            keys = await self._keys.selected(request.controller, request.filter, KEYS_MAX)
+            request = msgspec.structs.replace(request, keys=keys, filter=None)
+            if not keys:
+                return ActionReport(message="no key matches any more")
         report = await action(request)
-        return report if name == "plan" else await self._recorded(name, request, report)
+        if name == "plan" or isinstance(report.result, Preview) or not request.controller:
+            return report
+        return await self._recorded(name, request, report)
 
     async def _resync(self, request: Request) -> ActionReport:
         name = request.controller
@@ -124,64 +126,49 @@ class Actions:
         queued = "1 key" if count == 1 else f"{count} keys"
         daemon_names = ", ".join(str(answer.daemon) for answer in answers if answer.queued)
         message = f"{queued} of {name} queued{f' in {daemon_names}' if daemon_names else ''}"
-        return ActionReport(
-            message=message, warnings=[str(error) for error in unqueued(answers)][:KEYS_MAX]
-        )
+        return _reported(Acted([message], list(unqueued(answers))))
 
     async def _pause(self, request: Request) -> ActionReport:
         duration = duration_in(request.lasts) if request.lasts else None
         pause = new_pause(reason=request.reason, duration=duration)
-        end = f" until {pause.until}" if pause.until else ""
         if request.everything:
-            await pause_controller(self._connection, request.controller, pause)
-            return ActionReport(message=f"controller {request.controller} paused{end}")
-
-        async def pause_one(bucket: str, key: str) -> str:
-            await pause_object(self._connection, bucket, key, pause)
-            return f"{bucket}/{key} paused{end}"
-
-        return await self._act_on_each(request, pause_one)
+            return _reported(await self._fleet.pause_controller(request.controller, pause))
+        return _reported(await self._fleet.pause(await self._names(request), pause))
 
     async def _resume(self, request: Request) -> ActionReport:
         if request.everything:
-            pause = await resume_controller(self._connection, request.controller)
-            state = "is not paused" if pause is None else "resumed"
-            return ActionReport(message=f"controller {request.controller} {state}")
+            return _reported(await self._fleet.resume_controller(request.controller))
+        names = await self._names(request)
+        return _reported(await self._fleet.resume(names, request.controller))
 
-        async def resume_one(bucket: str, key: str) -> str:
-            resumption = await resume_object(self._connection, bucket, key, [request.controller])
-            if resumption.pause is None and not resumption.exists:
-                raise NotFoundError(f"{bucket} has no {key}")
-            return f"{bucket}/{key} {'is not paused' if resumption.pause is None else 'resumed'}"
-
-        report = await self._act_on_each(request, resume_one)
-        if await paused_controller(self._connection, request.controller) is None:
-            return report
-        return _warned(
-            report, f"controller {request.controller} is paused as a whole: resume it too"
-        )
-
-    async def _act_on_each(
-        self, request: Request, act: Callable[[str, str], Awaitable[str]]
-    ) -> ActionReport:
-        """Act on each key; raises the error of the first one if none succeeds."""
+    async def _names(self, request: Request) -> list[Name]:
+        """Return the objects that are meant; raises `UsageError` if they are in a cluster."""
         if not request.keys:
             raise UsageError("name keys, or the whole controller")
         bucket = request.bucket or await self._keys.bucket_of(request.controller)
         if not bucket:
             raise in_cluster(request.controller, request.keys[0])
-        outcomes, errors = list[str](), list[NatsctlError]()
-        for key in request.keys:
-            try:
-                outcomes.append(await act(bucket, key))
-            except NatsctlError as error:
-                errors.append(error)
-        if errors and not outcomes:
-            raise errors[0]
-        return ActionReport(
-            message=", ".join(outcomes),
-            warnings=[problem_of(failure).message for failure in errors],
+        return [Name(bucket, key) for key in request.keys]
+
+    async def _edit(self, request: Request) -> ActionReport:
+        (name,) = await self._names(request)
+        change = await edited(
+            self._fleet.connection, name.bucket, name.key, request.text, request.revision
         )
+        return await self._changed(request, name, change)
+
+    async def _roll_back(self, request: Request) -> ActionReport:
+        (name,) = await self._names(request)
+        change = await restored(self._fleet.connection, name.bucket, name.key, request.revision)
+        return await self._changed(request, name, change)
+
+    async def _changed(self, request: Request, name: Name, change: NextValue) -> ActionReport:
+        preview = await change.preview(self._fleet.connection)
+        if not request.sure:
+            return ActionReport(message="", result=preview)
+        if preview.faults:
+            raise InvalidObjectError(f"{name} does not match its schema: {preview.faults[0]}")
+        return ActionReport(message=f"{name} stored at revision {await change.store_it()}")
 
     async def _plan(self, request: Request) -> ActionReport:
         planner = self._planners.get(request.controller)
@@ -223,16 +210,21 @@ class Actions:
 
     async def _recorded(self, action: str, request: Request, report: ActionReport) -> ActionReport:
         """Record the action as an event of each key; the result warns if that failed."""
-        identity = await identity_on(self._connection)
-        reason = f"Console{action.title()}"
-        message = f"{action} by {identity} in the console: {report.message}"
+        connection = self._fleet.connection
+        message = f"{action} by {await identity_on(connection)} in the console: {report.message}"
         try:
             for key in request.keys or [WHOLE]:
-                await record_event(self._connection, request.controller, key, reason, message)
+                reason = f"Console{action.title()}"
+                await record_event(connection, request.controller, key, reason, message)
         except NatsctlError as error:
-            return _warned(report, f"no event names you: {problem_of(error).message}")
+            warning = f"no event names you: {problem_of(error).message}"
+            return msgspec.structs.replace(report, warnings=[*report.warnings, warning])
         return msgspec.structs.replace(report, recorded=True)
 
 
-def _warned(report: ActionReport, warning: str) -> ActionReport:
-    return msgspec.structs.replace(report, warnings=[*report.warnings, warning])
+def _reported(acted: Acted) -> ActionReport:
+    """Return the report of an action; raises its first error if nothing succeeded."""
+    if acted.failed and not acted.done:
+        raise acted.failed[0]
+    warnings = [problem_of(error).message for error in acted.failed] + acted.notes
+    return ActionReport(message=", ".join(acted.done), warnings=warnings[:KEYS_MAX])

@@ -7,20 +7,17 @@ import msgspec
 
 from natsctl.console.actions import ActionReport, Actions, MakePlan
 from natsctl.console.answers import Answer
-from natsctl.console.buckets import Buckets, buckets
+from natsctl.console.edits import ObjectDraft, draft
 from natsctl.console.garbage import Garbage, garbage
-from natsctl.console.home import Overview
-from natsctl.console.key import Comparison, KeyView, KeyViews
-from natsctl.console.keys import Keys
+from natsctl.console.key import Comparison, KeyView, KeyViews, Traceback
+from natsctl.console.keys import Keys, Query, Table
 from natsctl.console.live import Notice, ViewFeed, follow
-from natsctl.console.reads.listings import BucketListing, Listings
-from natsctl.console.table import Query, Table
+from natsctl.console.overview import Overview
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.keys import check_key
 from natsctl.operate.fleet import Fleet
-from natsctl.operate.identity import Identity, identity_on
 
 FEEDS_MAX = 32  # views that are open at a time
 READ_S: Mapping[str, float] = {"garbage": 10.0, "buckets": 5.0}
@@ -42,6 +39,13 @@ class Session(Answer, frozen=True, kw_only=True):
     plans: list[str]
 
 
+class _Rows(msgspec.Struct, frozen=True):
+    """What changes whenever a page of keys does."""
+
+    revision: int
+    states: object
+
+
 class Console:
     """The answers of one console, over one connection."""
 
@@ -55,24 +59,22 @@ class Console:
         self._connection = connection
         self._version = version
         self._plans = sorted(planners)
-        self.fleet = Fleet(connection)
-        self.listings = Listings(connection)
-        self.overview = Overview(connection, self.fleet)
-        self._keys = Keys(connection, self.fleet, self.listings)
-        self._key_views = KeyViews(connection, self.fleet, self._keys)
-        self._actions = Actions(connection, self.fleet, self._keys, planners)
-        self._identity: Identity | None = None
+        self._fleet = Fleet(connection)
+        self._overview = Overview(self._fleet)
+        self._keys = Keys(connection, self._overview)
+        self._key_views = KeyViews(self._fleet, self._keys)
+        self._actions = Actions(self._fleet, self._keys, planners)
         self._feeds: set[ViewFeed] = set()
         self._answers: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
             "session": self._session,
-            "home": lambda _: self.overview.home(),
-            "members": lambda _: self.overview.members(),
+            "home": lambda _: self._overview.home(),
+            "buckets": lambda _: self._overview.buckets(),
             "keys": self._table,
-            "objects": self._table,
             "key": self._key,
             "diff": self._comparison,
+            "draft": self._draft,
+            "traceback": self._traceback,
             "garbage": self._garbage,
-            "buckets": lambda _: self._buckets(),
         }
 
     async def answer(self, name: str, parameters: Parameters) -> Answer:
@@ -90,7 +92,7 @@ class Console:
         """Return the file name and the masked text of the newest recording of a key."""
         name = _required(parameters, "controller")
         key = check_key(_required(parameters, "key"))
-        daemons = await self.fleet.offering(Verb.RECORDING, name)
+        daemons = await self._fleet.offering(Verb.RECORDING, name)
         text = await daemons.recording(name, key)
         return f"{name}-{key.replace('/', '-')}.json", msgspec.json.format(text, indent=1) + b"\n"
 
@@ -113,27 +115,16 @@ class Console:
     ) -> None:
         """Send the notices of a view until the feed is closed; see `follow`."""
         view = parameters.get("view", "home")
-        rows = view in ("keys", "objects")
+        controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
 
-        async def read() -> Answer:
-            if rows:
-                return await self.overview.home()
-            if view == "key":
-                return await self._glance(parameters)
-            return await self.answer(view, parameters)
+        async def read() -> msgspec.Struct:
+            if view != "keys":
+                return await self.answer(view, parameters)
+            revision = await self._keys.revision(controller, bucket)
+            states = (await self._overview.report(controller)).row if controller else None
+            return _Rows(revision, states)
 
-        async def listing() -> BucketListing | None:
-            controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
-            return await self._keys.listing(controller, bucket)
-
-        await follow(
-            feed,
-            self._connection,
-            send,
-            read=None if rows and not parameters.get("controller") else read,
-            read_s=READ_S.get(view, 1.0),
-            listing=listing if rows else None,
-        )
+        await follow(feed, self._connection, send, read=read, read_s=READ_S.get(view, 1.0))
 
     def stop(self) -> None:
         """End all feeds."""
@@ -141,43 +132,33 @@ class Console:
             feed.close()
 
     async def close(self) -> None:
-        """End all watches and reads."""
-        await self.listings.close()
-        await self.overview.close()
-        await self.fleet.close()
+        """End all reads."""
+        await self._overview.close()
+        await self._fleet.close()
 
     async def _session(self, _: Parameters) -> Session:
         state = self._connection.state()
-        if self._identity is None and state.connected:
-            self._identity = await identity_on(self._connection)
+        identity = await self._key_views.identity() if state.connected else None
         return Session(
             version=self._version,
             connected=state.connected,
             server=state.server,
             since_s=state.since_s,
             error="" if state.connected else state.last_error or "",
-            os_user="" if self._identity is None else self._identity.local,
-            nats_user="" if self._identity is None else self._identity.nats,
+            os_user="" if identity is None else identity.local,
+            nats_user="" if identity is None else identity.nats,
             plans=self._plans,
         )
 
     async def _table(self, parameters: Parameters) -> Table:
-        query = _query(parameters)
-        controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
+        query, (controller, bucket) = _query(parameters), _place(parameters)
         if controller:
             return await self._keys.of_controller(controller, query, bucket)
-        return await self._keys.of_bucket(_required(parameters, "bucket"), query)
+        return await self._keys.of_bucket(bucket, query)
 
     async def _key(self, parameters: Parameters) -> KeyView:
-        key, bucket = _required(parameters, "key"), parameters.get("bucket", "")
-        controller = parameters.get("controller", "")
-        if controller:
-            return await self._key_views.of_controller(controller, key, bucket)
-        return await self._key_views.of_bucket(_required(parameters, "bucket"), key)
-
-    async def _glance(self, parameters: Parameters) -> KeyView:
         controller, bucket = _place(parameters)
-        return await self._key_views.glance(controller, _required(parameters, "key"), bucket)
+        return await self._key_views.view(controller, _required(parameters, "key"), bucket)
 
     async def _comparison(self, parameters: Parameters) -> Comparison:
         controller, bucket = _place(parameters)
@@ -185,18 +166,16 @@ class Console:
         key = _required(parameters, "key")
         return await self._key_views.comparison(controller, bucket, key, revisions)
 
+    async def _draft(self, parameters: Parameters) -> ObjectDraft:
+        key = check_key(_required(parameters, "key"))
+        return await draft(self._connection, _required(parameters, "bucket"), key)
+
+    async def _traceback(self, parameters: Parameters) -> Traceback:
+        controller = _required(parameters, "controller")
+        return await self._key_views.traceback(controller, _required(parameters, "key"))
+
     async def _garbage(self, parameters: Parameters) -> Garbage:
-        return await garbage(self.fleet, _required(parameters, "controller"))
-
-    async def _buckets(self) -> Buckets:
-        return await buckets(self._connection, await self._controllers_by_bucket())
-
-    async def _controllers_by_bucket(self) -> dict[str, list[str]]:
-        """Return the controllers of each bucket; none if the user may not look for daemons."""
-        try:
-            return await self.overview.controllers_by_bucket()
-        except (NatsctlError, TimeoutError):
-            return {}
+        return await garbage(self._fleet, _required(parameters, "controller"))
 
 
 def _required(parameters: Parameters, name: str) -> str:

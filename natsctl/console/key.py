@@ -8,7 +8,7 @@ import msgspec
 
 from natsctl.console.answers import Answer
 from natsctl.console.keys import Keys
-from natsctl.console.reads.masking import ShownValue, shown_differences, shown_value
+from natsctl.console.masking import ShownValue, shown_differences, shown_value
 from natsctl.core.tree import Branch
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.api.verbs import Verb
@@ -21,11 +21,11 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket, Message
-from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.keys import check_key
 from natsctl.model.plans.differences import Difference
 from natsctl.operate.absent import explained_without_daemon, known_controllers
 from natsctl.operate.fleet import Fleet
+from natsctl.operate.identity import Identity, identity_on
 from natsctl.operate.problems import Partial, Problem, missing, problem_of
 
 T = TypeVar("T")
@@ -46,7 +46,11 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class KeyView(Answer, frozen=True, kw_only=True):
-    """Everything about one key; `errors` states why a part is None."""
+    """Everything about one key; `errors` states why a part is None.
+
+    `off` has the actions that the state of the key or the user's permissions rule out, each with
+    the reason.
+    """
 
     controller: str
     key: str
@@ -56,6 +60,21 @@ class KeyView(Answer, frozen=True, kw_only=True):
     object: ShownValue | None = None
     revisions: list[Revision] | None = None
     errors: dict[str, Problem] = msgspec.field(default_factory=dict)
+    off: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Traceback(Answer, frozen=True, kw_only=True):
+    """The traceback of the last failed sync, with its frames; empty if it was recorded without."""
+
+    text: str
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    traceback: str = ""
+
+
+class _Recording(msgspec.Struct, frozen=True):
+    outcome: _Outcome = _Outcome()
 
 
 class Comparison(Answer, frozen=True, kw_only=True):
@@ -70,10 +89,25 @@ class Comparison(Answer, frozen=True, kw_only=True):
 class KeyViews:
     """The views of keys of one console."""
 
-    def __init__(self, connection: Connection, fleet: Fleet, keys: Keys) -> None:
-        self._connection = connection
+    def __init__(self, fleet: Fleet, keys: Keys) -> None:
+        self._connection = fleet.connection
         self._fleet = fleet
         self._keys = keys
+        self._identity: Identity | None = None
+
+    async def identity(self) -> Identity:
+        """Return who looks at the page, and what this user may do."""
+        if self._identity is None:
+            self._identity = await identity_on(self._connection)
+        return self._identity
+
+    async def view(self, controller: str, key: str, bucket: str) -> KeyView:
+        """Return the view of a primary of a controller, or else of an object in a bucket."""
+        if controller:
+            view = await self.of_controller(controller, key, bucket)
+        else:
+            view = await self.of_bucket(bucket, key)
+        return msgspec.structs.replace(view, off=_off(view, await self.identity()))
 
     async def of_controller(self, controller: str, key: str, bucket: str = "") -> KeyView:
         """Return the view of a primary, from NATS alone if no daemon runs the controller."""
@@ -127,31 +161,11 @@ class KeyViews:
             raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
         return view
 
-    async def glance(self, controller: str, key: str, bucket: str = "") -> KeyView:
-        """Return the parts of the view that show every change, without the values."""
-        errors: dict[str, Problem] = {}
-        if not controller:
-            newest = await Bucket(self._connection, bucket).last(check_key(key))
-            known = [_described_one(newest)]
-            return KeyView(controller="", key=key, bucket=bucket, revisions=known)
-        check_key(key)
-        try:
-            daemons = await self._fleet.daemons()
-            daemons.controller(controller)
-        except (NoDaemonError, NotFoundError) as error:
-            return await self._without_daemon(controller, key, bucket, error)
-        explain, tree = await asyncio.gather(
-            _part("explain", self._explain(controller, key), errors),
-            _part("tree", self._tree(controller, key), errors),
-        )
-        return KeyView(
-            controller=controller,
-            key=key,
-            bucket=bucket,
-            explain=None if explain is None else explain.explanations,
-            tree=tree,
-            errors=errors,
-        )
+    async def traceback(self, controller: str, key: str) -> Traceback:
+        """Return the traceback of the last failed sync; raises `NotFoundError` if none is kept."""
+        daemons = await self._fleet.offering(Verb.RECORDING, controller)
+        recording = await daemons.recording(controller, check_key(key))
+        return Traceback(text=msgspec.json.decode(recording, type=_Recording).outcome.traceback)
 
     async def comparison(
         self, controller: str, bucket: str, key: str, revisions: Sequence[int | None]
@@ -219,6 +233,37 @@ class KeyViews:
             revisions=revisions,
             errors=errors,
         )
+
+
+def _off(view: KeyView, identity: Identity) -> dict[str, str]:
+    """Return why each action is not possible now."""
+    off = _asking_off(view, identity) if view.controller else {}
+    written = f"$KV.{view.bucket}.{view.key}"
+    for action in ("pause", "resume", "edit", "rollback"):
+        if not view.bucket:
+            off[action] = "it is in a cluster: use kubectl"
+        elif not identity.may_publish(written):
+            off[action] = f"your NATS user may not publish to {written}"
+        elif view.object is None and action in ("pause", "edit"):
+            off[action] = "it does not exist"
+    if view.object is not None and view.object.kind != "json":
+        off.setdefault("edit", "its value is not JSON")
+    return off
+
+
+def _asking_off(view: KeyView, identity: Identity) -> dict[str, str]:
+    """Return why each action is not possible that a daemon carries out."""
+    off: dict[str, str] = {}
+    verbs = {"resync": Verb.RESYNC, "plan": Verb.PLAN, "record": Verb.RECORD}
+    for action, verb in {**verbs, "recording": Verb.RECORDING}.items():
+        subject = verb.subject(view.controller)
+        if not identity.may_publish(subject):
+            off[action] = f"your NATS user may not publish to {subject}"
+        elif not any(explanation.daemon.pid for explanation in view.explain or []):
+            off[action] = f"no daemon of {view.controller} answers"
+    if any(explanation.paused for explanation in view.explain or []):
+        off.setdefault("resync", "it is paused: resume it first")
+    return off
 
 
 class _Explained(msgspec.Struct, frozen=True):

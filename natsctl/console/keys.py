@@ -1,85 +1,184 @@
-"""Answers for the tables of objects: the primaries of a controller, or a whole bucket."""
+"""Answers pages of keys in their order: the primaries of a controller, or a whole bucket."""
 
 import asyncio
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import get_args
 
 import msgspec
 
-from natsctl.console.reads.listings import BucketListing, Listings
-from natsctl.console.table import Query, Table, TableRow, Tables
+from natsctl.console.answers import Answer
+from natsctl.console.masking import masked_message
+from natsctl.console.overview import Overview, State, cause_of, states_of
 from natsctl.core.explain import PrimarySource
 from natsctl.daemon.published import declared_columns, published_schemas
-from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError
+from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError, UsageError
+from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket.consumer import names
+from natsctl.jetstream.bucket.entries import cells_of, headings_of
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.model.schemas.field_paths import Columns
-from natsctl.operate.fleet import Fleet
 from natsctl.operate.problems import OldDaemonError
-from natsctl.operate.statuses import ControllerStatuses, reports_of
+from natsctl.operate.statuses import ControllerStatuses
+from natsctl.slices import Slices, in_order
+from natsctl.telemetry.hiding import abbreviated
 
+LIMIT_MAX = 200  # rows of a page
+TEXT_MAX = 500  # characters of a query
+CELL_MAX = 200  # characters
+BYTES_MAX = 4 * 1024 * 1024  # of the values of a page
+NO_VALUE = b'{"metadata": {}}'  # of an object beyond that
 COLUMNS_S = 30.0  # after which the declared columns of a bucket are read again
-IN_CLUSTER = "the primaries are in a cluster: the table has the keys that need attention only"
+NAMES_MAX = 4  # buckets whose names are kept
+REST_FACTOR = 10.0  # how long names are used without a look, relative to the time to read them
+REST_MIN_S = 0.2
+GAPS_MAX = 10  # reads of one page, of which some find deleted keys only
+IN_CLUSTER = "the primaries are in a cluster: only the keys that need attention are known"
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of keys.
+
+    Attributes:
+        prefix: how the keys begin.
+        state: the state of the keys, as daemons report it; empty for all keys.
+        cause: the reason of the state, as `cause_of` returns it; empty for any.
+        offset: the number of keys before the page.
+        limit: the number of rows of the page.
+    """
+
+    prefix: str = ""
+    state: State | str = ""
+    cause: str = ""
+    offset: int = 0
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` if a number or a text is out of range."""
+        if not (self.offset >= 0 and 1 <= self.limit <= LIMIT_MAX):
+            raise UsageError(f"offset is 0 or more, and limit is 1 to {LIMIT_MAX}")
+        if max(len(self.prefix), len(self.cause)) > TEXT_MAX:
+            raise UsageError(f"a prefix or a cause has at most {TEXT_MAX} characters")
+
+
+class TableRow(msgspec.Struct, frozen=True):
+    """One object: its cells, and its state as daemons report it."""
+
+    key: str
+    revision: int | None
+    cells: list[str]
+    state: str = ""
+    reason: str = ""
+
+
+class Table(Answer, frozen=True, kw_only=True):
+    """A page of keys.
+
+    Attributes:
+        bucket: the bucket; empty for a cluster.
+        offset: the number of keys before the page.
+        next: the offset of the next page; None on the last one.
+        total: the number of matching keys, with deleted ones that left a marker.
+        states: the number of keys in each state, as daemons count them.
+        note: why the table is not the whole truth; empty if it is.
+    """
+
+    bucket: str
+    columns: list[str]
+    rows: list[TableRow]
+    offset: int
+    next: int | None
+    total: int
+    states: dict[str, int] = msgspec.field(default_factory=dict)
+    note: str = ""
+
+
+class _Names(msgspec.Struct):
+    """All names of a bucket in order, as of a revision, and until when they are not looked at."""
+
+    keys: list[str]
+    revision: int
+    took_s: float
+    rest_until: float = 0.0
 
 
 class Keys:
-    """The tables of one console."""
+    """The pages of one console."""
 
-    def __init__(self, connection: Connection, fleet: Fleet, listings: Listings) -> None:
+    def __init__(self, connection: Connection, overview: Overview) -> None:
         self._connection = connection
-        self._fleet = fleet
-        self._listings = listings
-        self._tables = Tables()
+        self._overview = overview
+        self._names = OrderedDict[tuple[str, str], _Names]()
+        self._reading = asyncio.Lock()
         self._columns: dict[str, tuple[float, Columns]] = {}
 
     async def of_controller(self, name: str, query: Query, bucket: str = "") -> Table:
-        """Return the primaries of a controller, of one *bucket* if it has several.
+        """Return primaries of a controller, of one *bucket* if it has several.
 
-        Raises `NoDaemonError` or `NotFoundError` if no daemon runs the controller, and
-        `OldDaemonError` if its daemons do not report where its primaries are.
+        Raises `NotFoundError` if the controller does not exist, and `OldDaemonError` if its daemons
+        do not report where its primaries are.
         """
-        reports = await self._reports(name)
-        states = states_of(reports)
-        source = await self.source_of(reports, bucket)
+        report = await self._overview.report(name)
+        source = await self._source_of(report, bucket)
+        states = states_of(report)
+        keys: Sequence[str]
+        if query.state or not source.bucket:
+            keys = matching(states, query)
+        else:
+            keys = _beginning(await self._all(source.bucket, source.keys), query.prefix)
+        counts = {state: getattr(report.row, state) or 0 for state in get_args(State)}
         if not source.bucket:
-            return _attention(states, query, reports)
-        listing = await self._listings.open(source.bucket, source.keys)
-        columns = await self._columns_of(source.bucket)
-        table = await self._tables.page(listing, query, columns=columns, states=states)
-        return msgspec.structs.replace(table, partial=reports.row.partial)
+            table = _in_cluster(keys, states, query)
+        else:
+            table = await self._page(source.bucket, keys, query, states)
+        unnamed = counts.get(query.state, 0) - sum(
+            state == query.state for state, _ in states.values()
+        )
+        if query.state and unnamed > 0:
+            more = f"{unnamed:,} more keys are {query.state}: a daemon names the first 100"
+            table = msgspec.structs.replace(table, note=more)
+        return msgspec.structs.replace(table, states=counts, partial=report.row.partial)
 
     async def of_bucket(self, bucket: str, query: Query) -> Table:
-        """Return the objects of a bucket, whether or not a daemon runs."""
-        listing = await self._listings.open(bucket)
-        columns = await self._columns_of(bucket)
-        return await self._tables.page(listing, query, columns=columns, states={})
+        """Return objects of a bucket, whether or not a daemon runs."""
+        if query.state:
+            raise UsageError("only a controller knows the states of its keys")
+        keys = _beginning(await self._all(bucket, ">"), query.prefix)
+        return await self._page(bucket, keys, query, {})
 
-    async def listing(self, controller: str, bucket: str) -> BucketListing | None:
-        """Return the listing behind a table; None for objects in a cluster."""
-        if not controller:
-            return await self._listings.open(bucket)
-        source = await self.source_of(await self._reports(controller), bucket)
-        return await self._listings.open(source.bucket, source.keys) if source.bucket else None
+    async def selected(self, name: str, query: Query, count_max: int) -> list[str]:
+        """Return the keys of a controller in a state; raises `UsageError` if they are too many."""
+        if not query.state:
+            raise UsageError("name a state: an action on a filter needs one")
+        keys = matching(states_of(await self._overview.report(name)), query)
+        if len(keys) > count_max:
+            raise UsageError(f"{len(keys)} keys match: an action takes at most {count_max}")
+        return keys
+
+    async def revision(self, controller: str, bucket: str) -> int:
+        """Return the newest revision of the bucket behind a page; 0 for a cluster."""
+        bucket = await self.bucket_of(controller, bucket) if controller else bucket
+        return (await Bucket(self._connection, bucket).state()).last_seq if bucket else 0
 
     async def bucket_of(self, controller: str, bucket: str = "") -> str:
         """Return the bucket of a controller's primaries; empty for a cluster."""
-        return (await self.source_of(await self._reports(controller), bucket)).bucket
+        return (await self._source_of(await self._overview.report(controller), bucket)).bucket
 
-    async def source_of(self, reports: ControllerStatuses, bucket: str = "") -> PrimarySource:
-        """Return where the primaries of a controller are; raises as `of_controller` does."""
-        sources = reports.row.sources or await self._published(reports.row.name)
-        for source in sources:
+    async def _source_of(self, report: ControllerStatuses, bucket: str = "") -> PrimarySource:
+        row = report.row
+        for source in row.sources or await self._published(row.name):
             if bucket in ("", source.bucket):
                 return source
         if bucket:
-            raise NotFoundError(f"{reports.row.name} has no primaries in bucket {bucket}")
-        if reports.row.partial is not None and not reports.row.partial.answered:
-            raise StoreTimeoutError(f"no daemon of {reports.row.name} answers; retry")
+            raise NotFoundError(f"{row.name} has no primaries in bucket {bucket}")
+        if row.partial is not None and not row.partial.answered:
+            raise StoreTimeoutError(f"no daemon of {row.name} answers; retry")
         raise OldDaemonError(
-            f"the daemon of {reports.row.name} does not report the bucket of its primaries: it is "
-            "still starting, or older than this console; choose the bucket under Buckets"
+            f"the daemon of {row.name} does not report the bucket of its primaries: it is still "
+            "starting, or older than this console; choose the bucket under Buckets"
         )
-
-    async def _reports(self, name: str) -> ControllerStatuses:
-        daemons = await self._fleet.daemons()
-        return await reports_of(daemons, daemons.controller(name))
 
     async def _published(self, controller: str) -> list[PrimarySource]:
         """Return where primaries are by the published schemas, if daemons do not report it."""
@@ -93,6 +192,64 @@ class Keys:
             if schema.controller == controller and schema.role == "primary"
         ]
 
+    async def _all(self, bucket_name: str, pattern: str) -> list[str]:
+        """Return all names in order, with those of deleted keys; do not change the list.
+
+        They are read again only if the bucket changed, and after a rest.
+        """
+        place, clock = (bucket_name, pattern), asyncio.get_running_loop().time
+        async with self._reading:
+            known = self._names.get(place)
+            if known is not None and clock() < known.rest_until:
+                return known.keys
+            bucket = Bucket(self._connection, bucket_name)
+            revision = (await bucket.state()).last_seq
+            if known is None or known.revision != revision:
+                began = clock()
+                keys = await in_order(await names(bucket, pattern))
+                known = self._names[place] = _Names(keys, revision, clock() - began)
+            known.rest_until = clock() + max(REST_MIN_S, REST_FACTOR * known.took_s)
+            self._names.move_to_end(place)
+            while len(self._names) > NAMES_MAX:
+                self._names.popitem(last=False)
+            return known.keys
+
+    async def _page(
+        self,
+        bucket_name: str,
+        keys: Sequence[str],
+        query: Query,
+        states: Mapping[str, tuple[str, str]],
+    ) -> Table:
+        bucket, place = Bucket(self._connection, bucket_name), query.offset
+        messages: list[Message] = []
+        for _ in range(GAPS_MAX):
+            names = keys[place : place + query.limit - len(messages)]
+            if not names:
+                break
+            place += len(names)
+            newest = {message.key: message for message in await bucket.newest(names)}
+            found = (newest[name] for name in names if name in newest)
+            messages += [message for message in found if message.marker is None]
+        shown, is_cut = await _without_secrets(messages)
+        columns = await self._columns_of(bucket_name)
+        headings, now = headings_of(shown, declared=columns), datetime.now(UTC)
+        rows = []
+        for message in shown:
+            cells = cells_of(message, headings, now, declared=columns)
+            cut = [abbreviated(cell, CELL_MAX) for cell in cells]
+            state = states.get(message.key, ("", ""))
+            rows.append(TableRow(message.key, message.revision, cut, *state))
+        return Table(
+            bucket=bucket_name,
+            columns=headings,
+            rows=rows,
+            offset=query.offset,
+            next=place if place < len(keys) else None,
+            total=len(keys),
+            note="the values of this page are large: the last rows lack theirs" if is_cut else "",
+        )
+
     async def _columns_of(self, bucket: str) -> Columns:
         now = asyncio.get_running_loop().time()
         read_at, columns = self._columns.get(bucket, (-COLUMNS_S, {}))
@@ -102,40 +259,49 @@ class Keys:
         return columns
 
 
-def states_of(reports: ControllerStatuses) -> dict[str, tuple[str, str]]:
-    """Return the state and the reason of each key that daemons name, the most urgent state."""
-    states: dict[str, tuple[str, str]] = {}
-    for status in reports.working:
-        lists = (
-            ("quarantined", status.quarantined),
-            ("invalid", status.invalid),
-            ("failing", status.failing),
-            ("paused", status.paused),
-        )
-        for state, reasons in lists:
-            for key, reason in reasons.items():
-                states.setdefault(key, (state, reason))
-    return states
+def matching(states: Mapping[str, tuple[str, str]], query: Query) -> list[str]:
+    """Return the keys whose state matches, in order; without a state, all that have one."""
+    return sorted(
+        key
+        for key, (state, reason) in states.items()
+        if key.startswith(query.prefix)
+        and query.state in ("", state)
+        and query.cause in ("", cause_of(key, reason))
+    )
 
 
-def _attention(
-    states: dict[str, tuple[str, str]], query: Query, reports: ControllerStatuses
-) -> Table:
-    """Return the table of a controller whose primaries are in a cluster."""
-    keys = sorted((key for key in states if query.search in key), reverse=query.descending)
-    rows = [
-        TableRow(key, None, [key], *states[key])
-        for key in keys[query.offset : query.offset + query.limit]
-    ]
+def _beginning(keys: Sequence[str], prefix: str) -> Sequence[str]:
+    """Return the part of the ordered keys that begin with a prefix."""
+    start = bisect_left(keys, prefix)
+    return keys[start : bisect_left(keys, f"{prefix}\U0010ffff")] if prefix else keys
+
+
+def _in_cluster(keys: Sequence[str], states: Mapping[str, tuple[str, str]], query: Query) -> Table:
+    page = keys[query.offset : query.offset + query.limit]
+    after = query.offset + len(page)
     return Table(
         bucket="",
         columns=["KEY"],
-        sorts=["KEY"],
-        rows=rows,
+        rows=[TableRow(key, None, [key], *states[key]) for key in page],
         offset=query.offset,
+        next=after if after < len(keys) else None,
         total=len(keys),
-        keys=reports.row.primaries or len(keys),
-        complete=True,
         note=IN_CLUSTER,
-        partial=reports.row.partial,
     )
+
+
+async def _without_secrets(messages: Sequence[Message]) -> tuple[list[Message], bool]:
+    """Return the messages with masked values, and whether some lack theirs.
+
+    These are the messages after `BYTES_MAX` bytes.
+    """
+    shown, slices, bytes_left = list[Message](), Slices(), BYTES_MAX
+    for message in messages:
+        bytes_left -= len(message.value)
+        if bytes_left >= 0:
+            shown.append(masked_message(message))
+        else:
+            shown.append(msgspec.structs.replace(message, value=NO_VALUE))
+        if slices.is_over():
+            await slices.pause()
+    return shown, bytes_left < 0

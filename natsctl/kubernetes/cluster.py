@@ -48,6 +48,7 @@ from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.write_guard import Guarded
+from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.outbox import SendingPace
 
@@ -326,6 +327,11 @@ class Kube(Guarded):
         """Return the number of requests by status (or `<error>`), method and host."""
         host = urlsplit(self.transport.server).netloc
         return {(*answer, host): count for answer, count in self.transport.answers.items()}
+
+    def times(self) -> dict[tuple[str, ...], Distribution]:
+        """Return how long the server took to begin its responses, by method and host."""
+        host = urlsplit(self.transport.server).netloc
+        return {(method, host): times.read() for method, times in self.transport.times.items()}
 
     async def resource(self, api_version: str, kind: str) -> ApiResource:
         """Look the kind up at the server, and return its plural, its scope and its verbs.

@@ -3,11 +3,12 @@
 import asyncio
 import random
 import re
-from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
+from time import monotonic
 from typing import Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -33,6 +34,7 @@ from natsctl.kubernetes.api_errors import (
 from natsctl.kubernetes.credentials import Access, Login
 from natsctl.kubernetes.http import HttpPool, HttpResponse, explain_failure
 from natsctl.kubernetes.options import KubeOptions
+from natsctl.telemetry.histogram import Histogram
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.tracing import Span, records_spans, trace_headers
 from natsctl.time_limit import TimeLimit
@@ -190,6 +192,8 @@ _TRANSIENT = (429, 500, 502, 503, 504)
 _PERMANENT = (TooLargeError, InvalidObjectError)  # some servers answer these with status 500
 _SUCCESS = range(200, 300)
 
+TIMES_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+"""The bounds of the times of requests, as client-go has them."""
 NO_RESPONSE = "<error>"  # counted instead of a status, as client-go does
 
 
@@ -238,6 +242,7 @@ class Transport:
         self.server = access.server
         self.namespace = access.namespace
         self.answers: Counter[tuple[str, str]] = Counter()
+        self.times: defaultdict[str, Histogram] = defaultdict(partial(Histogram, TIMES_S))
         self._warnings = ServerWarnings()
         self._pool = pool
         self._login = login
@@ -387,15 +392,19 @@ class Transport:
         except (aiohttp.ClientError, OSError) as error:
             return self._no_response(request, error)
 
-    def _start(self, request: _Request, access: Access) -> Awaitable[HttpResponse]:
+    async def _start(self, request: _Request, access: Access) -> HttpResponse:
         query = _encoded(tuple(request.query.items())) if request.query else ""
-        return self._pool.send(
-            access,
-            request.method,
-            f"{request.path}?{query}" if query else request.path,
-            request.headers + trace_headers(),
-            request.body,
-        )
+        began = monotonic()
+        try:
+            return await self._pool.send(
+                access,
+                request.method,
+                f"{request.path}?{query}" if query else request.path,
+                request.headers + trace_headers(),
+                request.body,
+            )
+        finally:  # also if there was no response in time
+            self.times[request.method].observe(monotonic() - began)
 
     def _count(self, request: _Request, response: HttpResponse) -> None:
         """Count the response, and log the warnings in its headers."""

@@ -1,4 +1,4 @@
-"""Names the user who acts in the console, for the events."""
+"""Who acts, and what NATS lets this user publish."""
 
 from contextlib import suppress
 
@@ -6,13 +6,24 @@ import msgspec
 
 from natsctl.errors import DECODE_ERRORS, StoreError
 from natsctl.jetstream.connection.connection import Connection
+from natsctl.model.keys import matches
 from natsctl.operate.pauses import local_user
 
 ANSWER_S = 2.0
 
 
+class _Subjects(msgspec.Struct, frozen=True):
+    allow: list[str] = []
+    deny: list[str] = []
+
+
+class _Permissions(msgspec.Struct, frozen=True):
+    publish: _Subjects = _Subjects()
+
+
 class _Data(msgspec.Struct, frozen=True):
     user: str = ""
+    permissions: _Permissions = _Permissions()
 
 
 class _UserInfo(msgspec.Struct, frozen=True):
@@ -24,6 +35,14 @@ class Identity(msgspec.Struct, frozen=True):
 
     local: str
     nats: str
+    publish: _Subjects = _Subjects()
+
+    def may_publish(self, subject: str) -> bool:
+        """Return whether the user's NATS permissions allow it, as far as they are known."""
+        allow, deny = self.publish.allow, self.publish.deny
+        if any(matches(pattern, subject) for pattern in deny):
+            return False
+        return not allow or any(matches(pattern, subject) for pattern in allow)
 
     def __str__(self) -> str:
         """Return the users as a phrase, such as `ann@desk (NATS user ops)`."""
@@ -32,8 +51,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 async def identity_on(connection: Connection) -> Identity:
     """Return who acts through a connection; without an answer, the NATS user is empty."""
-    nats = ""
+    data = _Data()
     with suppress(StoreError, *DECODE_ERRORS):
         reply = await connection.request("$SYS.REQ.USER.INFO", b"", timeout_s=ANSWER_S)
-        nats = msgspec.json.decode(reply.data, type=_UserInfo).data.user
-    return Identity(local_user(), nats)
+        data = msgspec.json.decode(reply.data, type=_UserInfo).data
+    return Identity(local_user(), data.user, data.permissions.publish)

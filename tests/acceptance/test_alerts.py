@@ -4,13 +4,15 @@ A minute of the rules is a second here; see `hastened`.
 """
 
 import asyncio
+import json
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -19,6 +21,7 @@ from aiohttp import ClientError, ClientSession
 from tests.support.cli.natsctl_command import Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.docker import ROOT
+from tests.support.servers.kube_cluster import KubeCluster
 from tests.support.servers.nats_server import NatsServer
 from tests.support.servers.ports import free_port
 from tests.support.servers.process import dying_with_parent
@@ -30,11 +33,15 @@ HEALTHY = "controllers.greetings:Greetings"
 WITHIN_S = 240.0
 
 SICK = """
+import asyncio
 import os
 
 import msgspec
 
-from natsctl import Controller, Object, PermanentError, kv, primary
+import natsctl.core.hosted
+from natsctl import Controller, GarbageLimits, Object, PermanentError, kv, primary, secondary
+
+natsctl.core.hosted.OVERDUE_S = 5.0  # a minute is a second here
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -58,6 +65,42 @@ class Sick(Controller):
                 raise PermanentError("on purpose")
             case "kill":
                 os._exit(9)
+
+
+class Busy(Controller):
+    name = "busy"
+    workers = 1
+    jobs = primary(kv(Object, bucket="jobs"))
+
+    async def sync_handler(self, key: str) -> None:
+        await asyncio.sleep(3600)
+
+
+class Littered(Controller):
+    name = "littered"
+    lots = primary(kv(Object, bucket="lots"))
+    bits = secondary(kv(Object, bucket="bits"))
+    garbage = GarbageLimits(interval_s=1, grace_s=0, count_max=0)
+
+    async def sync_handler(self, key: str) -> None:
+        pass
+"""
+
+REMOTE = """
+from natsctl import Controller, Object, kube, kv, primary, secondary
+
+
+class Remote(Controller):
+    name = "remote"
+    notes = primary(kv(Object, bucket="notes"))
+    maps = secondary(kube("v1", "ConfigMap"))
+    count = 0
+
+    async def sync_handler(self, key: str) -> float:
+        self.count += 1
+        metadata = {"name": key, "namespace": "NAMESPACE"}
+        await self.maps.apply({"metadata": metadata, "data": {"n": str(self.count)}})
+        return 0.1
 """
 
 
@@ -166,11 +209,10 @@ async def start(natsctl: Natsctl) -> AsyncIterator[Callable[..., Awaitable[Runni
     """Start a daemon that serves its metrics on a port."""
     async with AsyncExitStack() as stack:
 
-        async def run(controller: str, port: int) -> Running:
-            listen = ("--listen", f"127.0.0.1:{port}")
-            return await stack.enter_async_context(
-                natsctl.running("run", "-c", controller, *listen)
-            )
+        async def run(port: int, *controllers: str) -> Running:
+            words = [word for controller in controllers for word in ("-c", controller)]
+            words += ["--listen", f"127.0.0.1:{port}", "--stop-timeout", "0.1"]
+            return await stack.enter_async_context(natsctl.running("run", *words))
 
         yield run
 
@@ -184,41 +226,113 @@ async def test_the_alerts_fire_on_a_sick_system_and_none_on_a_healthy_one(
 ) -> None:
     (folder / "sick.py").write_text(SICK)
     healthy_port, sick_port = free_port(), free_port()
-    healthy = await start(HEALTHY, healthy_port)
+    healthy = await start(healthy_port, HEALTHY)
     await healthy.logged("primaries listed, syncing")
     await natsctl("put", "greetings", "shop", '{"spec": {"text": "hi"}}')
     async with prometheus(tmp_path, healthy_port) as watched:
         await watched.scraped(30)
         assert await watched.alerts() == set()
 
-    sick = await start("sick:Sick", sick_port)
+    sick = await start(sick_port, "sick:Sick")
     await sick.logged("primaries listed, syncing")
     for key, text in (("a", "fail"), ("b", "fail for good"), ("c", "fine"), ("d", "kill")):
         await natsctl("put", "items", key, f'{{"spec": {{"text": "{text}"}}}}')
     await natsctl("put", "items", "e", '{"spec": {"text": 3}}', "--validate", "ignore")
     assert await sick.ends() == 9
     for _ in range(10):
-        sick = await start("sick:Sick", sick_port)
+        sick = await start(sick_port, "sick:Sick")
         if (
             await eventually(partial(after_start, natsctl, sick), within_s=WITHIN_S)
             == "quarantined"
         ):
             break
 
-    async with prometheus(tmp_path, healthy_port, sick_port) as watched:
+    other_port = free_port()
+    other = await start(other_port, "sick:Busy", "sick:Littered")
+    for _ in range(2):
+        await other.logged("primaries listed, syncing")
+    marks = {"natsctl.io/owner-kind": "Object.lots", "natsctl.io/owner-key": "nobody"}
+    orphan = json.dumps({"metadata": {"labels": marks, "annotations": marks}, "spec": {}})
+    await natsctl("put", "bits", "stray", orphan)
+    for key in ("first", "second"):
+        await natsctl("put", "jobs", key, '{"spec": {}}')
+
+    async with prometheus(tmp_path, healthy_port, sick_port, other_port) as watched:
         await watched.fires(
             ("NatsctlKeysFail", "sick"),
             ("NatsctlKeysQuarantined", "sick"),
             ("NatsctlInvalidObjects", "sick"),
+            ("NatsctlChangeWaits", "busy"),
+            ("NatsctlCollectionRefused", "littered"),
         )
-        assert {controller for _, controller in await watched.alerts()} == {"sick"}
+        unwell = {controller for _, controller in await watched.alerts()} - {""}
+        assert unwell == {"sick", "busy", "littered"}
         await sick.ends(signal.SIGKILL)
         await watched.fires(("NatsctlControllerDown", "sick"))
         assert "greetings" not in {controller for _, controller in await watched.alerts()}
         nats_server.kill()
         await watched.fires(("NatsctlDisconnected", ""))
-        await healthy.ends(signal.SIGKILL)
+        for daemon in (healthy, other):
+            await daemon.ends(signal.SIGKILL)
         await watched.fires(("NatsctlGone", ""), ("NatsctlControllerDown", "greetings"))
+
+
+async def test_a_slow_apiserver_is_an_alert(
+    nats_server: NatsServer,
+    kube_server: KubeCluster,
+    kube_namespace: str,
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    (folder / "remote.py").write_text(REMOTE.replace("NAMESPACE", kube_namespace))
+    port = free_port()
+    async with delaying(kube_server.url) as (delay, kubeconfig_url):
+        kubeconfig = kube_server.kubeconfig()
+        kubeconfig.write_text(kubeconfig.read_text().replace(kube_server.url, kubeconfig_url))
+        natsctl = Natsctl(folder, nats_server.url, kubeconfig=kubeconfig)
+        listen = ("--listen", f"127.0.0.1:{port}", "--stop-timeout", "0.1")
+        async with (
+            natsctl.running("run", "-c", "remote:Remote", *listen) as daemon,
+            prometheus(tmp_path, port) as watched,
+        ):
+            await daemon.logged("primaries listed, syncing")
+            await natsctl("put", "notes", "a", '{"spec": {}}')
+            await watched.scraped(20)
+            assert ("NatsctlApiserverSlow", "") not in await watched.alerts()
+            delay.seconds = 3.0
+            await watched.fires(("NatsctlApiserverSlow", ""))
+
+
+class Delay:
+    """How long the proxy holds what a client sends."""
+
+    seconds = 0.0
+
+
+@asynccontextmanager
+async def delaying(url: str) -> AsyncIterator[tuple[Delay, str]]:
+    """Run a TCP proxy before a server; yields its delay and its URL."""
+    delay, target = Delay(), urlsplit(url)
+
+    async def forward(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: Delay | None
+    ) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                await asyncio.sleep(0 if held is None else held.seconds)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(target.hostname, target.port)
+        await asyncio.gather(forward(reader, far_writer, delay), forward(far_reader, writer, None))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield delay, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
 
 
 async def after_start(natsctl: Natsctl, daemon: Running) -> str:

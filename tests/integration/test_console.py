@@ -1,5 +1,6 @@
 """The console answers what daemons and buckets have, and carries out actions."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,9 +9,6 @@ import pytest
 
 from controllers.greetings import Greetings
 from natsctl import Controller, Object, Plan, connect, kv, primary
-from natsctl.console.reads.listings import BUCKETS_MAX, Listings
-from natsctl.console.table import Query, Tables
-from natsctl.errors import UsageError
 from natsctl.jetstream.bucket.browse import BucketStore
 from natsctl.jetstream.bucket.bucket import Bucket
 from natsctl.jetstream.events import KvEvent, events_of
@@ -74,7 +72,7 @@ class TestReads:
         ]
         assert (row["keys"], row["failing"]) == (1, 0)
         assert sum(row["activity"]["syncs"]) >= 1
-        assert (home["partial"], home["no_daemon"]) == (None, False)
+        assert (home["partial"], home["no_daemon"], home["need"]) == (None, False, [])
 
         async def queued() -> Any:
             (row,) = (await client.read("home"))["controllers"]
@@ -86,7 +84,7 @@ class TestReads:
         table = await client.read("keys", controller="greetings")
         assert table["columns"][:2] == ["KEY", "REVISION"]
         assert [row["key"] for row in table["rows"]] == ["shop"]
-        assert (table["total"], table["complete"]) == (1, True)
+        assert (table["total"], table["next"]) == (1, None)
 
     async def test_a_key_has_its_tree_its_syncs_and_its_revisions(
         self, client: ConsoleClient
@@ -121,7 +119,7 @@ class TestReads:
         assert (reply.status, reply.problem[0]) == (404, "not_found")
 
     async def test_the_members_are_listed(self, client: ConsoleClient) -> None:
-        (controller,) = (await client.read("members"))["controllers"]
+        (controller,) = (await client.read("home"))["controllers"]
         assert [daemon["answered"] for daemon in controller["daemons"]] == [True]
 
     async def test_buckets_name_the_controllers_of_their_primaries(
@@ -136,7 +134,7 @@ class TestReads:
         reply = await client.get("keys", controller="greeting")
         assert reply.problem == (
             "not_found",
-            "no daemon runs controller greeting; did you mean greetings?",
+            "no controller greeting exists; did you mean greetings?",
         )
 
 
@@ -277,20 +275,97 @@ class TestGarbage:
 
 
 class TestFailures:
-    async def test_failing_keys_are_grouped_by_message(
+    async def test_failing_keys_are_grouped_by_cause(
+        self, nats_server: NatsServer, nats: Nats
+    ) -> None:
+        async with daemon_on(nats, Failing()), console_on(nats_server.url) as client:
+            for key in ("a", "b"):
+                await put(nats, "shops", key)
+
+            async def causes() -> Any:
+                (cause,) = (await client.read("home"))["causes"]
+                assert cause["count"] == 2
+                return cause
+
+            cause = await eventually(causes)
+            assert (cause["controller"], cause["state"]) == ("failing", "failing")
+            assert cause["message"] == "ValueError: no … <script>alert(…)</script>"
+            assert cause["keys"] == ["a", "b"]
+            assert cause["since"]
+            assert (await client.read("home"))["need"] == ["failing"]
+            query = {"state": "failing", "cause": cause["message"], "prefix": "b"}
+            table = await client.read("keys", controller="failing", **query)
+            (row,) = table["rows"]
+            reason = "ValueError: no b <script>alert(1)</script>"
+            assert (row["key"], row["state"], row["reason"]) == ("b", "failing", reason)
+            assert (table["total"], table["states"]["failing"]) == (1, 2)
+
+    async def test_the_traceback_of_a_failed_sync_is_shown(
         self, nats_server: NatsServer, nats: Nats
     ) -> None:
         async with daemon_on(nats, Failing()), console_on(nats_server.url) as client:
             await put(nats, "shops", "a")
 
-            async def groups() -> Any:
-                return (await client.read("home"))["failing"]
+            async def text() -> Any:
+                reply = await client.get("traceback", controller="failing", key="a")
+                return reply.body.get("text")
 
-            (group,) = await eventually(groups)
-            assert group["keys"] == [{"controller": "failing", "key": "a"}]
-            assert group["message"] == "ValueError: no a <script>alert(1)</script>"
-            (row,) = (await client.read("keys", controller="failing"))["rows"]
-            assert (row["state"], row["reason"]) == ("failing", group["message"])
+            assert "in Failing.sync_handler" in await eventually(text)
+
+
+class TestEdits:
+    @pytest.fixture
+    async def secret(self, client: ConsoleClient, nats: Nats) -> dict[str, Any]:
+        """The draft of an object with a secret."""
+        spec = {"text": "hi", "password": "one-secret"}
+        value = {"spec": spec, "status": {"ready": True}}
+        await put(nats, "routes", "a", json.dumps(value).encode())
+        draft: dict[str, Any] = await client.read("draft", bucket="routes", key="a")
+        return draft
+
+    async def stored(self, nats: Nats) -> Any:
+        return json.loads((await Bucket(nats.connection, "routes").last("a")).value)
+
+    async def test_a_draft_has_no_secret_and_a_masked_one_is_kept(
+        self, client: ConsoleClient, nats: Nats, secret: dict[str, Any]
+    ) -> None:
+        document = json.loads(secret["text"])
+        assert document == {"spec": {"text": "hi", "password": MASK}}
+        document["spec"]["text"] = "ho"
+        edit = {"bucket": "routes", "keys": ["a"], "text": json.dumps(document)}
+        edit["revision"] = secret["revision"]
+        shown = await client.act("edit", **edit)
+        assert shown.body["result"]["differences"] == [
+            {"path": "spec.text", "before": "hi", "after": "ho"}
+        ]
+        assert (await self.stored(nats))["spec"]["text"] == "hi"
+        await client.act("edit", **edit, sure=True)
+        stored = await self.stored(nats)
+        assert stored["spec"] == {"text": "ho", "password": "one-secret"}
+        assert stored["status"] == {"ready": True}
+        late = await client.act("edit", **edit, sure=True)
+        assert (late.status, late.problem[0]) == (409, "conflict")
+
+    async def test_a_moved_mask_is_refused(
+        self, client: ConsoleClient, secret: dict[str, Any]
+    ) -> None:
+        text = json.dumps({"spec": {"text": MASK, "password": MASK}})
+        edit = {"bucket": "routes", "keys": ["a"], "text": text, "revision": secret["revision"]}
+        reply = await client.act("edit", **edit, sure=True)
+        assert reply.problem[0] == "invalid"
+        assert "spec.text has ***" in reply.problem[1]
+
+    async def test_an_earlier_revision_is_restored_without_its_status(
+        self, client: ConsoleClient, nats: Nats, secret: dict[str, Any]
+    ) -> None:
+        await put(nats, "routes", "a", b'{"spec": {"text": "new"}, "status": {"ready": false}}')
+        back = {"bucket": "routes", "keys": ["a"], "revision": secret["revision"]}
+        await client.act("rollback", **back, sure=True)
+        stored = await self.stored(nats)
+        assert stored["spec"] == {"text": "hi", "password": "one-secret"}
+        assert stored["status"] == {"ready": False}
+        again = await client.act("rollback", **back, sure=True)
+        assert again.problem == ("invalid", "nothing would change")
 
 
 class TestValues:
@@ -317,7 +392,7 @@ class TestValues:
             await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
             await put(nats, "shops", "a", b'{"password": "one-secret"}')
             await put(nats, "shops", "b", b"nats://ann:one-secret@desk")
-            rows = (await client.read("objects", bucket="shops"))["rows"]
+            rows = (await client.read("keys", bucket="shops"))["rows"]
             values = [row["cells"][-1] for row in rows]
             assert values == ['{ "password": "***" }', "nats://***@desk"]
 
@@ -329,7 +404,7 @@ class TestValues:
             for number in range(8):
                 value = {"metadata": {"generation": 3}, "spec": {"text": "x" * 900_000}}
                 await put(nats, "shops", f"key-{number}", json.dumps(value).encode())
-            table = await client.read("objects", bucket="shops")
+            table = await client.read("keys", bucket="shops")
             assert len(json.dumps(table)) < 10_000
             generations = [row["cells"][2] for row in table["rows"]]
             assert generations == ["3"] * 4 + ["-"] * 4
@@ -350,7 +425,7 @@ class TestValues:
         async with console_on(nats_server.url) as client:
             await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
             await put(nats, "shops", "a", "good \u202edab\u202c".encode())
-            (row,) = (await client.read("objects", bucket="shops"))["rows"]
+            (row,) = (await client.read("keys", bucket="shops"))["rows"]
             assert row["cells"][-1] == r"good \u202edab\u202c"
 
     @pytest.mark.parametrize(
@@ -368,7 +443,7 @@ class TestValues:
             view = await client.read("key", bucket="shops", key="a")
             assert view["object"]["kind"] == kind
             assert (await client.get("diff", bucket="shops", key="a")).status in (200, 503)
-            assert (await client.read("objects", bucket="shops"))["total"] == 1
+            assert (await client.read("keys", bucket="shops"))["total"] == 1
 
 
 class TestTables:
@@ -389,113 +464,79 @@ class TestTables:
         async with console_on(nats_server.url) as console:
             yield console
 
-    async def test_the_first_page_does_not_wait_for_the_values(self, many: ConsoleClient) -> None:
-        table = await many.read("objects", bucket="many", limit=50)
-        assert [row["key"] for row in table["rows"][:2]] == ["key-00000", "key-00001"]
-        assert (len(table["rows"]), table["total"]) == (50, self.COUNT)
+    async def test_pages_are_in_the_order_of_keys(self, many: ConsoleClient) -> None:
+        first = await many.read("keys", bucket="many", limit=50)
+        assert [row["key"] for row in first["rows"][:2]] == ["key-00000", "key-00001"]
+        assert (len(first["rows"]), first["total"], first["next"]) == (50, self.COUNT, 50)
+        last = await many.read("keys", bucket="many", offset=self.COUNT - 1)
+        assert ([row["key"] for row in last["rows"]], last["next"]) == (["key-05999"], None)
 
-    async def test_a_page_of_a_listed_bucket_sends_no_request(self, many: ConsoleClient) -> None:
-        await _listed(many)
-        with recording() as recorded:
-            page = await many.read("objects", bucket="many", search="key-059", offset=20, limit=10)
+    async def test_a_prefix_selects_keys(self, many: ConsoleClient) -> None:
+        page = await many.read("keys", bucket="many", prefix="key-059", offset=20, limit=10)
         assert [row["key"] for row in page["rows"]] == [f"key-059{n}" for n in range(20, 30)]
         assert page["total"] == 100
-        assert [span.name for span in recorded.spans if "MSG.GET" in span.name] == []
 
-    async def test_objects_are_selected_by_label_and_sorted_by_a_column(
-        self, many: ConsoleClient
-    ) -> None:
-        await _listed(many)
-        page = await many.read(
-            "objects", bucket="many", labels="tier=core", sort="REVISION", descending="true"
-        )
-        assert page["total"] == self.COUNT / 3
-        assert page["rows"][0]["key"] == "key-05997"
+    async def test_a_page_without_a_change_reads_no_names(self, many: ConsoleClient) -> None:
+        await many.read("keys", bucket="many")
+        await asyncio.sleep(1)
+        with recording() as recorded:
+            await many.read("keys", bucket="many", offset=100)
+        names = [span.name for span in recorded.spans if "CONSUMER" in span.name]
+        assert names == []
 
-    async def test_the_last_page_has_the_rest(self, many: ConsoleClient) -> None:
-        page = await many.read("objects", bucket="many", offset=self.COUNT - 1)
-        assert [row["key"] for row in page["rows"]] == ["key-05999"]
+    async def test_deleted_keys_leave_no_gap(self, many: ConsoleClient, nats: Nats) -> None:
+        store = BucketStore(Bucket(nats.connection, "many"))
+        for number in range(5):
+            stored = await store.get(f"key-{number:05}")
+            assert stored is not None
+            await store.delete(stored.key, revision=stored.revision)
+
+        async def first() -> bool:
+            page = await many.read("keys", bucket="many", limit=10)
+            return [row["key"] for row in page["rows"]] == [f"key-{n:05}" for n in range(5, 15)]
+
+        await eventually(first)
 
     async def test_a_change_reaches_the_page(self, many: ConsoleClient, nats: Nats) -> None:
-        await _listed(many)
-        async with many.live(view="objects", bucket="many") as live:
+        async with many.live(view="keys", bucket="many") as live:
             await live.next("state", connected=True)
 
-            async def seen() -> bool:
-                await put(nats, "many", "key-00007", b"{}")
-                return "key-00007" in ((await live.next("changed"))["keys"] or ())
+            async def change() -> None:
+                while True:
+                    await put(nats, "many", "key-00007", b"{}")
+                    await asyncio.sleep(0.1)
 
-            await eventually(seen)
+            changing = asyncio.create_task(change())
+            await live.next("changed")
+            changing.cancel()
 
     @pytest.mark.parametrize(
         "query",
-        [{"limit": 0}, {"limit": 201}, {"offset": -1}, {"sort": "NOTHING"}, {"labels": "a=b=c"}],
+        [{"limit": 0}, {"limit": 201}, {"offset": -1}, {"state": "failing"}, {"prefix": "x" * 501}],
     )
     async def test_an_invalid_query_is_explained(
         self, nats_server: NatsServer, nats: Nats, query: dict[str, str | int]
     ) -> None:
         async with console_on(nats_server.url) as client:
             await Bucket(nats.connection, "many").ensure(kv(bytes, bucket="many"))
-            reply = await client.get("objects", bucket="many", **query)
+            reply = await client.get("keys", bucket="many", **query)
             assert (reply.status, reply.problem[0]) == (400, "invalid")
 
 
-class TestListings:
-    """The watches of the buckets that somebody browses."""
-
-    async def test_a_few_buckets_are_watched_at_a_time(
-        self, nats_server: NatsServer, nats: Nats
-    ) -> None:
-        names = [f"bucket-{number}" for number in range(BUCKETS_MAX + 2)]
-        async with console_on(nats_server.url) as client:
-            for name in names:
-                await Bucket(nats.connection, name).ensure(kv(bytes, bucket=name))
-                await client.read("objects", bucket=name)
-
-            async def watched() -> list[str]:
-                infos = [await Bucket(nats.connection, name).info() for name in names]
-                counts = [info["state"]["consumer_count"] for info in infos]
-                return [name for name, count in zip(names, counts, strict=True) if count]
-
-            await eventually(lambda: _is(watched, names[2:]))
-
-    async def test_a_large_bucket_is_shown_by_its_keys(self, nats: Nats) -> None:
-        await Bucket(nats.connection, "large").ensure(kv(bytes, bucket="large"))
-        for key in ("b", "a"):
-            await put(nats, "large", key)
-        listings, tables = Listings(nats.connection, bytes_max=1), Tables()
-        try:
-            listing = await listings.open("large")
-            table = await tables.page(listing, Query(), columns={}, states={})
-            assert [row.key for row in table.rows] == ["a", "b"]
-            assert "large" in table.note
-            with pytest.raises(UsageError, match="large"):
-                await tables.page(listing, Query(sort="REVISION"), columns={}, states={})
-        finally:
-            await listings.close()
-
+class TestBuckets:
     async def test_a_bucket_that_is_deleted_is_not_found(
         self, nats_server: NatsServer, nats: Nats
     ) -> None:
         await Bucket(nats.connection, "shops").ensure(kv(bytes, bucket="shops"))
         async with console_on(nats_server.url) as client:
-            await client.read("objects", bucket="shops")
+            await client.read("keys", bucket="shops")
             await nats.connection.api("STREAM.DELETE.KV_shops")
 
             async def reason() -> Any:
-                reply = await client.get("objects", bucket="shops")
+                reply = await client.get("keys", bucket="shops")
                 return reply.body.get("error", {}).get("reason")
 
             await eventually(lambda: _is(reason, "not_found"))
-
-
-async def _listed(client: ConsoleClient) -> None:
-    """Wait until the console has all values of the bucket."""
-
-    async def complete() -> bool:
-        return bool((await client.read("objects", bucket="many", limit=1))["complete"])
-
-    await eventually(complete)
 
 
 async def _is(read: Any, expected: object) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from natsctl.cli.documents.desired import with_reserved
 from natsctl.cli.documents.parsing import fault, parsed_or_none
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.compare_and_set import Rewritten
@@ -21,6 +20,7 @@ from natsctl.model.kinds import Kind
 from natsctl.model.objects import STORED_VERSION, Object
 from natsctl.model.schemas.versions import stated
 from natsctl.model.store import Stored
+from natsctl.operate.desired import with_reserved
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _objects = Kind(Object, "object")

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.documents.desired import desired_changes
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.names import NameArgument
 from natsctl.cli.objects.buckets import open_bucket
@@ -16,6 +15,7 @@ from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import NONE, age, cells_of, object_in, preview
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model import documents
+from natsctl.operate.desired import desired_changes
 from natsctl.operate.names import parse_name
 
 HEADINGS = ("REVISION", "OPERATION", "GENERATION", "AGE", "VALUE")

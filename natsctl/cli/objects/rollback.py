@@ -4,12 +4,6 @@ from typing import Annotated
 
 import typer
 
-from natsctl.cli.documents.desired import (
-    desires_the_same,
-    restorable,
-    with_reserved,
-    with_stored_version,
-)
 from natsctl.cli.documents.values import DesiredObject, RawValue, outcome, replace
 from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.controller_options import KindsOption
@@ -24,6 +18,12 @@ from natsctl.jetstream.bucket.bucket import Message
 from natsctl.jetstream.bucket.entries import object_in
 from natsctl.jetstream.connection.options import NatsOptions
 from natsctl.model.store import Stored
+from natsctl.operate.desired import (
+    desires_the_same,
+    restorable,
+    with_reserved,
+    with_stored_version,
+)
 from natsctl.operate.names import parse_name
 
 app = App()

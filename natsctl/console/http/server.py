@@ -1,8 +1,10 @@
 """Serves the console over HTTP: its page, its answers, and the checks of every request."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -38,15 +40,10 @@ FOLDER = Path(__file__).parents[1] / "page"
 VIEWS = ("", "keys", "key", "garbage", "members", "buckets")
 """The first part of each URL that the page itself routes."""
 
-TYPES = {
-    ".css": "text/css",
-    ".html": "text/html",
-    ".ico": "image/x-icon",
-    ".js": "text/javascript",
-    ".json": "application/json",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-}
+FILES = {"app.js": "text/javascript", "icon.svg": "image/svg+xml", "style.css": "text/css"}
+
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 class _BoundedServer(web.Server):
@@ -190,15 +187,32 @@ def _refusal(request: web.BaseRequest, access: ConsoleAccess) -> web.Response | 
 
 def _page(request: web.BaseRequest) -> web.Response:
     """Return a file of the page; raises `NotFoundError`."""
-    names = request.path.strip("/").split("/")
-    file = FOLDER / "index.html" if names[0] in VIEWS else FOLDER.joinpath(*names)
-    if ".." in names or file.suffix not in TYPES or not file.is_file():
+    name = request.path.removeprefix("/")
+    if name.partition("/")[0] in VIEWS:
+        name, content_type = "index.html", "text/html"
+    elif name in FILES:
+        content_type = FILES[name]
+    else:
         raise NotFoundError(f"the console has no page {request.path}")
-    content_type = TYPES[file.suffix]
+    body = script() if name == "app.js" else (FOLDER / name).read_bytes()
     charset = None if content_type.startswith("image/") else "utf-8"
-    return web.Response(
-        body=file.read_bytes(), content_type=content_type, charset=charset, headers=POLICY
-    )
+    return web.Response(body=body, content_type=content_type, charset=charset, headers=POLICY)
+
+
+@cache
+def script() -> bytes:
+    """Return the modules of the page as one script, each behind those that it imports."""
+    texts: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        text = (FOLDER / name).read_text()
+        for imported in _IMPORT.findall(text):
+            if imported not in texts:
+                add(imported)
+        texts[name] = _EXPORT.sub("", _IMPORT.sub("", text))
+
+    add("app.js")
+    return "\n".join(texts.values()).encode()
 
 
 async def _act(console: Console, name: str, request: web.BaseRequest) -> msgspec.Struct:

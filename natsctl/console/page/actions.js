@@ -1,81 +1,125 @@
 /** Asks about an action, requests it, and reports what happened. */
 
-import { act, download } from "./api.js";
-import { h } from "./dom.js";
-import { counted, shown } from "./format.js";
-import { ask, field, show } from "./parts/dialog.js";
-import { planned } from "./parts/plan.js";
-import { report } from "./parts/reports.js";
+import { diff, planned } from "./changes.js";
+import { ask, field, show } from "./dialog.js";
+import { counted, h, shown } from "./dom.js";
+import { report } from "./reports.js";
+import { act, download, get } from "./server.js";
 
-const ASKED_FROM = 20; // keys whose resync is asked about
+const ASKED_FROM = 20; // keys whose resync is awaited about
 
 /**
- * Enqueue keys. No keys means all keys of the controller.
+ * What an action is about: keys of a controller, those of a filter, or, with neither, all of them.
  *
- * @param {string} controller
- * @param {string[]} keys
+ * @typedef {{controller?: string, bucket?: string, keys?: string[], count?: number,
+ *   filter?: {state: string, cause: string, prefix: string}}} Target
  */
-export async function resync(controller, keys) {
-  const title = `Resync ${subjectOf(controller, keys)}?`;
-  const isAsked = keys.length === 0 || keys.length >= ASKED_FROM;
-  if (isAsked && !(await ask({ title, button: "Resync" }))) return;
-  await perform("resync", { controller, keys });
+
+/**
+ * Return a button of an action. If it is *off*, it says why when somebody tries it.
+ *
+ * @param {string} label
+ * @param {() => void} onclick
+ * @param {string} [off] the reason
+ */
+export function button(label, onclick, off) {
+  if (!off) return h("button", { type: "button", onclick }, label);
+  const why = `${label} is off: ${shown(off)}`;
+  return h("button", {
+    type: "button", "aria-disabled": "true", title: why, onclick: () => report(why, { isError: true }),
+  }, label);
 }
 
-/**
- * Pause keys, with a reason and a time that the user gives. No keys means the whole controller.
- *
- * @param {string} controller
- * @param {string[]} keys
- */
-export async function pause(controller, keys) {
-  const reason = field("Reason", { name: "reason", maxlength: 1000, autofocus: true });
-  const limit = field("Time", { name: "limit", placeholder: "2h", maxlength: 20 });
+/** @param {Target} target */
+export async function resync(target) {
+  const isAsked = !target.keys || target.keys.length >= ASKED_FROM;
+  if (isAsked && !(await ask({ title: `Resync ${subject(target)}?`, button: "Resync" }))) return;
+  await perform("resync", body(target));
+}
+
+/** @param {Target} target */
+export async function pause(target) {
   const answer = await ask({
-    title: `Pause ${subjectOf(controller, keys)}?`,
+    title: `Pause ${subject(target)}?`,
     text: "A paused key is neither synced nor garbage collected until it is resumed. " +
       "Without a time such as 30m or 2h, the pause lasts until somebody resumes it.",
-    fields: [reason, limit],
+    content: [
+      field("Reason", { name: "reason", maxlength: 500, autofocus: true }),
+      field("Time", { name: "limit", placeholder: "2h", maxlength: 20 }),
+    ],
     button: "Pause",
   });
   if (!answer) return;
   const time = answer.limit ? { for: answer.limit } : {};
-  const everything = keys.length === 0;
-  await perform("pause", { controller, keys, everything, reason: answer.reason, ...time });
+  await perform("pause", { ...body(target), reason: answer.reason, ...time });
+}
+
+/** @param {Target} target */
+export async function resume(target) {
+  if (!target.keys && !(await ask({ title: `Resume ${subject(target)}?`, button: "Resume" }))) return;
+  await perform("resume", body(target));
+}
+
+/** Record every sync of a key from now on. @param {Target} target */
+export async function record(target) {
+  await perform("record", { ...body(target), stop: false });
+}
+
+/** Show what the next sync of a key would do. @param {Target} target */
+export async function plan(target) {
+  const answer = await perform("plan", body(target));
+  if (answer) await show({ title: `Plan for ${subject(target)}`, content: planned(answer.result) });
 }
 
 /**
- * Resume keys. No keys means the whole controller.
+ * Edit an object until it is stored or the user gives up: first its text, then what changes.
  *
- * @param {string} controller
- * @param {string[]} keys
+ * @param {Target} target
  */
-export async function resume(controller, keys) {
-  const everything = keys.length === 0;
-  const title = `Resume ${subjectOf(controller, keys)}?`;
-  if (everything && !(await ask({ title, button: "Resume" }))) return;
-  await perform("resume", { controller, keys, everything });
+export async function edit(target) {
+  const { bucket, keys: [key] } = target;
+  const draft = await awaited(get("/api/draft", { bucket, key }));
+  if (!draft) return;
+  const text = h("textarea", { name: "text", rows: 20, cols: 80, spellcheck: "false" });
+  text.value = draft.text;
+  for (;;) {
+    const written = await ask({
+      title: `Edit ${shown(key, 80)}`,
+      text: `Revision ${draft.revision}, without status and bookkeeping. A secret stays as *** hides it.`,
+      content: [h("label", {}, h("span", {}, "Object"), text)],
+      button: "Review",
+    });
+    if (!written) return;
+    const change = { ...body(target), text: written.text, revision: draft.revision };
+    if (await stored("edit", change, `Store ${shown(key, 80)}?`)) return;
+  }
 }
 
 /**
- * Record every sync of a key from now on.
+ * Restore an earlier revision of an object, after the user has seen what changes.
  *
- * @param {string} controller
- * @param {string} key
+ * @param {Target} target
+ * @param {number} revision
  */
-export async function record(controller, key) {
-  await perform("record", { controller, keys: [key], stop: false });
+export async function rollback(target, revision) {
+  await stored("rollback", { ...body(target), revision }, `Restore revision ${revision}?`);
 }
 
-/**
- * Show what the next sync of a key would do.
- *
- * @param {string} controller
- * @param {string} key
- */
-export async function plan(controller, key) {
-  const answer = await perform("plan", { controller, keys: [key] });
-  if (answer) await show({ title: `Plan for ${shown(key)}`, content: planned(answer.result) });
+/** Show what a change would change, and store it if the user agrees; return whether that is done. */
+async function stored(action, change, title) {
+  const preview = await perform(action, { ...change, sure: false });
+  if (!preview) return false;
+  const { differences, faults } = preview.result;
+  const list = faults.length > 0 && h("ul", { class: "problems", "aria-label": "Faults" },
+    ...faults.map((fault) => h("li", { class: "text" }, shown(fault))));
+  const agrees = await ask({
+    title,
+    text: list ? "It does not match the schema that the controller has published:" : "",
+    content: [list, diff(differences, "Changes")].filter(Boolean),
+    button: "Store",
+    isReady: () => !list,
+  });
+  return agrees !== null && (await perform(action, { ...change, sure: true })) !== null;
 }
 
 /**
@@ -92,7 +136,7 @@ export async function collect(garbage, orphans) {
   const answer = await ask({
     title: `Delete ${counted(orphans.length, "object")}?`,
     text: garbage.refused ? `Garbage collection is held: ${shown(garbage.refused)}` : "",
-    fields: [typed],
+    content: [typed],
     button: "Delete",
     isDestructive: true,
     isReady: (values) => values.count.trim() === String(orphans.length),
@@ -103,37 +147,39 @@ export async function collect(garbage, orphans) {
   return (await perform("garbage", { controller, objects, count: Number(answer.count) })) !== null;
 }
 
-/**
- * Save the recording of a key's last recorded sync.
- *
- * @param {string} controller
- * @param {string} key
- */
+/** Save the recording of a key's last recorded sync. */
 export async function saveRecording(controller, key) {
-  try {
-    const { content, name } = await download("/api/recording", { controller, key });
-    const url = URL.createObjectURL(content);
-    h("a", { href: url, download: name }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 60_000);
-    report(`${name} is saved`);
-  } catch (error) {
-    report(error.message, { isError: true });
-  }
+  const saved = await awaited(download("/api/recording", { controller, key }));
+  if (!saved) return;
+  const url = URL.createObjectURL(saved.content);
+  h("a", { href: url, download: saved.name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  report(`${saved.name} is saved`);
 }
 
-async function perform(action, body) {
+async function perform(action, request) {
+  const answer = await awaited(act(action, request));
+  if (answer?.message) report(answer.message);
+  for (const warning of answer?.warnings ?? []) report(warning, { isError: true });
+  return answer;
+}
+
+/** Return an answer; reports the error of a request, and returns null then. */
+async function awaited(answer) {
   try {
-    const answer = await act(action, body);
-    if (answer.message) report(answer.message);
-    for (const warning of answer.warnings ?? []) report(warning, { isError: true });
-    return answer;
+    return await answer;
   } catch (error) {
     report(error.message, { isError: true });
     return null;
   }
 }
 
-function subjectOf(controller, keys) {
-  if (keys.length === 0) return `all keys of ${shown(controller, 80)}`;
+function body({ controller = "", bucket = "", keys, filter }) {
+  return { controller, bucket, keys: keys ?? [], filter: filter ?? null, everything: !keys && !filter };
+}
+
+function subject({ controller, keys, filter, count: number }) {
+  if (filter) return `${counted(number, `${filter.state} key`)} of ${shown(controller, 80)}`;
+  if (!keys) return `all keys of ${shown(controller, 80)}`;
   return keys.length === 1 ? shown(keys[0], 80) : counted(keys.length, "key");
 }

@@ -1,113 +1,125 @@
-/** Shows the view of the URL, and the state of its connection. */
+/** Shows the view of the URL, follows links and keys, and reports the state of the connection. */
 
-import { h, replace } from "./dom.js";
-import { refreshAges } from "./format.js";
-import { listen, SHORTCUTS } from "./keyboard.js";
-import { Live } from "./live.js";
-import { show } from "./parts/dialog.js";
-import { LastKnown } from "./parts/last_known.js";
-import { Notice } from "./parts/notice.js";
-import { clearReports } from "./parts/reports.js";
-import { routeOf } from "./router.js";
-import { bucketsView } from "./views/buckets.js";
-import { garbageView } from "./views/garbage.js";
-import { homeView } from "./views/home.js";
-import { keyView } from "./views/key.js";
-import { keysView } from "./views/keys.js";
-import { membersView } from "./views/members.js";
+import { show } from "./dialog.js";
+import { h, refreshAges, replace } from "./dom.js";
+import { garbageView } from "./garbage.js";
+import { bucketsView, homeView, membersView } from "./home.js";
+import { keyView } from "./key.js";
+import { keysView } from "./keys.js";
+import { clearReports, Notice } from "./reports.js";
+import { Live } from "./server.js";
+
+const ROUTES = [
+  [/^\/$/, homeView, []],
+  [/^\/keys\/([^/]+)$/, keysView, ["controller"]],
+  [/^\/key\/([^/]+)\/(.+)$/, keyView, ["controller", "key"]],
+  [/^\/garbage$/, garbageView, []],
+  [/^\/garbage\/([^/]+)$/, garbageView, ["controller"]],
+  [/^\/members$/, membersView, []],
+  [/^\/buckets$/, bucketsView, []],
+  [/^\/buckets\/([^/]+)$/, keysView, ["bucket"]],
+  [/^\/buckets\/([^/]+)\/(.+)$/, keyView, ["bucket", "key"]],
+];
+
+const SHORTCUTS = [
+  ["/", "search"],
+  ["j, k", "next and previous row"],
+  ["Enter", "open the row"],
+  ["Space", "select the row"],
+  ["r", "resync the selected keys, or the key of the page"],
+  ["?", "show this help"],
+  ["Esc", "close a dialog, or leave the search"],
+];
 
 /**
  * A view. `live` names the notices of changes that it needs. `load` requests its data, draws it, and
- * returns the answer. `search`, `move` and `resync` are the commands of the keyboard. `moved` shows
- * another query of the same path.
+ * returns the answer. `resync` is the command of the keyboard. `moved` shows another query of the
+ * same path. `heading` returns what the answer makes of the title.
  *
  * @typedef {{title: string, element: HTMLElement, live: Record<string, string | undefined>,
- *   load: (signal: AbortSignal) => Promise<any>, search?: () => void, move?: (step: number) => void,
- *   resync?: () => void, moved?: (query: URLSearchParams) => void}} View
+ *   load: (signal: AbortSignal) => Promise<any>, resync?: () => void,
+ *   heading?: (answer: any) => string, moved?: (query: URLSearchParams) => void}} View
  */
 
-/** @type {Record<string, (route: import("./router.js").Route, refresh: () => void) => View>} */
-const VIEWS = {
-  home: homeView, keys: keysView, key: keyView, garbage: garbageView, members: membersView,
-  buckets: bucketsView,
-};
+/** @typedef {{controller?: string, bucket?: string, key?: string, query: URLSearchParams}} Route */
 
 const main = document.getElementById("main");
 const pill = document.getElementById("live");
+const MOVES = { j: 1, k: -1 };
 
 /** @type {{path: string, view: View, live: Live} | null} */
 let present = null;
 
 function open() {
-  const route = routeOf(location);
-  if (present && route && present.path === location.pathname && present.view.moved) {
-    present.view.moved(route.query);
+  const path = location.pathname;
+  if (present?.path === path && present.view.moved) {
+    present.view.moved(new URLSearchParams(location.search));
     return;
   }
   present?.live.close();
   present = null;
-  if (route) openView(route);
-  else replace(main, h("h1", {}, "No such page"), h("p", {}, h("a", { href: "/" }, "Home")));
-  markNavigation();
+  const [pattern, makeView, names] = ROUTES.find(([candidate]) => candidate.test(path)) ?? [];
+  if (pattern) {
+    const parts = pattern.exec(path).slice(1).map(decoded);
+    const route = Object.fromEntries(names.map((name, index) => [name, parts[index]]));
+    openView(makeView({ ...route, query: new URLSearchParams(location.search) }, () => present?.live.refresh()));
+  } else {
+    replace(main, h("h1", {}, "No such page"), h("p", {}, h("a", { href: "/" }, "Home")));
+  }
+  for (const entry of document.querySelectorAll("nav a")) {
+    const start = entry.getAttribute("href");
+    if (start === "/" ? path === "/" : path.startsWith(start)) entry.setAttribute("aria-current", "page");
+    else entry.removeAttribute("aria-current");
+  }
 }
 
-function openView(route) {
-  const view = VIEWS[route.view](route, () => present?.live.refresh());
-  const notice = new Notice();
+/** @param {View} view */
+function openView(view) {
+  const notice = new Notice(view.element);
+  const heading = h("h1", { class: "text" }, view.title);
+  const title = (text) => {
+    if (heading.textContent !== text) heading.textContent = text;
+    document.title = `${text} · natsctl`;
+  };
+  title(view.title);
   view.element.classList.add("loading");
-  document.title = `${view.title} · natsctl`;
-  const last = new LastKnown(view.element);
-  replace(main, h("h1", { class: "text" }, view.title), notice.element, last.element, view.element);
+  replace(main, heading, notice.element, notice.lastKnown, view.element);
   const load = async (signal) => {
     const answer = await view.load(signal);
     view.element.classList.remove("loading");
+    if (view.heading) title(view.heading(answer));
     notice.answered(answer);
-    last.answered(answer);
   };
-  const failed = (error) => {
-    notice.failed(error);
-    last.update({ failed: error !== null });
-  };
-  const report = (state) => {
-    showState(state);
-    last.update({ cut: state.kind === "stale" });
-  };
-  const live = new Live(view.live, load, failed, report);
+  const live = new Live(view.live, load, (error) => notice.failed(error), (state) => {
+    pill.dataset.kind = state.kind;
+    if (pill.textContent !== state.text) pill.textContent = state.text;
+    notice.update({ cut: state.kind === "stale" });
+  });
   present = { path: location.pathname, view, live };
 }
 
-function showState({ kind, text }) {
-  pill.dataset.kind = kind;
-  if (pill.textContent !== text) pill.textContent = text;
-}
-
-function markNavigation() {
-  for (const link of document.querySelectorAll("nav a")) {
-    const path = link.getAttribute("href");
-    const isCurrent = path === "/" ? location.pathname === "/" : location.pathname.startsWith(path);
-    if (isCurrent) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
 }
 
 function follow(event) {
-  const link = event.target instanceof Element ? event.target.closest("a") : null;
+  const target = event.target instanceof Element ? event.target.closest("a") : null;
   const isPlain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey;
-  if (!link || !isPlain || link.origin !== location.origin || link.hasAttribute("download")) return;
-  if (link.classList.contains("skip")) return;
+  if (!target || !isPlain || target.origin !== location.origin || target.hasAttribute("download")) return;
+  if (target.classList.contains("skip")) return;
   event.preventDefault();
   clearReports();
-  if (link.href !== location.href) history.pushState(null, "", link.href);
+  if (target.href !== location.href) history.pushState(null, "", target.href);
   open();
-  if (!link.closest("nav")) main.focus({ preventScroll: true });
+  if (!target.closest("nav")) main.focus({ preventScroll: true });
 }
 
 function move(step) {
-  if (present?.view.move) {
-    present.view.move(step);
-    return;
-  }
-  const links = [...main.querySelectorAll("tbody a, [role=treeitem], .timeline a")];
+  const links = [...main.querySelectorAll("tbody th a, [role=treeitem], .timeline a")];
   const at = links.indexOf(document.activeElement);
   links[at < 0 ? 0 : Math.min(links.length - 1, Math.max(0, at + step))]?.focus();
 }
@@ -118,14 +130,25 @@ function help() {
   show({ title: "Shortcuts", content: h("table", {}, h("tbody", {}, ...rows)) });
 }
 
-function search() {
-  if (present?.view.search) present.view.search();
-  else main.querySelector("input")?.focus();
+function press(event) {
+  const { key, target } = event;
+  const isBox = target instanceof HTMLInputElement && target.type === "checkbox";
+  const isField = !isBox && target instanceof Element && target.matches("input, textarea, select");
+  if (key === "Escape" && isField) target.blur();
+  if (isField || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const box = key === " " ? target.closest?.("tbody tr")?.querySelector("input[type=checkbox]") : null;
+  if (key in MOVES) move(MOVES[key]);
+  else if (key === "/") main.querySelector("input[type=search]")?.focus();
+  else if (key === "r") present?.view.resync?.();
+  else if (key === "?") help();
+  else if (box && !isBox) box.click();
+  else return;
+  event.preventDefault();
 }
 
 document.addEventListener("click", follow);
+document.addEventListener("keydown", press);
 document.getElementById("help").addEventListener("click", help);
 window.addEventListener("popstate", open);
-listen({ search, move, help, resync: () => present?.view.resync?.() });
 setInterval(refreshAges, 1_000);
 open();

@@ -1,10 +1,19 @@
 /**
- * Makes elements.
+ * Makes elements, and formats numbers, times and texts of objects for people.
  *
  * No function takes HTML. A text from an object is always a text node, so it never becomes markup.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
+const TEXT_MAX = 400;
+const UNITS = [["d", 86_400], ["h", 3_600], ["m", 60], ["s", 1]];
+const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const BADGES = {
+  bad: ["not ready", "failing", "invalid", "Invalid", "Missing", "quarantined", "conflict", "down", "no answer"],
+  warn: ["paused", "stopping", "starting", "listing", "joining", "dry-run", "Warning"],
+};
+const PLACES = 60; // of a line of numbers; the newest is at the right
+export const NOTHING = "-";
 
 /** @typedef {Node | string | null | undefined | false} Child */
 /** @typedef {Record<string, string | number | boolean | null | undefined | EventListener>} Attributes */
@@ -43,7 +52,7 @@ function fill(element, attributes, children) {
       element.setAttribute(name, String(value));
     }
   }
-  element.append(...present(children));
+  element.append(...given(children));
   return element;
 }
 
@@ -54,7 +63,7 @@ function fill(element, attributes, children) {
  * @param {...Child} children
  */
 export function replace(element, ...children) {
-  element.replaceChildren(...present(children));
+  element.replaceChildren(...given(children));
 }
 
 /**
@@ -74,6 +83,106 @@ export function arrange(parent, elements) {
   });
 }
 
-function present(children) {
+function given(children) {
   return children.filter((child) => child !== null && child !== undefined && child !== false);
+}
+
+/**
+ * Return a text of an object for display. Control characters and characters that change the
+ * direction of the text are shown by their code. A long text is cut.
+ *
+ * @param {unknown} text
+ * @param {number} max
+ */
+export function shown(text, max = TEXT_MAX) {
+  const whole = String(text);
+  const start = whole.slice(0, max).replace(UNSAFE, (character) =>
+    `⟨${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return whole.length > max ? `${start}… (${count(whole.length)} characters)` : start;
+}
+
+/** @param {number | null | undefined} number */
+export function count(number) {
+  return number === null || number === undefined ? NOTHING : number.toLocaleString("en");
+}
+
+/** Return the number with its noun, such as `1 key` and `2 keys`. */
+export function counted(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** Return a duration in seconds as the commands show it, such as `350ms`, `1.2s`, `2m6s` and `12h`. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return NOTHING;
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)}ms`;
+  if (seconds < 9.95) return `${Number(seconds.toFixed(1))}s`;
+  return whole(seconds);
+}
+
+function whole(seconds) {
+  const at = Math.max(0, UNITS.findIndex(([, size]) => seconds >= size));
+  if (seconds < 1) return "0s";
+  const [[unit, size], [smallUnit, smallSize] = ["", 1]] = UNITS.slice(at);
+  const [large, small] = [Math.floor(seconds / size), Math.floor((seconds % size) / smallSize)];
+  return `${large}${unit}${smallUnit && large < 10 && small ? `${small}${smallUnit}` : ""}`;
+}
+
+/** Return an element that shows how long ago a time (RFC 3339) is; `refreshAges` keeps it current. */
+export function age(time) {
+  if (!time || Number.isNaN(Date.parse(time))) return h("span", {}, NOTHING);
+  const element = h("time", { datetime: time, title: new Date(time).toLocaleString("sv"), class: "age" });
+  drawAge(element);
+  return element;
+}
+
+export function refreshAges() {
+  for (const element of document.querySelectorAll("time.age")) drawAge(element);
+}
+
+function drawAge(element) {
+  const seconds = (Date.now() - Date.parse(element.getAttribute("datetime"))) / 1000;
+  const text = seconds < 0 ? `in ${whole(-seconds)}` : whole(seconds);
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Return a link to an object or a controller. */
+export function link(path, text, max = 80) {
+  return h("a", { href: path, class: "text" }, shown(text, max));
+}
+
+/**
+ * Return a state as a word with a colour; null for an unknown state. What is well is quiet.
+ *
+ * @param {string | null | undefined} state
+ * @param {string} [title] the reason
+ */
+export function badge(state, title) {
+  if (!state || state === "-" || state === "Unknown") return null;
+  const kind = Object.keys(BADGES).find((name) => BADGES[name].includes(state)) ?? "plain";
+  return h("span", { class: `badge ${kind}`, title: title ? shown(title) : null }, shown(state, 60));
+}
+
+/**
+ * Return a line of numbers over time, those of errors in another colour.
+ *
+ * @param {{syncs: number[], failures: number[], interval_s: number}} activity oldest first
+ */
+export function sparkline({ syncs, failures, interval_s: step }) {
+  const max = Math.max(1, ...syncs);
+  const [done, failed] = [syncs, failures].map((list) => list.reduce((sum, number) => sum + number, 0));
+  const label = `${counted(done, "sync")} in ${duration(syncs.length * step)}, ${count(failed)} failed`;
+  const line = (numbers, kind) => {
+    const places = numbers.length === 1 ? [numbers[0], numbers[0]] : numbers;
+    const points = places.map((number, index) => {
+      const x = 120 * (1 - (places.length - 1 - index) / (PLACES - 1));
+      return `${x.toFixed(1)},${(22 - (number / max) * 20).toFixed(1)}`;
+    });
+    return s("polyline", { class: kind, points: points.join(" "), "vector-effect": "non-scaling-stroke" });
+  };
+  const lines = [line(syncs, done ? "" : "none"), failed > 0 && line(failures, "errors")].filter(Boolean);
+  const picture = s("svg", {
+    class: "sparkline", role: "img", "aria-label": label, viewBox: "0 0 120 24", preserveAspectRatio: "none",
+  }, s("title", {}, label), ...lines);
+  return h("span", { class: "spark" }, picture, h("span", { class: "sum" }, count(done),
+    failed > 0 && h("span", { class: "bad" }, ` ${count(failed)} failed`)));
 }

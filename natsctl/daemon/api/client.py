@@ -96,7 +96,7 @@ class Daemons:
         """Return the daemons that run the controller: `HOST/PID` by the id of the daemon."""
         subject = Verb.STATUS.subject(controller)
         return {
-            info.id: f"{info.metadata.get('host', '?')}/{info.metadata.get('pid', '?')}"
+            info.id: f"{info.metadata.get('host', '?')}:{info.metadata.get('pid', '?')}"
             for info in self._infos
             if any(endpoint.subject == subject for endpoint in info.endpoints)
         }

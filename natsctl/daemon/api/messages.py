@@ -34,7 +34,7 @@ class DaemonProcess(msgspec.Struct, frozen=True, kw_only=True):
     started: str
 
     def __str__(self) -> str:
-        return f"{self.host}/{self.pid}" if self.pid else "-"
+        return f"{self.host}:{self.pid}" if self.pid else "-"
 
 
 class ControllerStatus(Status, frozen=True, kw_only=True):

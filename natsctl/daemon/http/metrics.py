@@ -14,6 +14,7 @@ from natsctl.core.counters import Counts
 from natsctl.core.status import CacheMeasures, Measures, QueueMeasures, UpkeepMeasures
 from natsctl.daemon.observe.watchdog import Stalls
 from natsctl.jetstream.connection.connection import ConnectionState
+from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.metrics import Family, Labels, MetricTable
 
 
@@ -21,8 +22,8 @@ class Scrape(msgspec.Struct, frozen=True):
     """All numbers of one scrape.
 
     `lags` are the known lags of caches in revisions, by controller and slot. `requests` are the
-    requests to a cluster by status, method and host. `stalls` are the times that handlers blocked
-    the event loop, by controller.
+    requests to a cluster by status, method and host, and `times` how long they took. `stalls` are
+    the times that handlers blocked the event loop, by controller.
     """
 
     measures: Sequence[Measures] = ()
@@ -31,6 +32,7 @@ class Scrape(msgspec.Struct, frozen=True):
     elections: Sequence[ShareState] = ()
     shards: Sequence[ShareState] = ()
     requests: Mapping[Labels, int] = {}
+    times: Mapping[Labels, Distribution] = {}
     stalls: Mapping[str, Stalls] = {}
     version: str = ""
 
@@ -300,6 +302,16 @@ REQUESTS = MetricTable[int](
     },
 )
 
+TIMES = MetricTable[Distribution](
+    ("verb", "host"),
+    histograms={
+        "rest_client_request_duration_seconds": (
+            "Time until a cluster began its response, or until the request was given up.",
+            lambda times: times,
+        ),
+    },
+)
+
 ELECTIONS = MetricTable[ShareState](
     ("name",),
     gauges={
@@ -381,6 +393,7 @@ def families(scrape: Scrape) -> list[Family]:
         *LAGS.families(_lags(scrape)),
         *CONNECTION.families({} if scrape.connection is None else {(): scrape.connection}),
         *REQUESTS.families(scrape.requests),
+        *TIMES.families(scrape.times),
         *ELECTIONS.families({(election.name,): election for election in scrape.elections}),
         *SHARDS.families({(shard.name,): shard for shard in scrape.shards}),
         *STALLS.families(_stalls(scrape)),

@@ -16,6 +16,7 @@ from natsctl.daemon.observe.watchdog import Watchdog
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
 from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.metrics import Family
 
 StateT_co = TypeVar("StateT_co", covariant=True)
@@ -78,10 +79,14 @@ class Reconnecting(HasState[ConnectionState], Protocol):
 
 
 class CountsRequests(Protocol):
-    """A cluster that counts the requests to it."""
+    """A cluster that counts and measures the requests to it."""
 
     def requests(self) -> Mapping[tuple[str, ...], int]:
         """Return the number of requests by status, method and host."""
+        ...
+
+    def times(self) -> Mapping[tuple[str, ...], Distribution]:
+        """Return the times until responses began, by method and host."""
         ...
 
 
@@ -174,6 +179,7 @@ class Vitals:
             elections=[state for state in states if state.count == 1],
             shards=[state for state in states if state.count > 1],
             requests={} if parts.cluster is None else parts.cluster.requests(),
+            times={} if parts.cluster is None else parts.cluster.times(),
             stalls=self.watchdog.stalls,
             version=version("natsctl"),
         )

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager, contextmanager
 
 from natsctl.console.answers import Answer
 from natsctl.console.live import (
-    KEYS_MAX,
     PING_S,
     Changed,
     ConnectionNotice,
     Heartbeat,
     Notice,
+    Read,
     ViewFeed,
     follow,
 )
@@ -58,14 +58,20 @@ class View(Answer, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def following(feed: ViewFeed, link: FakeLink, **view: object) -> AsyncIterator[list[Notice]]:
+async def following(
+    feed: ViewFeed, link: FakeLink, read: Read | None = None
+) -> AsyncIterator[list[Notice]]:
     """Collect the notices of a view."""
+
+    async def same() -> Answer:
+        return View(number=0)
+
     notices: list[Notice] = []
 
     async def send(notice: Notice) -> None:
         notices.append(notice)
 
-    task = asyncio.create_task(follow(feed, link, send, **view))  # type: ignore[arg-type]
+    task = asyncio.create_task(follow(feed, link, send, read=read or same))
     try:
         yield notices
     finally:
@@ -80,37 +86,12 @@ def changes(notices: list[Notice]) -> list[Changed]:
 async def test_fifty_changes_a_second_are_at_most_four_notices_a_second() -> None:
     feed = ViewFeed()
     async with following(feed, FakeLink()) as notices:
-        for number in range(500):
-            feed.changed(f"key-{number}")
+        for _ in range(500):
+            feed.changed()
             await asyncio.sleep(0.02)
         await asyncio.sleep(1)
     assert len(changes(notices)) <= 41
-    keys = [key for notice in changes(notices) for key in notice.keys or ()]
-    assert keys == [f"key-{number}" for number in range(500)]
-
-
-async def test_a_key_that_changes_often_is_named_once() -> None:
-    feed = ViewFeed()
-    feed.changed("a")
-    feed.changed("b")
-    feed.changed("a")
-    assert await feed.take() == [Changed(["a", "b"])]
-
-
-async def test_a_notice_names_a_limited_number_of_keys() -> None:
-    feed = ViewFeed()
-    for number in range(KEYS_MAX + 5):
-        feed.changed(f"key-{number}")
-    (notice,) = await feed.take()
-    assert isinstance(notice, Changed)
-    assert (len(notice.keys or ()), notice.more) == (KEYS_MAX, 5)
-
-
-async def test_a_change_of_the_whole_view_includes_the_keys() -> None:
-    feed = ViewFeed()
-    feed.changed("a")
-    feed.changed()
-    assert await feed.take() == [Changed(None)]
+    assert len(changes(notices)) >= 10
 
 
 async def test_a_quiet_view_shows_that_it_lives() -> None:
@@ -140,7 +121,7 @@ async def test_a_view_that_reads_differently_has_changed() -> None:
 
     async with following(ViewFeed(), FakeLink(), read=read) as notices:
         await asyncio.sleep(6)
-    assert changes(notices) == [Changed(None)]
+    assert changes(notices) == [Changed()]
 
 
 async def test_a_view_that_begins_to_fail_has_changed() -> None:
@@ -155,7 +136,7 @@ async def test_a_view_that_begins_to_fail_has_changed() -> None:
 
     async with following(ViewFeed(), FakeLink(), read=read) as notices:
         await asyncio.sleep(6)
-    assert changes(notices) == [Changed(None), Changed(None)]
+    assert changes(notices) == [Changed(), Changed()]
 
 
 async def test_a_closed_feed_ends() -> None:

@@ -98,7 +98,18 @@ def test_an_expression_reads_known_metrics(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", [*drawn_expressions(), *rule_expressions()])
 def test_an_expression_selects_and_groups_by_known_labels(expression: str) -> None:
-    ours = {"controller", "result", "name", "slot", "kind", "code", "method", "system", "outcome"}
+    ours = {
+        "controller",
+        "result",
+        "name",
+        "slot",
+        "kind",
+        "code",
+        "method",
+        "system",
+        "outcome",
+        "host",
+    }
     assert labels_in(expression) - ours - TARGET_LABELS == set()
 
 
@@ -150,7 +161,7 @@ def test_every_alert_has_a_severity_a_summary_and_a_description() -> None:
     assert alerts
     for alert in alerts:
         assert alert["labels"]["severity"] in {"critical", "warning"}
-        assert set(alert["annotations"]) == {"summary", "description"}
+        assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
 
 
 def test_the_prometheus_configuration_loads_the_rules_and_has_their_job() -> None:
@@ -158,3 +169,13 @@ def test_the_prometheus_configuration_loads_the_rules_and_has_their_job() -> Non
     assert config["rule_files"] == ["rules.yml"]
     (job,) = [scrape["job_name"] for scrape in config["scrape_configs"]]
     assert all(f'job="{job}"' in rule["expr"] for rule in rules() if ":" not in rule["expr"])
+
+
+def test_each_alert_links_to_its_section_of_the_runbook() -> None:
+    sections = set(re.findall(r"^### (\w+)$", (DOCS / "alerts.md").read_text(), re.MULTILINE))
+    alerts = {
+        rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules() if "alert" in rule
+    }
+    assert alerts.keys() == sections
+    for name, url in alerts.items():
+        assert url == f"https://natsctl.github.io/natsctl/alerts/#{name.lower()}"

@@ -12,6 +12,7 @@ from natsctl.core.coordination.shares import ShareState
 from natsctl.daemon.http.vitals import Check, CheckVerdict, Vitals
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection.connection import ConnectionState
+from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.metrics import exposition
 from natsctl.testing import MemoryStores
 
@@ -359,6 +360,9 @@ class FakeCluster:
     def requests(self) -> dict[tuple[str, ...], int]:
         return {("200", "GET", "lab:6443"): 5, ("<error>", "PATCH", "lab:6443"): 1}
 
+    def times(self) -> dict[tuple[str, ...], Distribution]:
+        return {("GET", "lab:6443"): Distribution((1.0,), (4, 1), 3.5)}
+
 
 async def test_a_scrape_shows_the_requests_to_a_cluster(
     vitals: Vitals, connection: FakeConnection
@@ -367,6 +371,8 @@ async def test_a_scrape_shows_the_requests_to_a_cluster(
         samples = await numbers(vitals)
     assert samples["rest_client_requests_total{200,lab:6443,GET}"] == 5
     assert samples["rest_client_requests_total{<error>,lab:6443,PATCH}"] == 1
+    assert samples["rest_client_request_duration_seconds_bucket{lab:6443,1.0,GET}"] == 4
+    assert samples["rest_client_request_duration_seconds_count{lab:6443,GET}"] == 5
 
 
 PASSED = CheckVerdict("readyz", (Check("nats"), Check("cache")))

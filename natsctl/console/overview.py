@@ -1,0 +1,259 @@
+"""Answers for the views of everything: the controllers, their troubles, and the buckets."""
+
+import asyncio
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Literal
+
+import msgspec
+
+from natsctl.console.answers import Answer
+from natsctl.daemon.api.client import Daemons
+from natsctl.daemon.api.messages import ControllerStatus
+from natsctl.daemon.settings.did_you_mean import did_you_mean
+from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, PermissionDeniedError
+from natsctl.jetstream.bucket.browse import bucket_names
+from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.operate.absent import DOWN, absent_statuses
+from natsctl.operate.background import retrieved
+from natsctl.operate.fleet import Fleet
+from natsctl.operate.problems import Partial, Problem, problem_of
+from natsctl.operate.statuses import ControllerStatuses, StatusRow, combined, reports_of
+
+CAUSES_MAX = 50
+EXAMPLES_MAX = 5  # keys that a cause names
+SHARED_S = 0.25
+ABSENT_S = 5.0  # after which controllers that no daemon runs are looked for again
+BUCKETS_MAX = 500
+READS = 16  # buckets that are read at the same time
+
+State = Literal["quarantined", "invalid", "failing", "paused"]
+"""The state of a key that is not simply synced; the most urgent one comes first."""
+
+_VARYING = re.compile(
+    r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\b0x[0-9a-f]+\b|\b(?=[a-f]*\d)[0-9a-f]{8,}\b|\d+(?:[.:]\d+)*"
+)
+
+
+class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of a controller that are in trouble for the same reason.
+
+    Attributes:
+        message: the reason, without what varies between keys.
+        keys: the first of the keys.
+        since: the time of the oldest of the failures (RFC 3339); empty if it is not known.
+    """
+
+    controller: str
+    state: State
+    message: str
+    count: int
+    keys: list[str]
+    since: str = ""
+
+
+class Home(Answer, frozen=True, kw_only=True):
+    """A row per controller, those that need somebody by name, and the causes of their troubles.
+
+    `more` counts the keys in trouble that daemons do not name.
+    """
+
+    controllers: list[StatusRow]
+    need: list[str]
+    causes: list[FailureCause]
+    more: int = 0
+    no_daemon: bool = False
+
+
+class BucketRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One bucket: its keys with deleted ones, its bytes, and the controllers of its primaries.
+
+    The numbers are None if the bucket cannot be read; `error` has the reason.
+    """
+
+    name: str
+    values: int | None = None
+    bytes: int | None = None
+    history: int | None = None
+    controllers: list[str] = []
+    error: Problem | None = None
+
+
+class Buckets(Answer, frozen=True, kw_only=True):
+    """The buckets that the user may list; `more` counts those that are left out."""
+
+    buckets: list[BucketRow]
+    more: int
+
+
+class Overview:
+    """The reports about all controllers; requests within `SHARED_S` share them."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._connection = fleet.connection
+        self._absent: list[ControllerStatus] = []
+        self._absent_at = -ABSENT_S
+        self._running: Collection[str] = ()
+        self._reading: asyncio.Task[Sequence[ControllerStatuses]] | None = None
+        self._read_at = 0.0
+
+    async def reports(self) -> Sequence[ControllerStatuses]:
+        """Return the reports; raises as `Fleet.daemons` does, except for `NoDaemonError`."""
+        now = asyncio.get_running_loop().time()
+        if self._reading is None or (self._reading.done() and now - self._read_at > SHARED_S):
+            self._reading = asyncio.create_task(self._reports(), name="statuses")
+            self._reading.add_done_callback(retrieved)
+            self._read_at = now
+        return await asyncio.shield(self._reading)
+
+    async def report(self, name: str) -> ControllerStatuses:
+        """Return the reports about one controller; raises `NotFoundError` if it does not exist."""
+        reports = await self.reports()
+        for report in reports:
+            if report.row.name == name:
+                return report
+        names = [report.row.name for report in reports]
+        advice = did_you_mean(name, names) or (f": there are {', '.join(names)}" if names else "")
+        raise NotFoundError(f"no controller {name} exists{advice}")
+
+    async def _reports(self) -> Sequence[ControllerStatuses]:
+        """Return the reports about each controller; those that no daemon runs come first.
+
+        Raises `NatsctlError` without a connection: what is unknown must not look empty.
+        """
+        state = self._connection.state()
+        if not state.connected:
+            raise NatsctlError(f"no connection to NATS: {state.last_error or state.server}")
+        try:
+            daemons = await self._fleet.daemons()
+        except NoDaemonError:
+            daemons = Daemons(self._connection, ())
+        names = daemons.controllers
+        absent = await self._absent_ones(names)
+        present = await asyncio.gather(*(reports_of(daemons, name) for name in names))
+        return [*(combined(status.controller, [status]) for status in absent), *present]
+
+    async def _absent_ones(self, running: Collection[str]) -> list[ControllerStatus]:
+        """Return the status of each controller that no daemon runs, at most `ABSENT_S` old."""
+        now = asyncio.get_running_loop().time()
+        if now - self._absent_at >= ABSENT_S or self._running != running:
+            with suppress(PermissionDeniedError):  # then only the daemons are known
+                self._absent = await absent_statuses(self._connection, running)
+            self._absent_at, self._running = now, running
+        return self._absent
+
+    async def home(self) -> Home:
+        """Return the state of all controllers, also of those that no daemon runs."""
+        reports = await self.reports()
+        rows = [report.row for report in reports]
+        causes = [cause for report in reports for cause in _causes(report)]
+        causes.sort(key=lambda cause: (-cause.count, cause.controller, cause.message))
+        counts = ((row.failing, row.invalid, row.quarantined) for row in rows)
+        total = sum(count or 0 for numbers in counts for count in numbers)
+        return Home(
+            controllers=rows,
+            need=[row.name for row in rows if needs_somebody(row)],
+            causes=causes[:CAUSES_MAX],
+            more=max(0, total - sum(cause.count for cause in causes[:CAUSES_MAX])),
+            no_daemon=not any(row.daemons for row in rows),
+            partial=_partial(rows),
+        )
+
+    async def buckets(self) -> Buckets:
+        """Return the buckets, also if the user may not look for daemons."""
+        controllers: dict[str, list[str]] = {}
+        with suppress(NatsctlError, TimeoutError):
+            for report in await self.reports():
+                for source in report.row.sources:
+                    controllers.setdefault(source.bucket, []).append(report.row.name)
+        names = await bucket_names(self._connection)
+        limit = asyncio.Semaphore(READS)
+
+        async def read(name: str) -> BucketRow:
+            async with limit:
+                return await self._bucket(name, controllers.get(name, []))
+
+        rows = await asyncio.gather(*map(read, names[:BUCKETS_MAX]))
+        return Buckets(buckets=rows, more=len(names[BUCKETS_MAX:]))
+
+    async def _bucket(self, name: str, controllers: list[str]) -> BucketRow:
+        try:
+            info = await Bucket(self._connection, name).info()
+        except (NatsctlError, TimeoutError) as error:
+            return BucketRow(name=name, controllers=controllers, error=problem_of(error))
+        return BucketRow(
+            name=name,
+            values=info["state"].get("num_subjects", 0),
+            bytes=info["state"]["bytes"],
+            history=info["config"].get("max_msgs_per_subject"),
+            controllers=controllers,
+        )
+
+    async def close(self) -> None:
+        """End a read that is under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait((self._reading,))
+
+
+def needs_somebody(row: StatusRow) -> bool:
+    """Return whether a person should look at the controller."""
+    troubles = (row.unhealthy, row.conflict, row.error, row.garbage_held, row.problems)
+    return row.state == DOWN or any(troubles)
+
+
+def states_of(report: ControllerStatuses) -> dict[str, tuple[State, str]]:
+    """Return the state and the reason of each key that daemons name, the most urgent state."""
+    states: dict[str, tuple[State, str]] = {}
+    for status in report.working:
+        lists: tuple[tuple[State, Mapping[str, str]], ...] = (
+            ("quarantined", status.quarantined),
+            ("invalid", status.invalid),
+            ("failing", status.failing),
+            ("paused", status.paused),
+        )
+        for state, reasons in lists:
+            for key, reason in reasons.items():
+                states.setdefault(key, (state, reason))
+    return states
+
+
+def cause_of(key: str, message: str) -> str:
+    """Return a message without what varies between keys: the key, numbers and ids."""
+    whole_key = rf"(?<![\w.-]){re.escape(key)}(?![\w-])"
+    return _VARYING.sub("…", re.sub(whole_key, "…", message))
+
+
+def _causes(report: ControllerStatuses) -> list[FailureCause]:
+    groups: dict[tuple[State, str], list[str]] = {}
+    for key, (state, reason) in states_of(report).items():
+        if state != "paused":
+            groups.setdefault((state, cause_of(key, reason)), []).append(key)
+    since: dict[str, str] = {}
+    for status in report.working:
+        since |= {key: time.isoformat() for key, time in status.failing_since.items()}
+    return [
+        FailureCause(
+            controller=report.row.name,
+            state=state,
+            message=message,
+            count=len(keys),
+            keys=sorted(keys)[:EXAMPLES_MAX],
+            since=min((since[key] for key in keys if key in since), default=""),
+        )
+        for (state, message), keys in groups.items()
+    ]
+
+
+def _partial(rows: Iterable[StatusRow]) -> Partial | None:
+    """Return how many daemons of all controllers answered; None if all did."""
+    answered: dict[str, bool] = {}
+    names: dict[str, str] = {}
+    for row in rows:
+        for daemon in row.daemons:
+            names[daemon.id] = daemon.name
+            answered[daemon.id] = answered.get(daemon.id, True) and daemon.answered
+    silent = sorted(names[id_] for id_, has_answered in answered.items() if not has_answered)
+    return Partial(len(names) - len(silent), len(names), silent) if silent else None

@@ -1,0 +1,170 @@
+/** Shows the keys of a controller or a bucket in their order, a page at a time. */
+
+import { button, pause, resume, resync } from "./actions.js";
+import { badge, count, counted, h, link, replace, shown } from "./dom.js";
+import { paths, pathOf } from "./paths.js";
+import { get, withQuery } from "./server.js";
+import { Table } from "./table.js";
+
+const TYPING_MS = 200;
+const STATES = ["failing", "invalid", "quarantined", "paused"];
+
+/**
+ * @param {import("./app.js").Route} route
+ * @param {() => void} refresh
+ * @returns {import("./app.js").View}
+ */
+export function keysView(route, refresh) {
+  const view = new Keys(route, refresh);
+  return {
+    title: shown(route.controller ?? route.bucket, 80),
+    element: view.element,
+    live: { view: "keys", controller: route.controller, bucket: route.bucket },
+    load: (signal) => view.load(signal),
+    resync: () => view.resync(),
+    moved: (query) => view.moved(query),
+  };
+}
+
+class Keys {
+  constructor(route, refresh) {
+    this._route = route;
+    this._refresh = refresh;
+    this._selected = new Set();
+    this._prefix = this._field("prefix", "Keys that begin with", () => this._changed({ prefix: this._prefix.value.trim() }));
+    this._filter = this._field("filter", "Filter this page", () => this._table.filter(this._filter.value.trim()));
+    this._states = h("nav", { class: "states", "aria-label": "States" });
+    this._note = h("p", { class: "muted", role: "status" });
+    this._buttons = h("div", { class: "bar-of-tools" });
+    this._pages = h("nav", { class: "pages", "aria-label": "Pages" });
+    this._table = new Table({
+      label: "Keys", columns: [], keyOf: (row) => row.key, empty: "No key matches.",
+    });
+    this.element = h("div", { class: "keys" },
+      h("div", { class: "bar-of-tools", role: "search" },
+        this._prefix.closest("label"), this._filter.closest("label"), this._states),
+      this._buttons, this._note, this._table.element, this._pages);
+    this._read(route.query);
+  }
+
+  async load(signal) {
+    const { controller, bucket } = this._route;
+    this._answer = await get("/api/keys", { controller, bucket, ...this._query }, signal);
+    this._draw();
+    return this._answer;
+  }
+
+  /** Show another query of this page. */
+  moved(query) {
+    this._read(query);
+    this._selected.clear();
+    this._refresh();
+  }
+
+  resync() {
+    const active = document.activeElement?.closest("tbody tr")?.querySelector("input")?.dataset.key;
+    const keys = this._selected.size ? [...this._selected] : [active].filter(Boolean);
+    if (keys.length && this._route.controller !== undefined) resync({ controller: this._route.controller, keys });
+  }
+
+  _read(query) {
+    this._query = Object.fromEntries(
+      ["prefix", "state", "cause", "offset"].map((name) => [name, query.get(name) ?? ""]));
+    if (document.activeElement !== this._prefix) this._prefix.value = this._query.prefix;
+  }
+
+  _path(query) {
+    return withQuery(pathOf(this._route), { ...this._query, offset: "", ...query });
+  }
+
+  _changed(query) {
+    history.replaceState(null, "", this._path(query));
+    this.moved(new URLSearchParams(location.search));
+  }
+
+  _draw() {
+    const { rows, states, total, offset, next, note } = this._answer;
+    const { state, cause } = this._query;
+    const known = new Set(rows.map((row) => row.key));
+    this._selected = new Set([...this._selected].filter((key) => known.has(key)));
+    this._table.setColumns(this._columns());
+    this._table.update(rows);
+    this._select();
+    const chip = (label, name, number) => h("a", {
+      href: this._path({ state: name, cause: "" }), class: "chip", "aria-current": state === name ? "true" : null,
+    }, label, number === undefined ? null : h("span", { class: number ? "sum" : "muted" }, ` ${count(number)}`));
+    if (this._route.controller !== undefined) {
+      replace(this._states, chip("All", ""), ...STATES.map((name) => chip(name, name, states[name])),
+        cause && h("a", { href: this._path({ cause: "" }), class: "chip text", title: "Show every cause" }, `${shown(cause, 80)} ×`));
+    }
+    const place = total ? `${count(offset + 1)}-${count(next ?? total)} of ${counted(total, "key")}` : counted(0, "key");
+    const text = note ? `${place}; ${note}` : place;
+    if (this._note.textContent !== text) this._note.textContent = text;
+    const page = (label, to) => (to === null ? null : h("a", { class: "button", href: this._path({ offset: to }) }, label));
+    replace(this._pages, page("Previous page", offset > 0 ? Math.max(0, offset - 100) : null), page("Next page", next));
+  }
+
+  _columns() {
+    const cells = this._answer.columns.map((name, index) => ({
+      name, label: name.charAt(0) + name.slice(1).toLowerCase(), kind: "text", sorts: true,
+      value: (row) => row.cells[index] ?? "",
+    }));
+    const key = {
+      name: "KEY", label: "Key", heads: true, kind: "text", sorts: true, value: (row) => row.key,
+      draw: (row) => link(pathOf(this._route, row.key), row.key, 200),
+    };
+    const others = cells.filter((column) => column.name !== "KEY");
+    if (this._route.controller === undefined) return [key, ...others];
+    const select = {
+      name: "SELECT", label: "Select", kind: "select", value: (row) => row.key,
+      draw: ({ key: name }) => h("input", {
+        type: "checkbox", "aria-label": `Select ${shown(name, 80)}`, "data-key": name,
+        onchange: (event) => {
+          if (event.target.checked) this._selected.add(name);
+          else this._selected.delete(name);
+          this._select();
+        },
+      }),
+    };
+    const state = {
+      name: "STATE", label: "State", kind: "wide", sorts: true, value: (row) => [row.state, row.reason],
+      draw: (row) => h("span", { class: "badges" }, badge(row.state),
+        row.reason && h("span", { class: "text" }, shown(row.reason, 200))),
+    };
+    return [select, key, state, ...others];
+  }
+
+  /** Show which keys the buttons act on: the selected ones, those of the filter, or all. */
+  _select() {
+    for (const box of this._table.element.querySelectorAll("td input")) box.checked = this._selected.has(box.dataset.key);
+    const { controller } = this._route;
+    if (controller === undefined) return;
+    const { state, cause, prefix } = this._query;
+    const target = { controller, bucket: this._answer.bucket };
+    let subject = "all keys";
+    if (this._selected.size) {
+      target.keys = [...this._selected];
+      subject = counted(this._selected.size, "selected key");
+    } else if (state) {
+      target.filter = { state, cause, prefix };
+      target.count = this._answer.total;
+      subject = counted(target.count, `${state} key`);
+    }
+    const buttons = [["Resync", resync], ["Pause", pause], ["Resume", resume]].map(([label, action]) =>
+      button(label, () => action(target)));
+    replace(this._buttons, h("span", { class: "muted" }, `Act on ${subject}:`), ...buttons,
+      h("a", { href: paths.garbage(controller), class: "button" }, "Garbage"));
+  }
+
+  _field(name, label, changed) {
+    const input = h("input", {
+      type: "search", name, autocomplete: "off", spellcheck: "false", placeholder: name === "prefix" ? "/" : null,
+      oninput: () => {
+        clearTimeout(this._typing);
+        this._typing = setTimeout(changed, TYPING_MS);
+      },
+    });
+    h("label", {}, h("span", {}, label), input);
+    return input;
+  }
+}

@@ -1,0 +1,92 @@
+/** Says what a page can't show: that it loads, is old, refused or partial, and what an action did. */
+
+import { age, counted, h, replace, shown } from "./dom.js";
+
+const REPORTS_MAX = 5;
+const TITLES = {
+  refused: "Refused",
+  not_found: "Not found",
+  timeout: "No answer in time",
+  unavailable: "Not available",
+  no_daemon: "No daemon",
+  invalid: "Invalid",
+  conflict: "Conflict",
+  old_daemon: "The daemon is too old",
+  signed_out: "Signed out",
+  failed: "Failed",
+  offline: "No connection to the console",
+};
+
+/** The lines above a view: what is missing, and how old its values are if they are not current. */
+export class Notice {
+  /** @param {HTMLElement} view is dimmed while its values are old */
+  constructor(view) {
+    this._view = view;
+    this._text = "";
+    this._asOf = 0;
+    this._why = { failed: false, cut: false };
+    this.element = h("div", { class: "notice", role: "status" });
+    this.lastKnown = h("p", { class: "last-known", hidden: true });
+    this._set("Loading…", "loading");
+  }
+
+  /** Show the error of a load, or nothing. */
+  failed(error) {
+    if (error) this._set(`${TITLES[error.reason] ?? "Error"}: ${shown(error.message)}`, "bad");
+    else if (this._kind !== "partial") this._set("", "");
+    this.update({ failed: error !== null });
+  }
+
+  /**
+   * Show whether all daemons answered.
+   *
+   * @param {{as_of: number, partial?: {answered: number, expected: number, missing: string[]} | null}} answer
+   */
+  answered({ as_of: asOf, partial }) {
+    this._asOf = asOf;
+    this.update({ failed: false });
+    if (!partial) return this._set("", "");
+    const { answered, expected, missing } = partial;
+    const names = missing.length ? `; no answer from ${missing.map((name) => shown(name, 80)).join(", ")}` : "";
+    return this._set(`${answered} of ${counted(expected, "daemon")} answered${names}`, "partial");
+  }
+
+  /** @param {{failed?: boolean, cut?: boolean}} why the last load failed, the connection is cut */
+  update(why) {
+    this._why = { ...this._why, ...why };
+    const isOld = this._asOf > 0 && (this._why.failed || this._why.cut);
+    this._view.classList.toggle("old", isOld);
+    this.lastKnown.hidden = !isOld;
+    const time = new Date(this._asOf * 1000).toISOString();
+    if (isOld && this._time !== time) replace(this.lastKnown, "The last known values, from ", age(time), " ago");
+    this._time = isOld ? time : "";
+  }
+
+  _set(text, kind) {
+    this._kind = kind;
+    if (text === this._text) return; // a screen reader reads each change
+    this._text = text;
+    this.element.dataset.kind = kind;
+    replace(this.element, text && h("p", {}, text));
+  }
+}
+
+/**
+ * Show the result of an action until the user closes it, or opens another page.
+ *
+ * @param {string} text
+ * @param {{isError?: boolean}} options
+ */
+export function report(text, { isError = false } = {}) {
+  const list = document.getElementById("reports");
+  const remove = h("button", { type: "button", "aria-label": "Close the report" }, "×");
+  const item = h("div", { class: isError ? "report bad" : "report" }, h("p", {}, shown(text)), remove);
+  remove.addEventListener("click", () => item.remove());
+  list.append(item);
+  while (list.children.length > REPORTS_MAX) list.firstElementChild.remove();
+}
+
+/** Remove all reports but errors. */
+export function clearReports() {
+  for (const item of document.querySelectorAll("#reports > :not(.bad)")) item.remove();
+}

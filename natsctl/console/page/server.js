@@ -1,0 +1,285 @@
+/**
+ * Asks the server of the console, with the token of this tab, and keeps a view current.
+ *
+ * The token is in the storage of the tab, which has one origin: a page of another port of this host,
+ * which would get a cookie, can't read it. A new tab asks the other tabs of the console.
+ */
+
+const NAME = "natsctl-console-token";
+const ASK_MS = 500; // for the answer of another tab
+const LIMIT_MS = 30_000;
+const INTERVAL_MS = 250;
+const TICK_MS = 1_000;
+const STALE_MS = 10_000;
+const SILENCE_MS = 20_000;
+const RETRY_MS = 2_000;
+const AGES_MS = 10_000; // after which a view is loaded again without a change
+const RETRIED = ["timeout", "unavailable", "no_daemon", "offline"];
+
+const tabs = new BroadcastChannel(NAME); // only pages of this origin hear it
+let asked = null;
+
+/** Return the token; an empty text if neither this tab nor another one has it. */
+async function token() {
+  if (!kept()) await (asked ??= askTabs().finally(() => (asked = null)));
+  return kept();
+}
+
+/** Forget a token that the server refused, in every tab; then one with a newer token answers. */
+function dropToken(refused) {
+  if (kept() === refused) sessionStorage.removeItem(NAME);
+  if (refused) tabs.postMessage({ refused });
+}
+
+function askTabs() {
+  return new Promise((done) => {
+    const limit = setTimeout(done, ASK_MS);
+    const hear = ({ data }) => {
+      if (!data.token) return;
+      sessionStorage.setItem(NAME, data.token);
+      tabs.removeEventListener("message", hear);
+      clearTimeout(limit);
+      done();
+    };
+    tabs.addEventListener("message", hear);
+    tabs.postMessage({ wanted: true });
+  });
+}
+
+function kept() {
+  return sessionStorage.getItem(NAME) ?? "";
+}
+
+/** Take the token out of the URL, so that nobody shares it; return whether there was one. */
+function takeFromUrl() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!given) return false;
+  sessionStorage.setItem(NAME, given);
+  history.replaceState(null, "", location.pathname + location.search);
+  return true;
+}
+
+tabs.addEventListener("message", ({ data }) => {
+  if (data.wanted && kept()) tabs.postMessage({ token: kept() });
+  if (data.refused === kept()) sessionStorage.removeItem(NAME);
+});
+window.addEventListener("hashchange", () => {
+  if (takeFromUrl()) location.reload(); // the URL of a new console, opened in the tab of an old one
+});
+takeFromUrl();
+
+/** An error that the server answered, with its reason, or `offline` if there is no answer. */
+export class ApiError extends Error {
+  constructor(reason, message) {
+    super(message);
+    this.reason = reason;
+  }
+}
+
+/**
+ * Return the answer of a path.
+ *
+ * @param {string} path
+ * @param {Record<string, string | number | undefined>} query an empty value is left out
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+export async function get(path, query = {}, signal) {
+  return (await request(withQuery(path, query), { signal })).json();
+}
+
+/** Request an action. */
+export async function act(action, body) {
+  const answer = await request(`/api/actions/${action}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  });
+  return answer.json();
+}
+
+/** Return the content and the file name of a download. */
+export async function download(path, query) {
+  const answer = await request(withQuery(path, query), {});
+  const name = /filename="?([^";]+)/.exec(answer.headers.get("Content-Disposition") ?? "");
+  return { content: await answer.blob(), name: name ? name[1] : "recording.json" };
+}
+
+/** Return the path with a query; an empty value or 0 is left out. */
+export function withQuery(path, query) {
+  const given = Object.entries(query).filter(([, value]) => value);
+  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** Yield the name and the data of each event that the server sends, until it ends the stream. */
+async function* events(path, query, signal) {
+  const answer = await sent(withQuery(path, query), { signal });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const blocks = (text + part.value).split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const [, name, data] = /^event: (.*)\ndata: (.*)$/.exec(block);
+      yield [name, JSON.parse(data)];
+    }
+  }
+}
+
+async function request(url, options) {
+  const limit = AbortSignal.timeout(LIMIT_MS);
+  const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
+  try {
+    return await sent(url, { ...options, signal });
+  } catch (error) {
+    if (options.signal?.aborted || error instanceof ApiError) throw error;
+    if (limit.aborted) throw new ApiError("timeout", "natsctl console did not answer in 30 s");
+    throw new ApiError("offline", "natsctl console does not answer; is the command still running?");
+  }
+}
+
+async function sent(url, options) {
+  const used = await token();
+  const headers = { ...options.headers, Authorization: `Bearer ${used}` };
+  const answer = await fetch(url, { ...options, headers });
+  if (answer.status === 401) dropToken(used);
+  if (answer.ok) return answer;
+  const { error } = await answer.json().catch(() => ({}));
+  if (error) throw new ApiError(error.reason, error.message);
+  throw new ApiError("failed", `natsctl console answered status ${answer.status}`);
+}
+
+/** @typedef {{kind: "live" | "stale" | "connecting", text: string}} LiveState */
+
+/**
+ * Loads a view again after each change and each interruption, at most four times a second and never
+ * twice at the same time. Silence of `SILENCE_MS` opens a new stream of notices.
+ */
+export class Live {
+  /**
+   * @param {Record<string, string | undefined>} query the view, as the server names it
+   * @param {(signal: AbortSignal) => Promise<void>} load loads and draws the view
+   * @param {(error: Error | null) => void} failed gets the error of the last load, or null
+   * @param {(state: LiveState) => void} report gets the state of the connection
+   */
+  constructor(query, load, failed, report) {
+    this._query = query;
+    this._load = load;
+    this._failed = failed;
+    this._report = report;
+    this._abort = new AbortController();
+    this._loading = false;
+    this._loadedMs = 0;
+    this._pending = false;
+    this._nextMs = 0;
+    this._heardMs = Date.now();
+    this._state = { connected: true, since_s: 0, error: "" };
+    this._stateMs = Date.now();
+    this._heard = false;
+    this._tick = setInterval(() => this._check(), TICK_MS);
+    this._show = () => this._showed();
+    document.addEventListener("visibilitychange", this._show);
+    this._open();
+    this.refresh();
+  }
+
+  /** Load the view soon. */
+  refresh() {
+    if (this._pending || this._abort.signal.aborted) return;
+    this._pending = true;
+    setTimeout(() => this._start(), Math.max(0, this._nextMs - Date.now()));
+  }
+
+  /** End the stream and the requests of this view. */
+  close() {
+    this._abort.abort();
+    clearInterval(this._tick);
+    document.removeEventListener("visibilitychange", this._show);
+    this._stream.abort();
+  }
+
+  async _start() {
+    if (this._loading) return; // `_pending` stays set, so the end of this load starts the next
+    this._pending = false;
+    this._loading = true;
+    this._loadedMs = Date.now();
+    this._nextMs = Date.now() + INTERVAL_MS;
+    const error = await this._load(this._abort.signal).then(() => null, (reason) => reason);
+    this._loading = false;
+    if (this._abort.signal.aborted) return;
+    this._failed(error);
+    if (this._pending) {
+      setTimeout(() => this._start(), Math.max(0, this._nextMs - Date.now()));
+    } else if (error instanceof ApiError && RETRIED.includes(error.reason)) {
+      this._nextMs = Date.now() + RETRY_MS;
+      this.refresh();
+    } else if (error && !(error instanceof ApiError)) {
+      console.error(error);
+    }
+  }
+
+  _open() {
+    this._stream?.abort();
+    this._openedMs = Date.now();
+    this._stream = new AbortController();
+    this._follow(this._stream.signal);
+  }
+
+  async _follow(signal) {
+    try {
+      for await (const [name, data] of events("/api/live", this._query, signal)) {
+        if (signal.aborted) return;
+        this._hear(name, data);
+      }
+    } catch (error) {
+      if (error.reason === "signed_out") this.refresh(); // which says so
+    }
+    if (signal.aborted) return;
+    this._heard = false;
+    setTimeout(() => signal.aborted || this._open(), RETRY_MS);
+    this._check();
+  }
+
+  /** A hidden page has no stream: browsers limit the connections to a server. */
+  _showed() {
+    if (document.hidden) {
+      this._stream.abort();
+      this._heard = false; // the first notice after that loads the view again
+    } else {
+      this._heardMs = Date.now();
+      this._open();
+    }
+  }
+
+  _hear(name, data) {
+    // before the first notice, there may have been changes without one
+    if (name === "changed" || !this._heard) this.refresh();
+    this._heardMs = Date.now();
+    this._heard = true;
+    if (name === "state") {
+      if (data.connected && !this._state.connected) this.refresh();
+      this._state = data;
+      this._stateMs = Date.now();
+    }
+    this._check();
+  }
+
+  _check() {
+    if (document.hidden) return;
+    if (Date.now() - Math.max(this._heardMs, this._openedMs) > SILENCE_MS) this._open();
+    if (this._heard && Date.now() - this._loadedMs > AGES_MS) this.refresh();
+    this._report(this._present(Date.now() - this._heardMs));
+  }
+
+  _present(silentMs) {
+    if (!this._state.connected) {
+      const seconds = Math.round(this._state.since_s + (Date.now() - this._stateMs) / 1000);
+      return { kind: "stale", text: `No connection to NATS for ${seconds}s, reconnecting` };
+    }
+    if (silentMs > (this._heard ? STALE_MS : RETRY_MS)) {
+      return { kind: "stale", text: `No update for ${Math.round(silentMs / 1000)}s, reconnecting` };
+    }
+    return this._heard ? { kind: "live", text: "Live" } : { kind: "connecting", text: "Connecting" };
+  }
+}

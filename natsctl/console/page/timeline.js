@@ -1,0 +1,115 @@
+/** Shows the revisions, syncs and events of a key in one list, the newest first. */
+
+import { age, arrange, counted, duration, h, replace, shown } from "./dom.js";
+
+const ENTRIES_MAX = 300;
+
+/**
+ * An entry of the timeline. Two entries with one `id` are the same, and its `text` decides whether
+ * it changed.
+ *
+ * @typedef {{id: string, time: string, kind: string, text: string, draw: () => Node[]}} Entry
+ */
+
+/** A list of entries, which are updated in place. */
+export class Timeline {
+  constructor() {
+    /** @type {Map<string, {element: HTMLElement, text: string}>} */
+    this._items = new Map();
+    this._list = h("ol", { class: "timeline", "aria-label": "Timeline" });
+    this._empty = h("p", { class: "empty", hidden: true }, "No revision, sync or event is known.");
+    this.element = h("div", {}, this._list, this._empty);
+  }
+
+  /**
+   * Show these entries in the order of their times.
+   *
+   * @param {Entry[]} entries
+   */
+  update(entries) {
+    const newest = entries.toSorted((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, ENTRIES_MAX);
+    const items = new Map();
+    for (const entry of newest) {
+      const item = this._items.get(entry.id) ?? { element: h("li", { class: entry.kind }), text: "" };
+      if (item.text !== entry.text) replace(item.element, ...entry.draw());
+      items.set(entry.id, { element: item.element, text: entry.text });
+    }
+    this._items = items;
+    arrange(this._list, [...items.values()].map((item) => item.element));
+    this._empty.hidden = newest.length > 0;
+  }
+}
+
+/**
+ * Return the entry of a revision.
+ *
+ * @param {any} revision
+ * @param {string | null} path the page that compares it with the revision before
+ * @param {(() => void) | null} restore restores the revision; null if that is not possible
+ * @returns {Entry}
+ */
+export function revisionEntry(revision, path, restore) {
+  const { revision: number, created, deleted, bytes, changed = [] } = revision;
+  const title = deleted ? `Revision ${number}: deleted` : `Revision ${number}`;
+  const draw = () => [
+    h("span", { class: "what" }, path ? h("a", { href: path }, title) : title), age(created),
+    h("p", { class: "text" }, deleted ? "" : counted(bytes, "byte"),
+      changed.length ? `, changed ${changed.map((field) => shown(field, 80)).join(", ")}` : ""),
+    restore && h("button", { type: "button", class: "small", "aria-label": `Restore revision ${number}`, onclick: restore }, "Restore"),
+  ].filter(Boolean);
+  return entry(`revision ${number}`, created, `revision ${deleted ? "gone" : ""}`, [revision, Boolean(restore)], draw);
+}
+
+/**
+ * Return the entry of a sync.
+ *
+ * @param {any} sync
+ * @param {number} longest_s the duration of the longest sync
+ * @returns {Entry}
+ */
+export function syncEntry(sync, longest_s) {
+  const { operation, started, duration_s, error, created, updated, deleted } = sync;
+  const counts = [[created, "created"], [updated, "changed"], [deleted, "deleted"]]
+    .filter(([number]) => number).map(([number, verb]) => `${number} ${verb}`);
+  const draw = () => {
+    const bar = h("span", { class: "bar", "aria-hidden": "true" });
+    bar.style.setProperty("width", `${(4 + 96 * Math.sqrt(duration_s / Math.max(longest_s, 1e-9))).toFixed(1)}%`);
+    return [
+      h("span", { class: "what text" }, `→ ${shown(operation, 80)}`), age(started),
+      h("p", {}, `${error ? "Sync failed" : "Sync"} in ${duration(duration_s)}`, counts.length ? `: ${counts.join(", ")}` : ""),
+      h("span", { class: "track" }, bar),
+      error && h("p", { class: "bad text" }, shown(error, 2_000)),
+    ].filter(Boolean);
+  };
+  return entry(`sync ${started}`, started, `sync ${error ? "failed" : "done"}`, [sync, longest_s], draw);
+}
+
+/**
+ * Return the entry of an event.
+ *
+ * @param {any} event
+ * @returns {Entry}
+ */
+export function eventEntry(event) {
+  const draw = () => [
+    h("span", { class: "what text" }, shown(event.reason, 80)), age(event.last),
+    h("p", { class: "text" }, shown(event.message, 2_000), event.count > 1 ? ` (${event.count} times)` : ""),
+  ];
+  const id = `event ${event.reason} ${event.first} ${event.message}`;
+  return entry(id, event.last, `event ${event.type === "Warning" ? "warning" : ""}`, event, draw);
+}
+
+/**
+ * Return the entry of the next sync.
+ *
+ * @param {number} time seconds since 1970
+ * @returns {Entry}
+ */
+export function nextEntry(time) {
+  const text = new Date(Math.round(time) * 1000).toISOString();
+  return entry("next", text, "next", text, () => [h("span", { class: "what" }, "Next sync"), age(text)]);
+}
+
+function entry(id, time, kind, data, draw) {
+  return { id, time, kind, text: JSON.stringify(data), draw };
+}

@@ -1,0 +1,99 @@
+/** Shows an object and the objects that it owns as a tree, with the keyboard of trees. */
+
+import { age, badge, counted, h, replace, shown } from "./dom.js";
+import { paths } from "./paths.js";
+import { get } from "./server.js";
+
+const READY = { True: "ready", False: "not ready" };
+
+/** A tree of the branches that `natsctl tree -o json` prints. */
+export class Tree {
+  constructor() {
+    this._folded = new Set();
+    this._drawn = "";
+    this.element = h("ul", {
+      role: "tree", class: "tree", "aria-label": "Objects", onkeydown: (event) => this._press(event),
+    });
+  }
+
+  /**
+   * Show a tree. The active item and the folded ones stay as they are.
+   *
+   * @param {any} root
+   */
+  update(root) {
+    const text = JSON.stringify(root);
+    if (text === this._drawn) return;
+    this._drawn = text;
+    const active = document.activeElement?.closest("[role=treeitem]")?.dataset.name;
+    const hadFocus = this.element.contains(document.activeElement);
+    replace(this.element, this._item(root, 1));
+    const items = this._items();
+    const item = items.find((candidate) => candidate.dataset.name === active) ?? items[0];
+    item.tabIndex = 0;
+    if (hadFocus) item.focus();
+  }
+
+  _item(branch, level) {
+    const name = `${branch.kind}/${branch.key}`;
+    const text = shown(name, 200);
+    const title = branch.bucket
+      ? h("a", { href: paths.object(branch.bucket, branch.key), tabindex: -1, class: "text" }, text)
+      : h("span", { class: "text" }, text);
+    const details = h("span", { class: "details" },
+      badge(READY[branch.ready] ?? branch.ready), branch.reason && h("span", { class: "text" }, shown(branch.reason, 200)),
+      branch.created && age(branch.created),
+      branch.revision !== null && h("span", {}, `revision ${branch.revision}`));
+    const below = branch.branches ?? [];
+    const children = below.map((child) => this._item(child, level + 1));
+    if (branch.more) children.push(h("li", { role: "none", class: "muted" }, `and ${counted(branch.more, "more object")}`));
+    return h("li", {
+      role: "treeitem", tabindex: -1, "aria-level": level, "data-name": name,
+      "aria-label": `${text}, ready: ${shown(branch.ready, 40)}`,
+      "aria-expanded": below.length ? String(!this._folded.has(name)) : null,
+    }, h("div", { class: "node" }, title, details), children.length ? h("ul", { role: "group" }, ...children) : null);
+  }
+
+  _items() {
+    return [...this.element.querySelectorAll("[role=treeitem]")]
+      .filter((item) => !item.parentElement.closest("[aria-expanded=false]"));
+  }
+
+  _press(event) {
+    const item = event.target.closest("[role=treeitem]");
+    const items = this._items();
+    const at = items.indexOf(item);
+    const next = {
+      ArrowDown: items[at + 1], ArrowUp: items[at - 1], Home: items[0], End: items.at(-1),
+    };
+    if (event.key in next) this._focus(next[event.key]);
+    else if (event.key === "ArrowRight") this._unfold(item, items[at + 1]);
+    else if (event.key === "ArrowLeft") this._fold(item);
+    else if (event.key === "Enter") item.querySelector("a")?.click();
+    else return;
+    event.preventDefault();
+  }
+
+  _unfold(item, next) {
+    if (item.getAttribute("aria-expanded") === "false") this._set(item, true);
+    else if (item.hasAttribute("aria-expanded")) this._focus(next);
+  }
+
+  _fold(item) {
+    if (item.getAttribute("aria-expanded") === "true") this._set(item, false);
+    else this._focus(item.parentElement.closest("[role=treeitem]"));
+  }
+
+  _set(item, isExpanded) {
+    item.setAttribute("aria-expanded", String(isExpanded));
+    if (isExpanded) this._folded.delete(item.dataset.name);
+    else this._folded.add(item.dataset.name);
+  }
+
+  _focus(item) {
+    if (!item) return;
+    for (const other of this._items()) other.tabIndex = -1;
+    item.tabIndex = 0;
+    item.focus();
+  }
+}

@@ -1,1 +1,0 @@
-"""The daemons, buckets and values behind the answers of the console."""
