@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 COMPILED := $(VENV)/.compiled
 PYTEST := $(BIN)/python -m pytest
-FAST := $(addprefix tests/,simulation property scenarios contract architecture typing unit)
+FAST := $(addprefix tests/,simulation model property scenarios contract architecture typing unit)
 
 # Without bytecode, each worker and each command that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
