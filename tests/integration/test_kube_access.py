@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from natsctl import KubeOptions
+from natsctl import KubeOptions, connect_kube
 from natsctl.errors import (
     ConnectError,
     PermissionDeniedError,
@@ -119,6 +119,16 @@ async def test_a_token_authenticates(kubeconfigs: Kubeconfigs) -> None:
     assert await is_admin(kubeconfigs.write({"token": tokens["admin"]}))
     assert not await is_admin(kubeconfigs.write({"token": tokens["guest"]}))
     assert await is_admin(kubeconfigs.write({"token": f"{tokens['admin']}\n"}))
+
+
+async def test_a_token_that_the_server_does_not_know_is_refused_at_once(
+    kubeconfigs: Kubeconfigs,
+) -> None:
+    options = kubeconfigs.write({"token": "s3cret"})
+    with pytest.raises(ConnectError, match=r"Kubernetes at .* denies access: ") as raised:
+        async with connect_kube(options, wait=True):
+            pass
+    assert "s3cret" not in str(raised.value)
 
 
 async def test_a_user_without_credentials_is_anonymous(kubeconfigs: Kubeconfigs) -> None:

@@ -332,7 +332,11 @@ async def test_a_flood_of_protocol_requests_is_refused(
     ],
 )
 async def test_answers_are_sent_to_inboxes_only(
-    nats_server: NatsServer, service: None, connection: Connection, reply: bytes
+    nats_server: NatsServer,
+    service: None,
+    connection: Connection,
+    reply: bytes,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     stream = STREAM | {"subjects": [*STREAM["subjects"], "natsctl.>", "things.>", "_R_x"]}
     await connection.api("STREAM.CREATE.KV_things", stream)
@@ -343,6 +347,7 @@ async def test_answers_are_sent_to_inboxes_only(
     assert await responds(connection, "shops.echo")
     assert await messages(connection) == 0
     assert connection.state().errors == 0
+    assert "a request isn't answered, because its reply subject isn't an inbox" in caplog.text
 
 
 async def test_a_service_that_stays_too_busy_raises_too_many_requests(

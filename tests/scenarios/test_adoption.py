@@ -323,7 +323,9 @@ async def test_an_explanation_shows_an_adoption_and_a_stranger(
         await asyncio.sleep(POLL_S)
         explanation = controller.explain("a")
         assert explanation.external == []
-        assert any(text.startswith("Ready=False NotOwned: ") for text in explanation.conditions)
+        (ready,) = (text for text in explanation.conditions if text.startswith("Ready="))
+        assert ready.startswith("Ready=False NotOwned: ")
+        assert "exists, and natsctl didn't create it, so nothing is changed" in ready
         await play.annotate(adopt="true")
         await asyncio.sleep(POLL_S)
         assert controller.explain("a").external == ["a, adopted"]

@@ -360,6 +360,7 @@ class TestImmutableFields:
             await asyncio.sleep(GONE_S + 5)
             failing = harness.runtime.status().failing["shop"]
             assert StoreError.__name__ in failing
+            assert "is to be created again, but the deleted one is still there" in failing
             assert "example.com/hold" in failing
             await edit(store, metadata={"finalizers": None})
             await harness.run_until_idle()

@@ -109,6 +109,7 @@ def test_a_field_conflict_names_the_other_managers_and_their_fields() -> None:
     error = error_of(409, status("Apply failed with 3 conflicts", "Conflict", causes=causes))
     assert isinstance(error, FieldConflictError)
     assert error.managers == ("ann", "ben")
+    assert "Remove these fields from the manifest, or apply with force" in str(error)
     assert "ann owns .data.a, .data.c; ben owns .data.b" in str(error)
 
 
