@@ -9,7 +9,7 @@ from natsctl.console.actions import ActionReport, Actions, MakePlan
 from natsctl.console.answers import Answer
 from natsctl.console.edits import ObjectDraft, draft
 from natsctl.console.garbage import Garbage, garbage
-from natsctl.console.key import Comparison, KeyView, KeyViews, Traceback
+from natsctl.console.key import Comparison, KeyView, KeyViews, ShownManifest, Traceback
 from natsctl.console.keys import Keys, Query, Table
 from natsctl.console.live import Notice, ViewFeed, follow
 from natsctl.console.overview import Overview
@@ -74,6 +74,7 @@ class Console:
             "diff": self._comparison,
             "draft": self._draft,
             "traceback": self._traceback,
+            "manifest": self._manifest,
             "garbage": self._garbage,
         }
 
@@ -173,6 +174,10 @@ class Console:
     async def _traceback(self, parameters: Parameters) -> Traceback:
         controller = _required(parameters, "controller")
         return await self._key_views.traceback(controller, _required(parameters, "key"))
+
+    async def _manifest(self, parameters: Parameters) -> ShownManifest:
+        names = [_required(parameters, name) for name in ("controller", "kind", "key")]
+        return await self._key_views.manifest(*names)
 
     async def _garbage(self, parameters: Parameters) -> Garbage:
         return await garbage(self._fleet, _required(parameters, "controller"))

@@ -148,9 +148,9 @@ def _change(
 
 def _compact(document: Document) -> Document:
     """Return the document without empty metadata."""
-    if documents.metadata_of(document):
-        return document
-    return documents.without(document, "metadata")
+    metadata = {name: field for name, field in documents.metadata_of(document).items() if field}
+    others = documents.without(document, "metadata")
+    return {"metadata": metadata, **others} if metadata else others
 
 
 def _document(message: Message) -> Document:

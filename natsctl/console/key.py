@@ -69,6 +69,12 @@ class Traceback(Answer, frozen=True, kw_only=True):
     text: str
 
 
+class ShownManifest(Answer, frozen=True, kw_only=True):
+    """An object of a tree as JSON."""
+
+    text: str
+
+
 class _Outcome(msgspec.Struct, frozen=True):
     traceback: str = ""
 
@@ -166,6 +172,11 @@ class KeyViews:
         daemons = await self._fleet.offering(Verb.RECORDING, controller)
         recording = await daemons.recording(controller, check_key(key))
         return Traceback(text=msgspec.json.decode(recording, type=_Recording).outcome.traceback)
+
+    async def manifest(self, controller: str, kind: str, key: str) -> ShownManifest:
+        """Return an object of the tree, as a daemon last saw it."""
+        daemons = await self._fleet.offering(Verb.MANIFEST, controller)
+        return ShownManifest(text=(await daemons.manifest(controller, kind, key)).text)
 
     async def comparison(
         self, controller: str, bucket: str, key: str, revisions: Sequence[int | None]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from natsctl.errors import DECODE_ERRORS
 from natsctl.model import exact_json
 from natsctl.telemetry.hiding import MASK, SECRET_NAME, Hider
@@ -41,6 +43,18 @@ def masked_text(text: str, values: Iterable[bytes]) -> str:
     """Return a text that may quote JSON values, without the secrets in them."""
     secrets = secrets_in(values)
     return Hider(secrets)(text, limit=len(text)) if secrets else text
+
+
+def masked_manifest(kind: str, value: bytes) -> str:
+    """Return an object as indented JSON, without secrets and without `managedFields`."""
+    document = exact_json.decode(value)
+    if isinstance(document, dict) and isinstance(document.get("metadata"), dict):
+        document["metadata"].pop("managedFields", None)
+    masker = Masker()
+    masker.learn(document, place=kind)
+    masker.learned()
+    masked = exact_json.encode(masker.masked(document, place=kind))
+    return msgspec.json.format(masked, indent=2).decode()
 
 
 def names_secret(name: str) -> bool:

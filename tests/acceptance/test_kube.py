@@ -10,6 +10,7 @@ from nats.js import JetStreamContext
 
 from tests.support.cli.kube_namespace import KINDS, Namespace, unreachable
 from tests.support.cli.natsctl_command import Natsctl, Running
+from tests.support.clients.plain_client import PATIENCE_S, plain_client
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.kube_cluster import KubeCluster
@@ -104,6 +105,31 @@ async def test_secondaries_of_an_object_deleted_without_a_daemon_are_deleted_at_
     await apps.delete("shop")
     await eventually(namespace.has)
     assert await second.ends(signal.SIGTERM) == 0
+
+
+async def test_the_manifest_of_an_object_of_the_tree_is_answered(
+    natsctl: Natsctl, nats_server: NatsServer, daemon: Daemon, namespace: Namespace
+) -> None:
+    await daemon(WEBAPPS)
+    await natsctl.done("put", "webapps", "shop", namespace.app(env={"API_TOKEN": "s3cret-s3cret"}))
+    await eventually(lambda: namespace.has("shop"))
+
+    async def answers() -> bool:
+        async with plain_client(nats_server.url) as client:
+            reply = await client.request("natsctl.api.tree.webapps", b"shop", timeout=PATIENCE_S)
+            branches = {one["kind"]: one for one in json.loads(reply.data)["branches"]}
+            assert branches.keys() >= {"ConfigMap", "Service"}
+            config = branches["ConfigMap"]
+            wanted = json.dumps({"kind": config["kind"], "key": config["key"]}).encode()
+            subject = "natsctl.api.manifest.webapps"
+            reply = await client.request(subject, wanted, timeout=PATIENCE_S)
+        manifest = json.loads(json.loads(reply.data)["text"])
+        assert (manifest["kind"], manifest["metadata"]["name"]) == ("ConfigMap", "shop")
+        assert manifest["data"] == {"PORT": "8080", "API_TOKEN": "***"}
+        assert "managedFields" not in manifest["metadata"]
+        return True
+
+    await eventually(answers)
 
 
 async def test_an_invalid_object_is_reported_in_the_status_and_not_retried(

@@ -99,6 +99,25 @@ class TestReads:
         assert json.loads(view["object"]["text"])["spec"] == {"text": "hi"}
         assert view["errors"] == {}
 
+    async def test_an_object_of_the_tree_is_shown_without_secrets(
+        self, client: ConsoleClient, nats: Nats
+    ) -> None:
+        query = {"controller": "greetings", "kind": "Route.routes"}
+        view = await client.read("key", controller="greetings", key="shop")
+        key = view["tree"]["branches"][0]["key"]
+        route = json.loads((await client.read("manifest", **query, key=key))["text"])
+        assert route["metadata"]["labels"]["natsctl.io/owner-key"] == "shop"
+        route["spec"]["password"] = "one-secret"
+        await put(nats, "routes", key, json.dumps(route).encode())
+
+        async def shown() -> Any:
+            text = (await client.read("manifest", **query, key=key))["text"]
+            return json.loads(text)["spec"].get("password")
+
+        assert await eventually(shown) == MASK
+        reply = await client.get("manifest", **query, key="none")
+        assert reply.problem == ("not_found", "greetings knows no Route.routes/none")
+
     async def test_two_revisions_are_compared(self, client: ConsoleClient) -> None:
         view = await client.read("key", controller="greetings", key="shop")
         first, last = (revision["revision"] for revision in view["revisions"])

@@ -32,7 +32,7 @@ class Key {
     this._route = route;
     this._query = route.query;
     this._compared = "";
-    this._tree = new Tree();
+    this._tree = new Tree(route.controller);
     this._timeline = new Timeline();
     this._wrong = h("section", { class: "wrong", "aria-label": "What is wrong" });
     this._buttons = h("div", { class: "bar-of-tools" });

@@ -8,7 +8,10 @@ const READY = { True: "ready", False: "not ready" };
 
 /** A tree of the branches that `natsctl tree -o json` prints. */
 export class Tree {
-  constructor() {
+  /** @param {string} controller answers the manifests of objects that have no page */
+  constructor(controller) {
+    this._controller = controller;
+    this._manifests = new Map(); // the open ones, by name
     this._folded = new Set();
     this._drawn = "";
     this.element = h("ul", {
@@ -21,10 +24,10 @@ export class Tree {
    *
    * @param {any} root
    */
-  update(root) {
+  update(root, isForced = false) {
     const text = JSON.stringify(root);
-    if (text === this._drawn) return;
-    this._drawn = text;
+    if (text === this._drawn && !isForced) return;
+    [this._drawn, this._root] = [text, root];
     const active = document.activeElement?.closest("[role=treeitem]")?.dataset.name;
     const hadFocus = this.element.contains(document.activeElement);
     replace(this.element, this._item(root, 1));
@@ -43,7 +46,13 @@ export class Tree {
     const details = h("span", { class: "details" },
       badge(READY[branch.ready] ?? branch.ready), branch.reason && h("span", { class: "text" }, shown(branch.reason, 200)),
       branch.created && age(branch.created),
-      branch.revision !== null && h("span", {}, `revision ${branch.revision}`));
+      branch.revision !== null && h("span", {}, `revision ${branch.revision}`),
+      !branch.bucket && h("button", {
+        type: "button", class: "small", tabindex: -1, "aria-expanded": String(this._manifests.has(name)),
+        "aria-label": `Manifest of ${text}`, onclick: () => this._toggle(branch, name),
+      }, "Manifest"));
+    const manifest = this._manifests.has(name) &&
+      h("pre", { class: "text", tabindex: 0, role: "region", "aria-label": `Manifest of ${text}` }, this._manifests.get(name));
     const below = branch.branches ?? [];
     const children = below.map((child) => this._item(child, level + 1));
     if (branch.more) children.push(h("li", { role: "none", class: "muted" }, `and ${counted(branch.more, "more object")}`));
@@ -51,7 +60,18 @@ export class Tree {
       role: "treeitem", tabindex: -1, "aria-level": level, "data-name": name,
       "aria-label": `${text}, ready: ${shown(branch.ready, 40)}`,
       "aria-expanded": below.length ? String(!this._folded.has(name)) : null,
-    }, h("div", { class: "node" }, title, details), children.length ? h("ul", { role: "group" }, ...children) : null);
+    }, h("div", { class: "node" }, title, details), manifest || null, children.length ? h("ul", { role: "group" }, ...children) : null);
+  }
+
+  async _toggle(branch, name) {
+    if (this._manifests.delete(name)) {
+      this.update(this._root, true);
+      return;
+    }
+    const query = { controller: this._controller, kind: branch.kind, key: branch.key };
+    const answer = await get("/api/manifest", query).catch((error) => ({ text: error.message }));
+    this._manifests.set(name, shown(answer.text, 100_000));
+    this.update(this._root, true);
   }
 
   _items() {
@@ -69,7 +89,7 @@ export class Tree {
     if (event.key in next) this._focus(next[event.key]);
     else if (event.key === "ArrowRight") this._unfold(item, items[at + 1]);
     else if (event.key === "ArrowLeft") this._fold(item);
-    else if (event.key === "Enter") item.querySelector("a")?.click();
+    else if (event.key === "Enter") item.querySelector("a, button")?.click();
     else return;
     event.preventDefault();
   }

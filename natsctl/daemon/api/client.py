@@ -13,6 +13,8 @@ from natsctl.daemon.api.messages import (
     ControllerStatus,
     KeyExplanation,
     KeyPlans,
+    Manifest,
+    ObjectName,
     Queuing,
     Recorded,
     RecordingPart,
@@ -152,6 +154,11 @@ class Daemons:
     async def tree(self, controller: str, key: str) -> Branch:
         """Return the primary with the objects that it owns, as all members together know them."""
         return merged(await self._ask_all(Verb.TREE, controller, key.encode(), Branch))
+
+    async def manifest(self, controller: str, kind: str, key: str) -> Manifest:
+        """Return an object of a controller's tree, also one of a cluster, without secrets."""
+        request = msgspec.json.encode(ObjectName(kind, key))
+        return (await self._ask_all(Verb.MANIFEST, controller, request, Manifest))[0]
 
     async def plan_keys(self, controller: str, keys: Sequence[str]) -> KeyPlans:
         """Return what the controller would do for these keys, as one of the daemons plans it.

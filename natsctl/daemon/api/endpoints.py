@@ -28,6 +28,8 @@ from natsctl.daemon.api.messages import (
     KeyEvent,
     KeyExplanation,
     KeyPlans,
+    Manifest,
+    ObjectName,
     Queuing,
     fitting,
 )
@@ -38,12 +40,13 @@ from natsctl.daemon.api.recorded import record_keys, recording_part
 from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable, owner_of
-from natsctl.errors import DECODE_ERRORS, NatsctlError, UsageError
+from natsctl.errors import DECODE_ERRORS, NatsctlError, NotFoundError, UsageError
 from natsctl.jetstream.connection.connection import Connection
 from natsctl.jetstream.events import KvEvent, events_of
 from natsctl.jetstream.service.server import Endpoint, Handler
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.keys import check_keys
+from natsctl.model.masking import masked_manifest
 from natsctl.model.recorder import SyncNote
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
@@ -112,6 +115,7 @@ class ControllerEndpoints:
             handlers |= {
                 Verb.EXPLAIN: partial(self._explain, runnable),
                 Verb.TREE: partial(self._tree, runnable),
+                Verb.MANIFEST: partial(self._manifest, runnable),
                 Verb.RESYNC: partial(self._resync, runnable),
                 Verb.RECORD: partial(self._record, runnable),
                 Verb.RECORDING: partial(self._recording, runnable, masked=True),
@@ -224,6 +228,22 @@ class ControllerEndpoints:
         )
         top = replace(top, branches=(*top.branches, *complete_tree.branches[BRANCHES_MAX:]))
         return self._fitting(BRANCHES_MAX, top.limited)
+
+    async def _manifest(self, runtime: Hosted, request: bytes) -> bytes:
+        try:
+            wanted = msgspec.json.decode(request, type=ObjectName)
+        except DECODE_ERRORS as error:
+            raise UsageError(f"send the kind and the key of an object: {error}") from error
+        self._check_started(runtime)
+        for informer in runtime.informers.values():
+            cache = informer.cache
+            stored = cache.newest(wanted.key) if cache.kind.name == wanted.kind else None
+            if stored is not None and stored.value:
+                return self._fitting_text(masked_manifest(wanted.kind, stored.value))
+        raise NotFoundError(f"{self._runnable.name} knows no {wanted.kind}/{wanted.key}")
+
+    def _fitting_text(self, text: str) -> bytes:
+        return self._fitting(len(text), lambda count: Manifest(text[:count]))
 
     async def _plan_keys(self, runtime: Hosted, planner: Planner, request: bytes) -> bytes:
         keys = _keys(request)

@@ -155,6 +155,19 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
         return bool(self.syncs or self.events)
 
 
+class ObjectName(msgspec.Struct, frozen=True):
+    """The request for a manifest: an object by its kind and key, as a `Branch` names it."""
+
+    kind: str
+    key: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """An object as a daemon last saw it: JSON without secrets, perhaps without its end."""
+
+    text: str
+
+
 class Queuing(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request to sync keys.
 

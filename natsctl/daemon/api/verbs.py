@@ -16,6 +16,7 @@ class Verb(StrEnum):
     STATUS = "status"
     EXPLAIN = "explain"
     TREE = "tree"
+    MANIFEST = "manifest"
     PLAN = "plan"
     RESYNC = "resync"
     RECORD = "record"

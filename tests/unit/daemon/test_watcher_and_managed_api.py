@@ -25,7 +25,8 @@ from tests.support.controllers.disk_reconciler import (
 from tests.support.controllers.recording_watcher import SITES, RecordingWatcher, put, running, site
 
 PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
-VERBS = ["status", "explain", "tree", "resync", "record", "recording", "recording-unmasked"]
+VERBS = ["status", "explain", "tree", "manifest", "resync"]
+VERBS += ["record", "recording", "recording-unmasked"]
 
 
 class Client:

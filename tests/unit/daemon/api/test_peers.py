@@ -54,12 +54,12 @@ def test_a_second_daemon_in_mode_alone_is_logged_once(
     assert caplog.text.count("every key is synced more than once controller=apps") == 1
     assert "run all its daemons with --leader-elect, or all with --shard" in caplog.text
     meet(peers, presence("c"))
-    assert caplog.text.count("b/1 (without --leader-elect or --shard), c/1") == 1
+    assert caplog.text.count("b:1 (without --leader-elect or --shard), c:1") == 1
 
 
 def test_the_warning_names_the_mode_of_each_daemon(caplog: pytest.LogCaptureFixture) -> None:
     meet(Peers("apps", presence("a", Mode.ELECTED), SUBJECT), presence("b", Mode.SHARED))
-    assert "daemons='b/1 (with --shard)' this_daemon='with --leader-elect'" in caplog.text
+    assert "daemons='b:1 (with --shard)' this_daemon='with --leader-elect'" in caplog.text
 
 
 def test_elected_daemons_do_not_warn(caplog: pytest.LogCaptureFixture) -> None:
@@ -71,7 +71,7 @@ def test_the_warning_names_another_controller_of_the_same_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     meet(Peers("apps", presence("a"), SUBJECT), presence("b", owner="Site.sites"))
-    assert "b/1 runs another controller that is named apps too" in caplog.text
+    assert "b:1 runs another controller that is named apps too" in caplog.text
 
 
 def test_a_daemon_ignores_its_own_presence(caplog: pytest.LogCaptureFixture) -> None:
