@@ -48,7 +48,7 @@ class Slices:
         self._stride = stride
         self._turns = _turns()
         self.clock = self._turns.clock  # reads the time, in seconds
-        self._begin_slice()
+        self.begin()
 
     def is_over(self) -> bool:
         """Return whether other tasks should run before the next item."""
@@ -56,14 +56,14 @@ class Slices:
         if self._left % self._stride:
             return False
         if self._number != self._turns.number:  # the task has waited
-            self._begin_slice()
+            self.begin()
             return False
         return self._left <= 0 or self.clock() >= self._ends_at
 
     def is_over_after(self, count: int) -> bool:
         """Return whether other tasks should run, after *count* items."""
         if self._number != self._turns.number:  # the task has waited
-            self._begin_slice()
+            self.begin()
             return False
         self._left -= count
         return self._left <= 0 or self.clock() >= self._ends_at
@@ -71,19 +71,16 @@ class Slices:
     async def pause(self) -> None:
         """Let other tasks run, and begin the next slice."""
         await asyncio.sleep(0)
-        self._begin_slice()
+        self.begin()
 
     def begin(self) -> float:
         """Begin a slice, and return the time at which it ends by `clock`.
 
         For a task that reads the clock itself, and takes `ITEMS_MAX` items at most.
         """
-        self._begin_slice()
-        return self._ends_at
-
-    def _begin_slice(self) -> None:
         self._number, self._left = self._turns.number, ITEMS_MAX
-        self._ends_at = self._turns.begin_slice()
+        self._ends_at = ends_at = self._turns.begin_slice()
+        return ends_at
 
 
 async def in_slices(items: Iterable[T], work: Callable[[T], object]) -> None:

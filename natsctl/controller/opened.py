@@ -188,7 +188,7 @@ class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             keeping=Keeping(self.keys.keeps, quiet=True) if shares_keys() else None,
             notes_deleted=shares_keys(),
         )
-        return Primary(informer, self.barrier, self._backends.open)
+        return Primary(informer, self.barrier, self._backends.open, self.keys.queue)
 
     @property
     def _maps_secondaries(self) -> bool:

@@ -212,31 +212,30 @@ class Informer(Generic[T]):
         Raises a `StoreError` for which *is_final* returns True; by default none is raised.
         """
         unbind_sync()
-        with closing(self._invalid_log):
-            await self._run(is_final)
-
-    async def _run(self, is_final: Callable[[StoreError], bool] | None) -> None:
         clock = asyncio.get_running_loop().time
         failures = 0
-        while True:
-            started, limit_s, jitter = clock(), BACKOFF_MAX_S, up_to_a_tenth
-            try:
-                with self._span() as establishing:
-                    async with self.store.watch(self.cache.shown) as events:
-                        await self._follow(events, establishing)
-            except StoreError as error:
-                if self.cache.kind.optional and isinstance(error, StoreMissingError):
-                    await self._empty_absent_kind(error)
-                else:
-                    self.failure = error
-                    if is_final is not None and is_final(error):
-                        raise
-                    log.warning("watch broke", kind=self.cache.kind.name, error=error)
-                    if self._lists_are_costly and not isinstance(error, StoreMissingError):
-                        limit_s, jitter = RELIST_MAX_S, _down_to_half
-            failures = 1 if clock() - started > HEALTHY_S else failures + 1
-            self.restarts += not self.absent
-            await asyncio.sleep(backoff(failures, base_s=BACKOFF_S, limit_s=limit_s, jitter=jitter))
+        with closing(self._invalid_log):
+            while True:
+                started, limit_s, jitter = clock(), BACKOFF_MAX_S, up_to_a_tenth
+                try:
+                    with self._span() as establishing:
+                        async with self.store.watch(self.cache.shown) as events:
+                            await self._follow(events, establishing)
+                except StoreError as error:
+                    if self.cache.kind.optional and isinstance(error, StoreMissingError):
+                        await self._empty_absent_kind(error)
+                    else:
+                        self.failure = error
+                        if is_final is not None and is_final(error):
+                            raise
+                        log.warning("watch broke", kind=self.cache.kind.name, error=error)
+                        if self._lists_are_costly and not isinstance(error, StoreMissingError):
+                            limit_s, jitter = RELIST_MAX_S, _down_to_half
+                failures = 1 if clock() - started > HEALTHY_S else failures + 1
+                self.restarts += not self.absent
+                await asyncio.sleep(
+                    backoff(failures, base_s=BACKOFF_S, limit_s=limit_s, jitter=jitter)
+                )
 
     def _span(self) -> Span:
         return watch_span(self.cache.kind.name, lambda: {"natsctl.watch.restarts": self.restarts})

@@ -455,17 +455,17 @@ class KeyQueue:
         """Enqueue a changed key unless only the status of its object changed."""
         self.primaries_changed(primary, (change,))
 
-    def primaries_changed(  # noqa: C901 - one straight line
+    def primaries_changed(  # noqa: C901, PLR0912 - one straight line
         self, primary: Primary[Any], changes: Sequence[Change[Any]]
     ) -> None:
         """Enqueue each changed key unless only the status of its object changed.
 
         A key that was skipped because it was invalid is synced again, even if the object is back at
-        its last valid state. `Primary.deleted_states` keeps the last state of a deleted object.
+        its last valid state. The queue notes the last state of a deleted object.
         """
         paused, has = self.paused_keys, self._loop.own.has
         has_all, knows = has is every_key, paused.knows
-        known, skipped, deleted = self.queue.works, primary.skipped, primary.deleted_states
+        known, noted = self.queue.works, self.queue.noted
         kind = primary.kind
         desire, decoded = kind.desire, primary.informer.cache.decoded
         offered: list[tuple[str, Operation]] = []
@@ -479,12 +479,18 @@ class KeyQueue:
                 continue
             if after is None:
                 if before is not None and is_read(before):
-                    deleted[key] = before
+                    self.queue.note(key).last = before
                 offered.append((key, Operation.PURGE if change.purged else Operation.DELETE))
                 continue
-            if key in known and self.queue.answers_put(key):
-                continue
-            if before is not None and key not in skipped and type(before) is not Unread:
+            skipped = False
+            if key in known:
+                if self.queue.answers_put(key):
+                    continue
+                if (notes := noted(key)) is not None:
+                    skipped = notes.skipped
+                    if notes.last is not None:
+                        primary.forget_last(key)
+            if before is not None and not skipped and type(before) is not Unread:
                 differs = False
                 if desire is not None:
                     try:
@@ -498,8 +504,6 @@ class KeyQueue:
                         pass
                 if not differs and not _desired_changed(kind, before, after):
                     continue
-            if deleted:
-                deleted.pop(key, None)
             offered.append((key, _PUT))
         if offered:
             self.queue.offer_changed(offered, _RESYNC if changes[0].initial else _USER)
@@ -523,8 +527,7 @@ class PrimaryListener:
         self._primary = primary
 
     async def lost(self, holds: KeyFilter) -> None:
-        """See `ShareListener.lost`."""
-        await self._primary.keep(holds)
+        """See `ShareListener.lost`: the queue has forgotten the keys already."""
 
     async def gained(self, gained: KeyFilter) -> None:
         """See `ShareListener.gained`: enqueues primaries that exist or were deleted."""
@@ -547,9 +550,12 @@ def skips_invalid(primary: Primary[Any], key: str) -> bool:
     The next valid state enqueues the key again, even if it equals the last valid one.
     """
     if key in primary.informer.cache.invalid:
-        primary.skipped.add(key)
+        primary.queue.note(key).skipped = True
         return True
-    primary.skipped.discard(key)
+    noted = primary.queue.noted(key)
+    if noted is not None and noted.skipped:
+        noted.skipped = False
+        primary.queue.tidy(key)
     return False
 
 

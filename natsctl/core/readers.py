@@ -21,13 +21,13 @@ from natsctl.core.compare_and_set import (
 from natsctl.core.informer import Informer
 from natsctl.core.sync import current_sync
 from natsctl.core.table import is_read
+from natsctl.core.workqueue import WorkQueue
 from natsctl.core.writes import Barrier
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, UnreadError
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.store import OpenStore, Stored
-from natsctl.slices import retain
 
 T = TypeVar("T")
 
@@ -102,18 +102,16 @@ class Primary(CacheReader[T]):
     """The objects that hold the desired state."""
 
     def __init__(
-        self, informer: Informer[T], barrier: Barrier, open_store: OpenStore | None = None
+        self,
+        informer: Informer[T],
+        barrier: Barrier,
+        open_store: OpenStore | None = None,
+        queue: WorkQueue[str] | None = None,
     ) -> None:
         super().__init__(informer, barrier)
         self.open_store = open_store  # opens the stores of records beside the objects
-        self.deleted_states: dict[str, Stored] = {}  # the last ones, until the keys are synced
-        self.skipped: set[str] = set()  # keys that were skipped because their objects were invalid
-
-    async def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the keys that are not *wanted*, in slices."""
-        states = self.deleted_states
-        await retain(states, wanted, lambda key: states.pop(key, None))
-        await retain(self.skipped, wanted, self.skipped.discard)
+        self.queue = WorkQueue[str]() if queue is None else queue
+        """The work queue of the keys, which has the notes of their syncs."""
 
     def get(self, key: str) -> T | None:
         """See `CacheReader.get`."""
@@ -219,12 +217,19 @@ class Primary(CacheReader[T]):
 
     async def last_state(self, key: str) -> Stored | None:
         """Return the state that `last` decodes."""
-        known = self.deleted_states.get(key)
-        if known is not None:
-            return known
+        noted = self.queue.noted(key)
+        if noted is not None and noted.last is not None:
+            return noted.last
         history = await self._store.history(key)
         states = (state for state in reversed(history) if isinstance(state, Stored))
         return next((state for state in states if self.kind.valid(state.value)), None)
+
+    def forget_last(self, key: str, state: Stored | None = None) -> None:
+        """Forget the last state of a deleted object, or only this *state*."""
+        noted = self.queue.noted(key)
+        if noted is not None and (state is None or noted.last is state):
+            noted.last = None
+            self.queue.tidy(key)
 
     async def deleted_at(self, key: str) -> int | None:
         """Return the revision of the delete marker that proves the deletion, None without one."""
@@ -232,7 +237,7 @@ class Primary(CacheReader[T]):
 
     async def forget(self, key: str) -> None:
         """Purge a deleted object, so that no sync cleans up after it again."""
-        self.deleted_states.pop(key, None)
+        self.forget_last(key)
         marker = await self.deleted_at(key)
         if marker is not None:
             await self._store.delete(key, revision=marker, purge=True)

@@ -32,6 +32,7 @@ from natsctl.core.retry import (
     decide_retry,
 )
 from natsctl.errors import QueueShutDownError, RetryAfter, UsageError
+from natsctl.model.store import Stored
 from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.histogram import Distribution, Histogram
@@ -115,15 +116,27 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Trouble(msgspec.Struct, gc=False):
-    """What few keys need: requests for later, and failures in a row.
+    """What few keys need: requests for later, failures in a row, and notes of the syncs.
 
-    A sync that begins at or after the time of a request answers it. `asked` is a delay that
-    somebody asked for, which no success cancels.
+    A sync that begins at or after the time of a request answers it.
+
+    Attributes:
+        failures: failures in a row.
+        asked: a delay that somebody asked for, which no success cancels.
+        retry: a waiting retry.
+        last: the last state of a deleted object, until a sync of it has succeeded.
+        failed: the state for which the key failed permanently.
+        missing: the incarnation of the bucket that lacks the object, as garbage collection found.
+        skipped: whether the key was skipped because its object is invalid.
     """
 
     failures: int = 0
     asked: Asked | None = None
     retry: Asked | None = None
+    last: Stored | None = None
+    failed: Stored | None = None
+    missing: str = ""
+    skipped: bool = False
 
     @property
     def at(self) -> float:
@@ -139,8 +152,9 @@ class Trouble(msgspec.Struct, gc=False):
 
     @property
     def says_nothing(self) -> bool:
-        """True if there is neither a failure nor a request."""
-        return not self.failures and self.asked is None and self.retry is None
+        """True if there is neither a failure nor a request nor a note."""
+        noted = self.last or self.failed or self.missing or self.skipped
+        return not (self.failures or self.asked or self.retry or noted)
 
 
 class Work(msgspec.Struct, Generic[K], eq=False, gc=False):
@@ -592,6 +606,21 @@ class WorkQueue(Generic[K]):
             if work.trouble.retry is not None:
                 work.trouble.retry = None
                 self._retrying.pop(key, None)
+            self._replace(work, work.trouble, self.now())
+
+    def noted(self, key: K) -> Trouble | None:
+        """Return what is noted of the key; call `tidy` after something was removed."""
+        work = self.works.get(key)
+        return None if work is None else work.trouble
+
+    def note(self, key: K) -> Trouble:
+        """Return what is noted of the key, to note something; a key at rest stays at rest."""
+        return self._troubled(key, self.now())[1]
+
+    def tidy(self, key: K) -> None:
+        """Forget the key if nothing is noted of it any more, and nothing else known."""
+        work = self.works.get(key)
+        if work is not None and work.trouble is not None:
             self._replace(work, work.trouble, self.now())
 
     def drop(self, key: K) -> None:

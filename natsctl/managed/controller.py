@@ -183,7 +183,7 @@ class ManagedController(KeyedController, Generic[T]):
         stores = backends.stores_of(kind)
         store = await backends.open(kind)
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)
-        primary = Primary(informer, barrier, backends.open)
+        primary = Primary(informer, barrier, backends.open, self._loop.queue)
         async with AsyncExitStack() as stack:
             systems = {id(system): system for system in (stores, backends.nats) if system}
             self._host.history.recorders = [
@@ -207,7 +207,7 @@ class ManagedController(KeyedController, Generic[T]):
         deleted object.
         """
         if last is not None:
-            self._primary.deleted_states[key] = last
+            self._loop.queue.note(key).last = last
         return await self._reconcile(key, Operation.MANUAL)
 
     def _changed(self, change: Change[Any]) -> None:
@@ -239,8 +239,9 @@ class ManagedController(KeyedController, Generic[T]):
         primary = self._primary
         if skips_invalid(primary, key):
             return None
-        last, stored = primary.deleted_states.get(key), primary.informer.cache.get(key)
         history, queue = self._host.history, self._loop.queue
+        noted, stored = queue.noted(key), primary.informer.cache.get(key)
+        last = None if noted is None else noted.last
         run = history.begin(key, operation, stored, last=last)
         clock = asyncio.get_running_loop().time
         with sync_span(self.name, log_context), run:
@@ -252,8 +253,8 @@ class ManagedController(KeyedController, Generic[T]):
                 raise
         failed = queue.failures(key) > 0
         history.succeeded(run, clock(), failed=failed, after_s=after_s)
-        if after_s is None and last is not None and primary.deleted_states.get(key) is last:
-            del primary.deleted_states[key]
+        if after_s is None and last is not None:
+            primary.forget_last(key, last)
         return after_s
 
     def _references(self, key: str) -> list[Reference]:

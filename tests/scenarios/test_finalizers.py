@@ -209,10 +209,12 @@ async def test_the_last_state_of_a_deleted_object_is_kept_until_it_is_cleaned_up
         client = await built(harness, "shop")
         await client.apps.delete("shop")
         await asyncio.sleep(1)
-        assert list(controller.apps.deleted_states) == ["shop"]
+        noted = controller.apps.queue.noted("shop")
+        assert noted is not None
+        assert noted.last is not None
         world.failure = None
         await harness.run_until_idle()
-        assert controller.apps.deleted_states == {}
+        assert controller.apps.queue.noted("shop") is None
 
 
 async def test_an_object_deleted_while_no_process_ran_is_cleaned_up_once() -> None:

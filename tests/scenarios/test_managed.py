@@ -332,14 +332,16 @@ class TestManagedController:
             cloud.failures["delete"] = OSError("no")
             await play.store.delete("a")
             await asyncio.sleep(5)
-            assert list(primaries[0].deleted_states) == ["a"]
+            noted = primaries[0].queue.noted("a")
+            assert noted is not None
+            assert noted.last is not None
             cloud.failures.clear()
             await asyncio.sleep(60)
             await play.put("b", size=1)
             await asyncio.sleep(5)
             await play.primary.delete("b")
             await asyncio.sleep(5)
-            assert primaries[0].deleted_states == {}
+            assert primaries[0].queue.works == {}
 
     async def test_an_empty_key_cannot_be_enqueued(self, cloud: Cloud) -> None:
         controller = NatsDisks(cloud, nats=MemoryStores())

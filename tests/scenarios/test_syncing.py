@@ -545,10 +545,12 @@ async def test_the_last_state_of_a_deleted_object_is_kept_until_its_sync_succeed
         controller.failure = RuntimeError("no")
         await client.apps.delete("shop")
         await asyncio.sleep(1)
-        assert list(controller.apps.deleted_states) == ["shop"]
+        noted = controller.apps.queue.noted("shop")
+        assert noted is not None
+        assert noted.last is not None
         controller.failure = None
         await harness.run_until_idle()
-        assert controller.apps.deleted_states == {}
+        assert controller.apps.queue.noted("shop") is None
 
 
 async def test_a_retry_policy_can_drop_a_key() -> None:

@@ -125,7 +125,7 @@ async def test_a_standby_holds_no_state_of_deleted_keys_and_misses_nothing_as_le
     assert len(set(leader.controller.syncs)) == MANY + 1
     (queue,) = standby.runtime.measures().queues
     assert (queue.stats.depth, queue.stats.waiting, queue.stats.held) == (0, 0, 0)
-    assert standby.controller.apps.deleted_states == {}
+    assert standby.controller.apps.queue.works == {}
     counts = standby.runtime.measures().syncs
     assert counts is not None
     assert counts.unanswered == 0

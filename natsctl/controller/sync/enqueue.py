@@ -73,8 +73,7 @@ class Enqueuer(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     async def lost(self, holds: KeyFilter) -> None:
         """See `ShareListener.lost`."""
-        await PrimaryListener(self.keys, self.primary).lost(holds)
-        await self.runs.keep(holds)
+        await self.runs.history.keep_only(holds)
         await self.reads.keep(holds)
 
     async def gained(self, gained: KeyFilter) -> None:

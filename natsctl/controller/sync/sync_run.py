@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from asyncio import current_task
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from sys import modules
 from time import time
 from types import CoroutineType
@@ -34,7 +34,6 @@ from natsctl.errors import NotFoundError
 from natsctl.model.garbage import orphan_reason
 from natsctl.model.pause import pause_in
 from natsctl.model.store import Stored
-from natsctl.slices import retain
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import log_context, set_log_context
 from natsctl.telemetry.tracing import SDK, records_spans, sync_span
@@ -76,7 +75,7 @@ class SyncRuns:
         queue: WorkQueue[str],
         timeout_s: float,
     ) -> None:
-        self._history = history
+        self.history = history
         self._tape = None if history.recorder is None else history.recorder.tape
         self._reads = reads
         self._handler = handler
@@ -93,8 +92,6 @@ class SyncRuns:
         self._clock = asyncio.get_running_loop().time
         self._thread = threading.get_ident()
         self._outer: Mapping[str, object] | None = None  # the log context of the workers
-        self._failed: dict[str, Stored] = {}  # the states for which a key failed permanently
-        self._confirmed: dict[str, str] = {}  # incarnations of the bucket
 
     def confirm_missing(self, key: str) -> None:
         """Let the next sync of *key* remove the secondaries of this missing owner.
@@ -102,17 +99,16 @@ class SyncRuns:
         A GC cycle has found that the owner is missing without a delete marker, in this incarnation
         of its bucket.
         """
-        self._confirmed[key] = self._cache.incarnation
-
-    async def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Forget the keys that are not *wanted*, in slices."""
-        await retain(self._failed, wanted, lambda key: self._failed.pop(key, None))
-        await self._history.keep_only(wanted)
-        await retain(self._confirmed, wanted, lambda key: self._confirmed.pop(key, None))
+        self._queue.note(key).missing = self._cache.incarnation
 
     async def sync(self, key: str) -> float | None:
         """Sync the key now, outside the loop, because a person requests it; raises its failure."""
-        step = self.start(Work(key, Place.CLAIMED, self._clock(), Priority.USER, _MANUAL))
+        step = self.start(
+            Work(
+                *(key, Place.CLAIMED, self._clock(), Priority.USER, _MANUAL),
+                trouble=self._queue.noted(key),
+            )
+        )
         return await step if isinstance(step, Rest) else step
 
     def start(  # noqa: C901 - one straight line: a call per step takes longer than most syncs
@@ -123,20 +119,20 @@ class SyncRuns:
         A key is skipped if its newest state is invalid, or if it failed permanently and has the
         same state, unless a person requests the sync. Raises the failure of the sync.
         """
-        key, operation, primary = work.key, work.reason or _RETRY, self._primary
-        if (self._failed or primary.skipped or self._cache.invalid) and self._skips(key, operation):
+        key, operation, notes = work.key, work.reason or _RETRY, work.trouble
+        if (notes is not None or self._cache.invalid) and self._skips(key, operation):
             return None
         if self._outer is None:
             self._outer = log_context()
         stored = self._cache.get(key)
-        last = primary.deleted_states.get(key) if primary.deleted_states else None
+        last = None if notes is None else notes.last
         sync = Sync(
             key, self._name, operation, time(), work.at, stored, last, self._outer, self._failures
         )
         set_log_context(sync)
         if SDK in modules and records_spans():
             return first_step(self._traced(sync))
-        if stored is None or key in self._barrier.unseen or self._confirmed:
+        if stored is None or key in self._barrier.unseen:
             return first_step(self._recorded(sync, self._wait_and_call(sync)))
         if self._tape is not None:
             sync.tape = self._tape()
@@ -164,10 +160,10 @@ class SyncRuns:
             return first_step(self._recorded(sync, self._end(sync, after_s)))
         if sync.read is not None or key in self._reads.dependents:
             self._reads.end(sync)
-        if self._failed or last is not None:
+        failed = notes is not None and notes.failures > 0
+        if notes is not None:
             self._note_success(sync)
-        failed = work.trouble is not None and work.trouble.failures > 0
-        self._history.succeeded(sync, self._clock(), failed=failed)
+        self.history.succeeded(sync, self._clock(), failed=failed)
         return None
 
     async def _traced(self, sync: Sync) -> float | None:
@@ -180,7 +176,7 @@ class SyncRuns:
             try:
                 return await work
             except BaseException as error:
-                await self._history.recall(sync.key, error, self._queue, sync.key)
+                await self.history.recall(sync.key, error, self._queue, sync.key)
                 self._record_failure(sync, error)
                 raise
 
@@ -195,9 +191,10 @@ class SyncRuns:
             if self._paused.holds_back(key):
                 return None
             sync.stored = self._barrier.read(self._primary.informer, key)
-            sync.last = self._primary.deleted_states.get(key)
-        if self._confirmed:
-            sync.missing = self._confirmed.pop(key, None)
+            noted = self._queue.noted(key)
+            sync.last = None if noted is None else noted.last
+        if (noted := self._queue.noted(key)) is not None:
+            sync.missing, noted.missing = noted.missing or None, ""
         if sync.stored is None and await self._was_paused(sync):
             return None
         if self._tape is not None:
@@ -215,15 +212,14 @@ class SyncRuns:
             await self._remove_secondaries(sync)
         self._note_success(sync)
         failed = self._failures(sync.key) > 0
-        self._history.succeeded(sync, self._clock(), failed=failed, after_s=after_s)
+        self.history.succeeded(sync, self._clock(), failed=failed, after_s=after_s)
         return after_s
 
     def _skips(self, key: str, operation: Operation) -> bool:
         if skips_invalid(self._primary, key):
             return True
-        if not self._failed:
-            return False
-        failed = self._failed.get(key)
+        noted = self._queue.noted(key)
+        failed = None if noted is None else noted.failed
         if failed is None or operation is Operation.MANUAL:
             return False
         stored = self._cache.get(key)
@@ -268,18 +264,20 @@ class SyncRuns:
         return ""
 
     def _note_success(self, sync: Sync) -> None:
-        key = sync.key
-        self._failed.pop(key, None)
+        key, noted = sync.key, self._queue.noted(sync.key)
         if sync.stored is None:
             self._paused.synced_deleted(key)
-        if sync.last is not None and self._primary.deleted_states.get(key) is sync.last:
-            del self._primary.deleted_states[key]
+        if noted is not None:
+            noted.failed = None
+            if noted.last is sync.last:
+                noted.last = None
+            self._queue.tidy(key)
 
     def _record_failure(self, sync: Sync, error: BaseException) -> None:
         failures = self._queue.failures(sync.key) + 1
-        self._history.failed(sync, error, self._clock(), failures=failures)
+        self.history.failed(sync, error, self._clock(), failures=failures)
         if classify(error) is ErrorClass.PERMANENT and sync.stored is not None:
-            self._failed[sync.key] = sync.stored
+            self._queue.note(sync.key).failed = sync.stored
 
 
 async def _raised(error: BaseException) -> NoReturn:

@@ -179,7 +179,7 @@ def _call_of(
                 raise UsageError(f"the recording of {recorded.controller} has no slot {slot}")
             if tape.last is not None:
                 primary: Primary[Any] = vars(hosted.controller)[slot]
-                primary.deleted_states[recorded.key] = tape.last
+                primary.queue.note(recorded.key).last = tape.last
             return partial(hosted.sync, recorded.key)
         case ManagedController():
             return partial(hosted.sync, recorded.key, last=tape.last)

@@ -90,8 +90,7 @@ class Disks(Controller):
             records = await self.disks.open_store(kind)
             return MortalStore(records, lambda key: plan.call(key.rpartition(".")[2]))
 
-        watched = Primary[Disk](Informer(store, DISKS), Barrier(), open_records)
-        watched.deleted_states = self.disks.deleted_states
+        watched = Primary[Disk](Informer(store, DISKS), Barrier(), open_records, self.disks.queue)
 
         async def connect(_managed: Managed[Disk]) -> Files:
             return Files(plan)

@@ -185,7 +185,7 @@ class TestDeletionWithoutFinalizers:
     async def test_cleanup_gets_the_last_cached_state_after_a_purge(self, stage: Stage) -> None:
         deleted = await stage.store.get("a")
         await stage.store.delete("a", purge=True)
-        stage.primary.deleted_states["a"] = deleted
+        stage.primary.queue.note("a").last = deleted
         await stage.sync()
         assert stage.calls == [("cleanup", "a", "hi", [])]
 
@@ -207,7 +207,7 @@ class TestDeletionWithoutFinalizers:
     async def test_an_object_lost_without_a_delete_marker_is_not_cleaned_up(
         self, stage: Stage
     ) -> None:
-        stage.primary.deleted_states["a"] = await stage.store.get("a")
+        stage.primary.queue.note("a").last = await stage.store.get("a")
         stage.store.vanish("a")
         stage.store.break_watches()
         await asyncio.sleep(1)

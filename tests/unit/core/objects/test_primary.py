@@ -429,7 +429,7 @@ class TestLastStates:
     async def test_a_deletion_seen_by_the_cache_needs_no_history(
         self, stage: Stage, primary: Primary[Thing]
     ) -> None:
-        primary.deleted_states["a"] = Stored("a", 1, value("seen"))
+        primary.queue.note("a").last = Stored("a", 1, value("seen"))
         assert await primary.last("a") == thing("seen")
 
     async def test_a_key_that_never_existed_has_no_last_state(
