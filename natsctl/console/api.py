@@ -15,7 +15,7 @@ from natsctl.console.live import Notice, ViewFeed, follow
 from natsctl.console.overview import Overview
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 from natsctl.model.keys import check_key
 from natsctl.operate.fleet import Fleet
 

@@ -17,10 +17,9 @@ from natsctl.errors import (
     StoreError,
     UsageError,
 )
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket, Message
-from natsctl.jetstream.bucket.entries import object_in
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import Bucket, Message
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
@@ -28,6 +27,7 @@ from natsctl.model.objects import Object
 from natsctl.model.plans.differences import Difference
 from natsctl.model.schemas.kind_schema import KindSchema
 from natsctl.operate.desired import desired, restorable, with_reserved, with_stored_version
+from natsctl.operate.entries import object_in
 from natsctl.telemetry.hiding import MASK
 
 FAULTS_MAX = 20

@@ -19,8 +19,8 @@ from natsctl.errors import (
     NotFoundError,
     UsageError,
 )
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket, Message
+from natsctl.jetstream.bucket import Bucket, Message
+from natsctl.jetstream.store import BucketStore
 from natsctl.model.keys import check_key
 from natsctl.model.plans.differences import Difference
 from natsctl.operate.absent import explained_without_daemon, known_controllers

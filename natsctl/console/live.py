@@ -10,7 +10,7 @@ import msgspec
 from natsctl.console.answers import encoded
 from natsctl.core.task_group import together
 from natsctl.errors import NatsctlError
-from natsctl.jetstream.connection.connection import ConnectionState, OnLost
+from natsctl.jetstream.connection import ConnectionState, OnLost
 from natsctl.operate.problems import problem_of
 from natsctl.time_limit import happens
 

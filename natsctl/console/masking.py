@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from natsctl.core.planning.diff import value_differences
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket import Message
+from natsctl.jetstream.store import BucketStore
 from natsctl.model import exact_json
 from natsctl.model.documents import Document
 from natsctl.model.masking import Masker

@@ -13,8 +13,8 @@ from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import ControllerStatus
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, PermissionDeniedError
-from natsctl.jetstream.bucket.browse import bucket_names
-from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.store import bucket_names
 from natsctl.operate.absent import DOWN, absent_statuses
 from natsctl.operate.background import retrieved
 from natsctl.operate.fleet import Fleet

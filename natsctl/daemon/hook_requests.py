@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from natsctl.controller.hook import HookController
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
 """Reads the schemas that daemons have published, and the columns that they declare."""
 
 from natsctl.errors import StoreError, StoreMissingError, UsageError
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.consumer import names
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.feed import names
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
 from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from natsctl.errors import ConnectError, NatsctlError, UsageError
-from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection import connect
 
 START_S = 30.0  # the deadline of a start, including the recovery of stored data
 STOP_S = 10.0  # the deadline of a stop, after which the server is killed

@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError
-from natsctl.jetstream.bucket.bucket import NANOSECONDS, create_stream
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import NANOSECONDS, create_stream
+from natsctl.jetstream.connection import Connection
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.write_guard import UNGUARDED, WriteGuard

@@ -7,15 +7,14 @@ from typing import Any
 from nats.errors import NoRespondersError
 
 from natsctl.errors import StoreError, UsageError
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.leases import LEASES, LeaseStore
-from natsctl.jetstream.bucket.store import KvStore
-from natsctl.jetstream.bucket.watch import VERIFY_S
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.connection.connection import connect as connected
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.connection import connect as connected
 from natsctl.jetstream.events import StreamRecorder, recording
-from natsctl.jetstream.service.errors import error_from
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.service import error_from
+from natsctl.jetstream.store import LEASES, KvStore, LeaseStore
+from natsctl.jetstream.watch import VERIFY_S
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.write_guard import Guarded
 

@@ -25,15 +25,15 @@ from natsctl.errors import (
     PermissionDeniedError,
     StoreMissingError,
 )
-from natsctl.jetstream.bucket.bucket import Bucket, Message
-from natsctl.jetstream.bucket.consumer import names
-from natsctl.jetstream.bucket.entries import labels_of, object_in
-from natsctl.jetstream.bucket.leases import LEASES
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import Bucket, Message
+from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import events_of
+from natsctl.jetstream.feed import names
+from natsctl.jetstream.store import LEASES
 from natsctl.model import documents
 from natsctl.model.pause import Pause, parse_pause, pause_in
 from natsctl.model.readiness import conditions
+from natsctl.operate.entries import labels_of, object_in
 from natsctl.telemetry.hiding import hidden
 
 DOWN = "down"

@@ -7,13 +7,13 @@ from contextlib import suppress
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import StoreError, StoreMissingError
-from natsctl.jetstream.bucket.browse import bucket_names
-from natsctl.jetstream.bucket.bucket import Bucket, Message
-from natsctl.jetstream.bucket.entries import labels_of, object_in
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import Bucket, Message
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.store import bucket_names
 from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
 from natsctl.model.selectors import Selector
+from natsctl.operate.entries import labels_of, object_in
 
 BUCKETS_MAX = 10  # that an error lists
 

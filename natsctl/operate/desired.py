@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import object_in
+from natsctl.jetstream.bucket import Message
 from natsctl.model import documents
 from natsctl.model.documents import Document, annotations_of
 from natsctl.model.objects import PAUSED, STORED_VERSION, is_bookkeeping, is_reserved
 from natsctl.model.plans.differences import differences
+from natsctl.operate.entries import object_in
 
 _BOOKKEEPING = ("generation", "finalizers", "uid", "resourceVersion", "managedFields")
 

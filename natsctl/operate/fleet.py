@@ -31,8 +31,8 @@ from natsctl.errors import (
     StoreMissingError,
     UsageError,
 )
-from natsctl.jetstream.connection.connection import Connection, connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.options import NatsOptions
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
 from natsctl.model.plans.plan import Plan

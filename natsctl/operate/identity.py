@@ -5,7 +5,7 @@ from contextlib import suppress
 import msgspec
 
 from natsctl.errors import DECODE_ERRORS, StoreError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 from natsctl.model.keys import matches
 from natsctl.operate.pauses import local_user
 

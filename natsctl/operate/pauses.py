@@ -11,10 +11,10 @@ import msgspec
 from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
 from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.consumer import names
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.feed import names
+from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.objects import PAUSED

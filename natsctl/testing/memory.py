@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from natsctl.errors import ConflictError, InvalidKeyError, NotFoundError, TooLargeError
-from natsctl.jetstream.bucket.codec import stream_of
-from natsctl.jetstream.bucket.resume import NotResumedError, Proof, Seen
+from natsctl.jetstream.bucket import stream_of
+from natsctl.jetstream.resume import NotResumedError, Proof, Seen
 from natsctl.model.keys import check_key, matches
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent

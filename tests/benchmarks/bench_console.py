@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter, process_time
 
-from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection import connect
 from tests.benchmarks.support.dataset import BUCKET, key, value
 from tests.benchmarks.support.measured_server import Sizes, filled
 from tests.benchmarks.support.results import Row, limited

@@ -7,8 +7,8 @@ import pytest
 
 import natsctl
 from natsctl import NatsOptions, WatchBrokenError, kv
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.consumer import names
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.feed import names
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Listed
 from tests.support.clients.nats_admin import Admin

@@ -10,10 +10,10 @@ import pytest
 
 import natsctl
 from natsctl import Change, WatchBrokenError
-from natsctl.jetstream.bucket import consumer
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.feed import Feed
-from natsctl.jetstream.bucket.watch import KvWatch
+from natsctl.jetstream import feed as feeds
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.feed import Feed
+from natsctl.jetstream.watch import KvWatch
 from natsctl.model.store import Applied, Deleted, Listed, Stored
 from tests.support.clients.nats_admin import Admin
 from tests.support.controllers.bulk_reader import PADDING, Readers, settled, taken_in, write
@@ -93,7 +93,7 @@ async def test_a_key_overwritten_before_each_event_is_still_listed(
                 await put(admin, "hot", "tick")
                 return [item for item in items if item.key != "hot"]  # type: ignore[misc]
 
-        monkeypatch.setattr(consumer, "Feed", Overtaken)
+        monkeypatch.setattr(feeds, "Feed", Overtaken)
         await nats.open(Readers.things.kind)
         await put(admin, "hot", "tick")
         async with KvWatch(Bucket(nats.connection, THINGS))() as events:
@@ -134,7 +134,7 @@ async def test_a_watch_replaces_a_consumer_that_sends_only_heartbeats(
     async with Admin(nats_server.url) as admin, natsctl.connect(nats_server.url) as nats:
         await nats.open(Readers.things.kind)
         await put(admin, "first")
-        monkeypatch.setattr(consumer, "Feed", Stuck)
+        monkeypatch.setattr(feeds, "Feed", Stuck)
         watch = KvWatch(Bucket(nats.connection, THINGS), verify_s=0.5)
         with pytest.raises(WatchBrokenError, match="revision 2, but the consumer has stopped at 1"):
             await follow(watch)

@@ -10,8 +10,8 @@ from nats.aio.msg import Msg
 
 from natsctl.daemon.api.service import answering
 from natsctl.daemon.api.verbs import Verb
-from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.service.service_client import ask
+from natsctl.jetstream.connection import connect
+from natsctl.jetstream.service_client import ask
 from tests.support.clients.nats_admin import Admin, Refused
 from tests.support.clients.raw_nats_client import Stranger, stranger
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies

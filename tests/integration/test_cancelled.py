@@ -2,7 +2,7 @@
 
 import asyncio
 
-from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection import connect
 from tests.support.servers.nats_server import NatsServer
 
 MOMENTS = 40

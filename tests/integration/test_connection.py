@@ -10,7 +10,7 @@ import pytest
 
 from natsctl import NatsOptions
 from natsctl.errors import ConnectError, StoreError, StoreTimeoutError, UsageError
-from natsctl.jetstream.connection.connection import Connection, connect
+from natsctl.jetstream.connection import Connection, connect
 from tests.support.clients.stream_requests import STREAM, holds, messages, put, works
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsCluster, NatsServer

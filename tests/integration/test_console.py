@@ -9,9 +9,9 @@ import pytest
 
 from controllers.greetings import Greetings
 from natsctl import Controller, Object, Plan, connect, kv, primary
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.events import KvEvent, events_of
+from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
 from natsctl.model.plans.plan import PlanSummary
 from natsctl.telemetry.hiding import MASK

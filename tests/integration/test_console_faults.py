@@ -19,10 +19,10 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from controllers.greetings import Greetings
 from natsctl import NatsOptions, connect, kv
 from natsctl.daemon.api.verbs import NAME, Verb
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import events_of
-from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
+from natsctl.jetstream.service import Endpoint, ServiceIdentity, serving
 from natsctl.jetstream.stores import Nats
 from tests.support.cli.console import console as console_command
 from tests.support.cli.natsctl_command import ROOT, Natsctl

@@ -11,7 +11,7 @@ from natsctl import connect, kv
 from natsctl.core.table import Cache
 from natsctl.core.task_group import together
 from natsctl.errors import WatchBrokenError
-from natsctl.jetstream.bucket.store import KvStore
+from natsctl.jetstream.store import KvStore
 from natsctl.model.store import Listed
 from tests.support.clients.patient_client import PatientClient, patient_client
 from tests.support.eventually import eventually

@@ -12,7 +12,7 @@ import trustme
 
 from natsctl import NatsOptions
 from natsctl.errors import ConnectError, StoreError, UsageError
-from natsctl.jetstream.connection.connection import Connection, connect
+from natsctl.jetstream.connection import Connection, connect
 from tests.support.eventually import eventually
 from tests.support.servers.nats_accounts import Identity, Operator
 from tests.support.servers.nats_server import NatsServer

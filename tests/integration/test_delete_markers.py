@@ -8,7 +8,7 @@ import pytest
 import natsctl
 from natsctl import NatsOptions
 from natsctl.errors import NotFoundError
-from natsctl.jetstream.bucket.store import KvStore
+from natsctl.jetstream.store import KvStore
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Deleted
 from tests.support.eventually import eventually

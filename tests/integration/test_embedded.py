@@ -11,7 +11,7 @@ import pytest
 
 from natsctl.errors import ConnectError, UsageError
 from natsctl.jetstream import embedded
-from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection import connect
 from natsctl.jetstream.embedded import EmbeddedServer, find_server
 from tests.support.eventually import eventually
 from tests.support.servers.ports import free_port

@@ -4,7 +4,7 @@ from natsctl import NatsOptions
 from natsctl.daemon.doctor.finding import Result
 from natsctl.daemon.doctor.records import check_garbage
 from natsctl.daemon.doctor.used_buckets import used_by
-from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection import connect
 from tests.integration.test_runtime import (
     FastGarbage,
     app,

@@ -9,8 +9,8 @@ from natsctl import connect
 from natsctl.daemon.api.client import Daemons
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.errors import NoDaemonError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
 from natsctl.operate.pauses import (
     new_pause,

@@ -13,7 +13,7 @@ from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
 from natsctl.daemon.http.vitals import CheckVerdict, Vitals
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.connection import ConnectionState
+from natsctl.jetstream.connection import ConnectionState
 from natsctl.telemetry.metrics import Family
 from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually

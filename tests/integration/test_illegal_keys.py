@@ -8,9 +8,9 @@ import pytest
 
 import natsctl
 from natsctl.core.informer import Informer
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.consumer import names
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.feed import names
+from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, IllegalKey
 from tests.support.clients.raw_nats_client import Stranger, stranger

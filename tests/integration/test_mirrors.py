@@ -8,8 +8,8 @@ import pytest
 
 import natsctl
 from natsctl.errors import NotFoundError, StoreDiffersError, StoreError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Deleted
 from tests.support.eventually import eventually

@@ -6,9 +6,9 @@ import pytest
 
 from natsctl import NatsOptions, kv
 from natsctl.errors import StoreError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import connect
+from natsctl.jetstream.store import BucketStore
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

@@ -15,8 +15,8 @@ from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.schemas import publishing
 from natsctl.errors import PermissionDeniedError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause

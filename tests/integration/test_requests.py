@@ -19,7 +19,7 @@ from natsctl.errors import (
     StoreTimeoutError,
     TooLargeError,
 )
-from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection import connect
 from natsctl.model.store import Applied, Listing
 from tests.support.clients.stream_requests import STREAM, messages, put, works
 from tests.support.eventually import eventually

@@ -18,7 +18,7 @@ from natsctl import (
     connect_kube,
     kube,
 )
-from natsctl.jetstream.bucket.consumer import ABANDONED_S
+from natsctl.jetstream.feed import ABANDONED_S
 from tests.support.clients.patient_client import patient_client
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer

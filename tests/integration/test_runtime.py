@@ -24,7 +24,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.jetstream.bucket.consumer import ABANDONED_S
+from natsctl.jetstream.feed import ABANDONED_S
 from tests.support.clients.bucket_keys import keys
 from tests.support.clients.patient_client import patient_client
 from tests.support.controllers.app_controller import App, Apps, Part, PartSpec

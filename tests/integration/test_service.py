@@ -21,11 +21,18 @@ from natsctl.errors import (
     TooLargeError,
     TooManyRequestsError,
 )
-from natsctl.jetstream.connection.connection import Connection, connect
-from natsctl.jetstream.service.errors import ERROR, ERROR_CODE
-from natsctl.jetstream.service.intake import BURST, RATE
-from natsctl.jetstream.service.server import WORKING_MAX, Endpoint, ServiceIdentity, serving
-from natsctl.jetstream.service.service_client import ask, ask_all, services
+from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.service import (
+    BURST,
+    ERROR,
+    ERROR_CODE,
+    RATE,
+    WORKING_MAX,
+    Endpoint,
+    ServiceIdentity,
+    serving,
+)
+from natsctl.jetstream.service_client import ask, ask_all, services
 from tests.support.clients.patient_client import patient_client
 from tests.support.clients.raw_nats_client import stranger
 from tests.support.clients.stream_requests import STREAM, messages

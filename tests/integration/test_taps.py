@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from nats.aio.msg import Msg
 
-from natsctl.jetstream.connection.client import OneTimeClient, RawMessage
+from natsctl.jetstream.reader import OneTimeClient, RawMessage
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
 

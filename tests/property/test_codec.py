@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl.errors import InvalidKeyError
-from natsctl.jetstream.bucket.codec import header_size, position
-from natsctl.jetstream.connection.headers import parse_headers
+from natsctl.jetstream.bucket import header_size, position
+from natsctl.jetstream.reader import parse_headers
 from natsctl.model.keys import check_key, matches
 
 TOKEN = st.text(string.ascii_letters + string.digits + "-_", min_size=1, max_size=8)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl.jetstream.bucket.fingerprints import Fingerprints
+from natsctl.jetstream.watch import Fingerprints
 
 COUNT = 6  # of keys, few, so that steps meet a key again
 KEYS = st.integers(0, COUNT - 1).map(lambda number: f"key.{number}")

@@ -9,8 +9,7 @@ import pytest
 
 from natsctl import NatsOptions
 from natsctl.daemon.api import client as daemon_client
-from natsctl.jetstream.bucket import bucket, feed
-from natsctl.jetstream.connection import connection
+from natsctl.jetstream import bucket, connection, feed
 from natsctl.telemetry import outbox
 
 WAIT_S = 20.0  # for an answer

@@ -25,7 +25,7 @@ from natsctl.console.http.server import serving
 from natsctl.daemon.cluster import cluster_for
 from natsctl.daemon.plan import plan
 from natsctl.daemon.signals import until_signalled
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.stores import connect
 from natsctl.model.plans.plan import Plan
 

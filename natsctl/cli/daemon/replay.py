@@ -16,7 +16,7 @@ from natsctl.controller.hook import SCHEME
 from natsctl.core.recording.document import Recording, read_recording
 from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.testing.replaying.outcome import Verdict
 from natsctl.testing.replaying.replay import replay_recording
 

@@ -16,8 +16,7 @@ from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
 from natsctl.daemon.settings.load import Effective
 from natsctl.daemon.signals import end_with_parent
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.nats_contexts import with_context
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions, with_context
 from natsctl.kubernetes.options import KubeOptions
 
 try:

@@ -28,7 +28,7 @@ from natsctl.daemon.settings.settings import ControllerSettings, Settings, Trace
 from natsctl.daemon.signals import until_signalled
 from natsctl.daemon.stop_limit import StopLimit
 from natsctl.errors import StoreError, UsageError
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.telemetry.logger import get_logger

@@ -20,7 +20,7 @@ from natsctl.cli.output.printing import OUTPUT_OPTION, TextOutput
 from natsctl.cli.output.terminal import progress_bar, write_line, write_notice, write_text
 from natsctl.daemon.hook_requests import carry_requests
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.testing.simulation.finding import Report
 from natsctl.testing.simulation.run import Checks
 from natsctl.testing.simulation.simulate import Simulation, search_in_processes

@@ -9,11 +9,11 @@ from natsctl.cli.documents.parsing import parsed_yaml
 from natsctl.cli.documents.values import DesiredObject, NewValue, value_of_document
 from natsctl.cli.output.encoding import yaml_text
 from natsctl.errors import UsageError
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import ENVELOPE, described, is_object
+from natsctl.jetstream.bucket import Message
 from natsctl.model import documents
 from natsctl.model.documents import BOOKKEEPING, Document
 from natsctl.model.store import Stored
+from natsctl.operate.entries import ENVELOPE, described, is_object
 from natsctl.telemetry.escaping import escaped
 
 

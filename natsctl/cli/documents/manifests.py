@@ -10,7 +10,7 @@ import yaml
 from natsctl.cli.documents.parsing import documents
 from natsctl.cli.documents.values import NewValue, read_bytes, value_of_document
 from natsctl.errors import InvalidKeyError, UsageError
-from natsctl.jetstream.bucket.codec import stream_of
+from natsctl.jetstream.bucket import stream_of
 from natsctl.model.keys import check_key
 
 SUFFIXES = (".yaml", ".yml", ".json")

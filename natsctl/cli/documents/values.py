@@ -13,7 +13,6 @@ from natsctl.cli.documents.parsing import fault, parsed_or_none
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, UsageError
-from natsctl.jetstream.bucket.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document, annotations_of
 from natsctl.model.kinds import Kind
@@ -21,6 +20,7 @@ from natsctl.model.objects import STORED_VERSION, Object
 from natsctl.model.schemas.versions import stated
 from natsctl.model.store import Stored
 from natsctl.operate.desired import with_reserved
+from natsctl.operate.entries import BASE64, ENVELOPE, VALUE, is_object, object_in
 
 YAML_SUFFIXES = (".yaml", ".yml")
 _objects = Kind(Object, "object")

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from natsctl.cli.framework.options import PANELS, StoreOptions, with_options, with_stores
 from natsctl.cli.output.terminal import discard_output, flush
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 
 P = ParamSpec("P")
 OptionsT = TypeVar("OptionsT")

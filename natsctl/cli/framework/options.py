@@ -14,7 +14,7 @@ from natsctl.daemon.settings.catalogue import SETTINGS
 from natsctl.daemon.settings.load import FILE_NAME, VARIABLE, Effective, load_settings
 from natsctl.daemon.settings.setting import Setting
 from natsctl.daemon.settings.values import SWITCH
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.kubernetes.options import KubeOptions
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from natsctl.cli.output.formats import Format
 from natsctl.cli.output.printing import Output
 from natsctl.daemon.published import declared_columns
 from natsctl.errors import UsageError
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import connect
+from natsctl.jetstream.options import NatsOptions
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.operate.buckets import existing_bucket
 

@@ -25,13 +25,13 @@ from natsctl.errors import (
     UsageError,
     WatchBrokenError,
 )
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.entries import object_in
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents
 from natsctl.model.objects import Object
 from natsctl.model.store import Applied, Batch, Deleted, IllegalKey, Listed, Listing
 from natsctl.operate.buckets import existing_bucket
+from natsctl.operate.entries import object_in
 from natsctl.operate.names import parse_names
 
 app = App()

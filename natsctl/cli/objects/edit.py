@@ -24,7 +24,7 @@ from natsctl.errors import (
     TooLargeError,
     UsageError,
 )
-from natsctl.jetstream.bucket.browse import BucketStore
+from natsctl.jetstream.store import BucketStore
 from natsctl.model.store import Stored
 from natsctl.operate.names import parse_name
 

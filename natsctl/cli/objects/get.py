@@ -14,12 +14,12 @@ from natsctl.cli.output.terminal import write_notice
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.consumer import names
-from natsctl.jetstream.bucket.entries import NONE
-from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import connect
+from natsctl.jetstream.feed import names
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import BucketStore, bucket_names
+from natsctl.operate.entries import NONE
 from natsctl.operate.names import parse_name
 
 KEYS_MAX = 5000

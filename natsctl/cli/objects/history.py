@@ -10,12 +10,12 @@ from natsctl.cli.framework.names import NameArgument
 from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.output.printing import Output, OutputOption, write_entries, write_table
 from natsctl.errors import InvalidObjectError, NotFoundError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import NONE, age, cells_of, object_in, preview
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.bucket import Message
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents
 from natsctl.operate.desired import desired_changes
+from natsctl.operate.entries import NONE, age, cells_of, object_in, preview
 from natsctl.operate.names import parse_name
 
 HEADINGS = ("REVISION", "OPERATION", "GENERATION", "AGE", "VALUE")

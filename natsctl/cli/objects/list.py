@@ -16,8 +16,8 @@ from natsctl.cli.objects.buckets import (
 from natsctl.cli.output.formats import FormatOption, ordered, parse_format, write_formatted
 from natsctl.cli.output.printing import Output
 from natsctl.cli.output.terminal import write_notice
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import BucketStore
 from natsctl.model.schemas.field_paths import FieldPath
 from natsctl.model.selectors import Selector
 from natsctl.operate.buckets import selected

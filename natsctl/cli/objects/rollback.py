@@ -13,10 +13,9 @@ from natsctl.cli.objects.buckets import open_bucket
 from natsctl.cli.output.terminal import write_line
 from natsctl.core.compare_and_set import Rewritten
 from natsctl.errors import InvalidObjectError, NotFoundError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import object_in
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.bucket import Message
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import BucketStore
 from natsctl.model.store import Stored
 from natsctl.operate.desired import (
     desires_the_same,
@@ -24,6 +23,7 @@ from natsctl.operate.desired import (
     with_reserved,
     with_stored_version,
 )
+from natsctl.operate.entries import object_in
 from natsctl.operate.names import parse_name
 
 app = App()

@@ -31,15 +31,15 @@ from natsctl.cli.output.printing import (
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.core.informer import Informer
 from natsctl.errors import UsageError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import cells_of, described, described_raw, headings_of
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.bucket import Message
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import BucketStore
 from natsctl.model.keys import check_key
 from natsctl.model.schemas.field_paths import Columns
 from natsctl.model.selectors import Selector
 from natsctl.model.store import Change
 from natsctl.operate.buckets import matches
+from natsctl.operate.entries import cells_of, described, described_raw, headings_of
 
 ADDED, UPDATED, DELETED = "added", "updated", "deleted"
 

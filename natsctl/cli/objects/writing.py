@@ -19,8 +19,8 @@ from natsctl.core.compare_and_set import Rewritten
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.daemon.published import published_schemas
 from natsctl.errors import StoreError, StoreMissingError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import connect
 from natsctl.model.kinds import KvKind
 from natsctl.model.plans.plan import Action, Plan

@@ -10,7 +10,7 @@ from natsctl.cli.output.explanations import explanation_lines
 from natsctl.cli.output.printing import Output, OutputOption, write_result
 from natsctl.cli.output.terminal import write_line, write_text
 from natsctl.daemon.api.messages import KeyExplanation
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.fleet import open_fleet
 from natsctl.operate.names import parse_name
 

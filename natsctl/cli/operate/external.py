@@ -13,11 +13,10 @@ from natsctl.cli.framework.usage import only
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
-from natsctl.jetstream.bucket.browse import BucketStore, bucket_names
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.entries import NONE, age
-from natsctl.jetstream.connection.connection import Connection, connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import BucketStore, bucket_names
 from natsctl.managed.creation.links import (
     RECORDS,
     CreationLink,
@@ -38,6 +37,7 @@ from natsctl.model import documents
 from natsctl.model.keys import check_key
 from natsctl.model.objects import Object
 from natsctl.operate.buckets import existing_bucket
+from natsctl.operate.entries import NONE, age
 
 HEADINGS = ("BUCKET", "KEY", "REVISION", "STATE", "SINCE", "EXTERNAL NAME")
 

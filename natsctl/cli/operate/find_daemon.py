@@ -12,8 +12,8 @@ from natsctl.cli.framework.usage import only
 from natsctl.core.explain import PrimarySource
 from natsctl.daemon.api.client import Daemons
 from natsctl.errors import NoDaemonError, NotFoundError
-from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.connection import connect
+from natsctl.jetstream.options import NatsOptions
 from natsctl.model.keys import matches
 from natsctl.operate.fleet import NoGarbageError
 from natsctl.operate.names import Name

@@ -25,8 +25,8 @@ from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_no
 from natsctl.controller.garbage import collector as garbage_collector
 from natsctl.daemon.api.messages import ControllerPlan
 from natsctl.errors import NatsctlError, UsageError
-from natsctl.jetstream.bucket.entries import NONE
 from natsctl.model.garbage import GarbagePlan, Orphan, Removed
+from natsctl.operate.entries import NONE
 from natsctl.operate.fleet import NoGarbageError
 
 HEADINGS = ("KIND", "KEY", "REVISION", "OWNER", "REASON")

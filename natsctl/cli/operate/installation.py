@@ -10,10 +10,10 @@ from natsctl.cli.output.terminal import YesOption, confirm, write_line, write_no
 from natsctl.core.coordination import installation as installations
 from natsctl.core.coordination.installation import INSTALLATION, Installation
 from natsctl.errors import NotFoundError, StoreMissingError
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.store import KvStore
-from natsctl.jetstream.connection.connection import Connection, connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import KvStore
 from natsctl.jetstream.stores import Nats
 
 RESTART = "running daemons still use the former id: restart them"

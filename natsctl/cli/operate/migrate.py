@@ -23,9 +23,9 @@ from natsctl.core.migration import (
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.used_kinds import kinds_of
 from natsctl.errors import StoreMissingError
-from natsctl.jetstream.bucket.store import KvStore
-from natsctl.jetstream.connection.connection import Connection, connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import KvStore
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Stored
 from natsctl.operate.buckets import existing_bucket

@@ -13,7 +13,7 @@ from natsctl.cli.operate.find_daemon import (
     find_daemons,
 )
 from natsctl.cli.output.terminal import write_line
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.names import parse_names
 
 app = App()

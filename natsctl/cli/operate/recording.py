@@ -14,7 +14,7 @@ from natsctl.cli.operate.find_daemon import (
     find_daemons,
 )
 from natsctl.cli.output.terminal import write_notice, write_text
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.names import parse_name
 
 PRIVATE = 0o600  # of a file that may have secrets

@@ -4,7 +4,7 @@ from natsctl.cli.framework.command import App, connected
 from natsctl.cli.framework.names import SomeNamesArgument
 from natsctl.cli.operate.find_daemon import NamedOption, controller_name
 from natsctl.cli.operate.paused_objects import AllOption, selected_names, show
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.fleet import open_fleet
 
 app = App()

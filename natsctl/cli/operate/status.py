@@ -8,9 +8,9 @@ from natsctl.cli.output.explanations import lane_rows
 from natsctl.cli.output.printing import Output, OutputOption, write_result, write_table
 from natsctl.cli.output.terminal import write_line, write_notice
 from natsctl.daemon.api.messages import ControllerStatus
-from natsctl.jetstream.bucket.entries import NONE, short_time
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.absent import DOWN
+from natsctl.operate.entries import NONE, short_time
 from natsctl.operate.fleet import open_fleet
 from natsctl.operate.statuses import ControllerStatuses, StatusRow, problems_of
 

@@ -14,7 +14,7 @@ from natsctl.cli.output.printing import Output, OutputOption, write_result, writ
 from natsctl.cli.output.terminal import write_notice
 from natsctl.core.tree import MISSING, Branch
 from natsctl.errors import NotFoundError
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.names import parse_name
 
 app = App()

@@ -9,8 +9,8 @@ from natsctl.core.explain import KeyPause, Lanes, Queued
 from natsctl.core.history import SyncRecord
 from natsctl.core.tree import Branch
 from natsctl.daemon.api.messages import KeyEvent, KeyExplanation
-from natsctl.jetstream.bucket.entries import NONE, age, short_time
 from natsctl.model.store import planned_revision
+from natsctl.operate.entries import NONE, age, short_time
 from natsctl.telemetry.escaping import escaped
 
 TREE_HEADINGS = ("OBJECT", "READY", "REASON", "REVISION", "AGE")

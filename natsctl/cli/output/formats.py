@@ -9,9 +9,9 @@ import typer
 from natsctl.cli.output.printing import Output, write_entries, write_json, write_table, write_value
 from natsctl.cli.output.terminal import write_line
 from natsctl.errors import UsageError
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import described, described_raw, object_in
+from natsctl.jetstream.bucket import Message
 from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
+from natsctl.operate.entries import described, described_raw, object_in
 
 CUSTOM_COLUMNS = "custom-columns="
 FIELD = "field="

@@ -12,15 +12,15 @@ import typer
 
 from natsctl.cli.output.encoding import json_text, yaml_text
 from natsctl.cli.output.terminal import coloured, write_line, write_text, writing
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import (
+from natsctl.jetstream.bucket import Message
+from natsctl.model.schemas.field_paths import Columns
+from natsctl.operate.entries import (
     NO_COLUMNS,
     cells_of,
     described,
     described_raw,
     headings_of,
 )
-from natsctl.model.schemas.field_paths import Columns
 from natsctl.telemetry.escaping import escaped
 from natsctl.telemetry.hiding import abbreviated
 

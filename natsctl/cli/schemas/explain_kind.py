@@ -13,7 +13,7 @@ from natsctl.cli.schemas.published import known_schemas, split_path
 from natsctl.cli.schemas.schema import SchemaControllersOption
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.model.schemas.kind_schema import KindSchema
 
 WIDTH = 80

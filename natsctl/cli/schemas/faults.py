@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 
 from natsctl.cli.schemas.fields import Schema, first_field
-from natsctl.jetstream.bucket.entries import preview
 from natsctl.model import exact_json
+from natsctl.operate.entries import preview
 
 FORMATS: Final[dict[str, type]] = {
     "date-time": datetime,

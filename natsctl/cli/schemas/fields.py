@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from natsctl.jetstream.bucket.entries import preview
 from natsctl.model import documents, exact_json
+from natsctl.operate.entries import preview
 
 Schema = Mapping[str, Any]
 """A JSON Schema, or a part of one."""

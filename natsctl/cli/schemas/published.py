@@ -7,8 +7,8 @@ from natsctl.daemon.published import published_schemas
 from natsctl.daemon.schemas import schemas_of
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, UsageError
-from natsctl.jetstream.connection.connection import connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.connection import connect
+from natsctl.jetstream.options import NatsOptions
 from natsctl.model.schemas.kind_schema import KindSchema
 
 KINDS_MAX = 10

@@ -10,7 +10,7 @@ from natsctl.cli.output.printing import OUTPUT_OPTION, write_json, write_table, 
 from natsctl.cli.output.terminal import write_notice
 from natsctl.cli.schemas.published import known_schemas, split_path
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.model.schemas.kind_schema import KindSchema
 
 HEADINGS = ("KIND", "KEYS", "VERSION", "CONTROLLER", "CONTROLLER-VERSION", "ROLE")

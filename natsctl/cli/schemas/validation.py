@@ -14,7 +14,7 @@ from natsctl.cli.schemas.published import schema_for
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, StoreError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 from natsctl.model import exact_json
 from natsctl.model.schemas.kind_schema import KindSchema
 

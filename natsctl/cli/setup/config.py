@@ -11,7 +11,7 @@ from natsctl.cli.output.printing import Output, OutputOption, write_result, writ
 from natsctl.daemon.settings.catalogue import BY_NAME
 from natsctl.daemon.settings.load import Effective
 from natsctl.daemon.settings.setting import FIELDS, Setting, text_of_value
-from natsctl.jetstream.connection.options import NatsOptions, redacted
+from natsctl.jetstream.options import NatsOptions, redacted
 from natsctl.telemetry.hiding import MASK, hidden
 
 app = App()

@@ -16,7 +16,7 @@ from natsctl.cli.output.terminal import coloured, write_line
 from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import CheckFinding, Result
 from natsctl.daemon.settings.settings import ControllerSettings
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.kubernetes.options import KubeOptions
 
 WIDTH = 8

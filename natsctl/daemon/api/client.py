@@ -23,10 +23,9 @@ from natsctl.daemon.api.recorded import STOP
 from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.messages import EndpointInfo, Info
-from natsctl.jetstream.service.server import LIMIT_S
-from natsctl.jetstream.service.service_client import NoServiceError, ask, ask_all, services
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.service import LIMIT_S, EndpointInfo, Info
+from natsctl.jetstream.service_client import NoServiceError, ask, ask_all, services
 from natsctl.model.garbage import Kept, Orphan, Removed
 
 T = TypeVar("T")

@@ -41,9 +41,9 @@ from natsctl.daemon.api.tree_details import dated, externals
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable, owner_of
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NotFoundError, UsageError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import KvEvent, events_of
-from natsctl.jetstream.service.server import Endpoint, Handler
+from natsctl.jetstream.service import Endpoint, Handler
 from natsctl.model.garbage import GarbagePlan
 from natsctl.model.keys import check_keys
 from natsctl.model.masking import masked_manifest

@@ -15,8 +15,8 @@ from natsctl.core.coordination.lease import Workload, name_taken
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess
 from natsctl.daemon.api.mode import Mode
 from natsctl.errors import DECODE_ERRORS, PermissionDeniedError, StoreError
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.service_client import ask_all
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.service_client import ask_all
 from natsctl.telemetry.hiding import enumerated
 from natsctl.telemetry.logger import get_logger
 from natsctl.time_limit import happens

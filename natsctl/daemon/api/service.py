@@ -22,8 +22,8 @@ from natsctl.daemon.api.messages import DaemonProcess
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.verbs import NAME
 from natsctl.daemon.operator import Runnable
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.server import Endpoint, ServiceIdentity, serving
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.service import Endpoint, ServiceIdentity, serving
 from natsctl.model.times import time_text
 
 CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed

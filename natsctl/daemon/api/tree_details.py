@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from natsctl.core.tree import Branch
 from natsctl.errors import StoreError
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection
 from natsctl.managed.creation.creation import Creation
 from natsctl.managed.names import CREATE_PENDING, AnnotationNames
 from natsctl.model import documents

@@ -12,12 +12,17 @@ from natsctl.errors import (
     StoreMissingError,
     StoreTimeoutError,
 )
-from natsctl.jetstream.bucket.bucket import ANSWER_S, MARKER_TTL_MIN_S, NANOSECONDS, Bucket
-from natsctl.jetstream.bucket.codec import stream_of
-from natsctl.jetstream.bucket.layout import bucket_in
-from natsctl.jetstream.bucket.permission_probe import PROBE, Probe, unused_key
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import (
+    ANSWER_S,
+    MARKER_TTL_MIN_S,
+    NANOSECONDS,
+    Bucket,
+    bucket_in,
+    stream_of,
+)
+from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import PREFIX, STREAM
+from natsctl.jetstream.probe import PROBE, Probe, unused_key
 
 EVENTS = "event stream"
 DAY_S = 24 * 3600

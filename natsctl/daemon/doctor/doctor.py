@@ -14,7 +14,7 @@ from natsctl.daemon.operator import Guest, owner_of
 from natsctl.daemon.rbac import needs
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.kubernetes.options import KubeOptions
 
 

@@ -26,9 +26,9 @@ from natsctl.errors import (
     StoreTimeoutError,
     UsageError,
 )
-from natsctl.jetstream.bucket.permission_probe import PROBE
-from natsctl.jetstream.connection.connection import Connection, connect
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.probe import PROBE
 
 SERVER, SPEED, JETSTREAM, LIMITS, CLOCK = (
     *("nats server", "nats latency", "jetstream", "jetstream limits", "nats clock"),

@@ -19,10 +19,9 @@ from natsctl.daemon.doctor.buckets import check_bucket, sound
 from natsctl.daemon.doctor.finding import CheckFinding, failed, ok, warning
 from natsctl.daemon.doctor.used_buckets import Used
 from natsctl.errors import InvalidObjectError, PermissionDeniedError, StoreError, StoreMissingError
-from natsctl.jetstream.bucket.bucket import NANOSECONDS, Bucket
-from natsctl.jetstream.bucket.leases import EXPIRE, LEASES, LeaseStore
-from natsctl.jetstream.bucket.store import KvStore
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import NANOSECONDS, Bucket
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.store import EXPIRE, LEASES, KvStore, LeaseStore
 
 INSTALLATION_CHECK = "installation"
 NO_INSTALLATION = "it has no id yet: the first daemon creates one"

@@ -12,9 +12,9 @@ from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.daemon.doctor.finding import CheckFinding, ok, permit, warning
 from natsctl.daemon.operator import Guest
 from natsctl.errors import NatsctlError
-from natsctl.jetstream.bucket.permission_probe import PROBE, Probe
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.server import ROOT, control_subjects
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.probe import PROBE, Probe
+from natsctl.jetstream.service import ROOT, control_subjects
 from natsctl.telemetry.hiding import enumerated
 
 RECORDINGS = (Verb.RECORDING, Verb.RECORDING_UNMASKED)

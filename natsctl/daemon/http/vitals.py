@@ -14,7 +14,7 @@ from natsctl.core.status import CacheMeasures
 from natsctl.daemon.http.metrics import Scrape, families
 from natsctl.daemon.observe.watchdog import Watchdog
 from natsctl.daemon.operator import Runnable
-from natsctl.jetstream.connection.connection import ConnectionState
+from natsctl.jetstream.connection import ConnectionState
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.metrics import Family

@@ -14,8 +14,7 @@ import msgspec
 
 from natsctl.daemon.observe.log_folding import FoldingHandler
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.connection.servers import secrets
+from natsctl.jetstream.options import NatsOptions, secrets
 from natsctl.kubernetes.options import KubeOptions
 from natsctl.model.times import time_text
 from natsctl.telemetry.escaping import escaped_lines, json_escaped

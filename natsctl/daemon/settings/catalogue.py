@@ -23,7 +23,7 @@ from natsctl.daemon.settings.values import (
     URLS,
     WORKERS,
 )
-from natsctl.jetstream.connection.options import DEFAULT_SERVER
+from natsctl.jetstream.options import DEFAULT_SERVER
 
 _OF_CONTROLLER = "unless the controller sets it"
 _OF_KUBECONFIG = "that of the kubeconfig"

@@ -16,8 +16,7 @@ from natsctl.daemon.settings.settings import Settings
 from natsctl.daemon.settings.toml_file import Lines, read_toml
 from natsctl.daemon.settings.values import FILE
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.nats_contexts import load_context, selected_context
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions, load_context, selected_context
 
 FILE_NAME = "natsctl.toml"
 VARIABLE = "NATSCTL_CONFIG"

@@ -8,7 +8,7 @@ import msgspec
 
 from natsctl.controller.slots.owners import KUMORI, OwnerNames
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import NatsOptions
+from natsctl.jetstream.options import NatsOptions
 from natsctl.kubernetes.options import KubeOptions
 
 LogFormat = Literal["text", "json"]

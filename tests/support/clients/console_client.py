@@ -14,7 +14,7 @@ from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
 from natsctl.console.http.access import ConsoleAccess
 from natsctl.console.http.server import serving
-from natsctl.jetstream.connection.connection import connect
+from natsctl.jetstream.connection import connect
 
 NO_PLANNERS: Mapping[str, MakePlan] = {}
 

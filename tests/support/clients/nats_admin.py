@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from natsctl.jetstream.connection.client import OneTimeClient
+from natsctl.jetstream.reader import OneTimeClient
 
 ANSWER_S = 10.0  # a machine that stops for some seconds fails no test
 CONNECT_S = 5

@@ -1,7 +1,7 @@
 """Requests to the stream of the bucket `things`, for tests of a connection."""
 
 from natsctl.errors import StoreError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 
 STREAM = {"name": "KV_things", "subjects": ["$KV.things.>"], "storage": "file"}
 

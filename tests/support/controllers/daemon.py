@@ -11,8 +11,8 @@ from natsctl.daemon.api.service import answering
 from natsctl.daemon.api.verbs import NAME
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreError
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.service_client import ask_all, services
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.service_client import ask_all, services
 from natsctl.jetstream.stores import Nats
 from tests.support.eventually import eventually
 

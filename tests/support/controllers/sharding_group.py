@@ -13,7 +13,7 @@ from natsctl.core.coordination.shares import FirstRun, Participation, always_fir
 from natsctl.core.coordination.term import SHARES
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreTimeoutError
-from natsctl.jetstream.bucket.leases import LEASES
+from natsctl.jetstream.store import LEASES
 from natsctl.model.store import Deleted, Stored, WatchEvent
 from natsctl.testing import MemoryStore, MemoryStores
 

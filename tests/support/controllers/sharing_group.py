@@ -8,7 +8,7 @@ from natsctl import Controller, Operator, kv
 from natsctl.core.coordination.shares import participations
 from natsctl.core.coordination.term import SHARES
 from natsctl.daemon.settings.settings import ControllerSettings
-from natsctl.jetstream.bucket.leases import LEASES
+from natsctl.jetstream.store import LEASES
 from natsctl.testing import MemoryStores
 from tests.support.eventually import eventually
 

@@ -31,7 +31,7 @@ from natsctl import (
 )
 from natsctl.core.coordination.shares import participations
 from natsctl.core.coordination.term import SHARES
-from natsctl.jetstream.bucket.leases import LEASES
+from natsctl.jetstream.store import LEASES
 from natsctl.model import documents
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.testing.simulation.objects import Desired, put, remove

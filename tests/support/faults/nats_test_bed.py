@@ -9,7 +9,7 @@ import pytest
 
 import natsctl
 from natsctl import Controller, ControllerRuntime
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 from tests.support.clients.nats_admin import FAILURES, Admin, Refused
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
 from tests.support.eventually import eventually

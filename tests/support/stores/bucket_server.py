@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from nats.errors import Error as NatsError
 
 from natsctl.errors import NotFoundError, StoreError
-from natsctl.jetstream.bucket.bucket import Bucket
-from natsctl.jetstream.bucket.feed import HEARTBEAT_S
-from natsctl.jetstream.connection.client import Receive
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.feed import HEARTBEAT_S
+from natsctl.jetstream.reader import Receive
 
 BUCKET = "b"
 PREFIX = f"$KV.{BUCKET}."

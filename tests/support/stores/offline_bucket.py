@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from natsctl import Kind, KvKind
-from natsctl.jetstream.bucket.bucket import StreamState
-from natsctl.jetstream.bucket.feed import Feed
-from natsctl.jetstream.bucket.watch import KvWatch
-from natsctl.jetstream.connection.client import OneTimeClient
+from natsctl.jetstream.bucket import StreamState
+from natsctl.jetstream.feed import Feed
+from natsctl.jetstream.reader import OneTimeClient
+from natsctl.jetstream.watch import KvWatch
 from natsctl.testing import MemoryStore, MemoryStores
 
 SID = b"7"

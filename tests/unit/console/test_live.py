@@ -16,7 +16,7 @@ from natsctl.console.live import (
     follow,
 )
 from natsctl.errors import StoreError
-from natsctl.jetstream.connection.connection import ConnectionState, OnLost
+from natsctl.jetstream.connection import ConnectionState, OnLost
 from tests.support.eventually import eventually
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from natsctl.console.masking import TEXT_MAX, shown_value
 from natsctl.console.overview import cause_of
-from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket import Message
 from natsctl.telemetry.hiding import MASK
 
 

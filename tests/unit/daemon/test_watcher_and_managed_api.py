@@ -14,7 +14,7 @@ from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, KeyExplanation, Queuing
 from natsctl.daemon.api.verbs import Verb
 from natsctl.errors import NatsctlError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 from natsctl.testing import MemoryStore, MemoryStores
 from natsctl.watchers import InformerController
 from tests.support.controllers.disk_reconciler import (

@@ -5,7 +5,7 @@ import pytest
 from natsctl.cli.output.formats import CustomColumns, FieldOutput, ordered, parse_format
 from natsctl.cli.output.printing import Output, column_widths, fitted
 from natsctl.errors import UsageError
-from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket import Message
 from natsctl.model.schemas.field_paths import FieldPath
 
 

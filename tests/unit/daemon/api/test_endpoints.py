@@ -38,7 +38,7 @@ from natsctl.daemon.api.peers import Presence
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.doctor.requests import verbs_of
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
-from natsctl.jetstream.connection.connection import PAYLOAD_MAX, Connection
+from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
 from natsctl.model.garbage import Removed
 from natsctl.testing import MemoryStores, running
 from tests.support.controllers.programs import Streamed

@@ -27,7 +27,7 @@ from natsctl.daemon.api.planner import KEYS_MAX, LIMIT_S, Planner
 from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import NatsctlError, PermanentError, UsageError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 from natsctl.model.plans.plan import Action, KeyPlan, PlanSummary
 from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController

@@ -12,7 +12,7 @@ from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, fitting
 from natsctl.daemon.operator import Runnable
 from natsctl.errors import PermanentError
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.connection import Connection
 from natsctl.testing import MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers

@@ -11,7 +11,7 @@ from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.doctor.finding import Result, skew
 from natsctl.daemon.doctor.requests import verbs_of
 from natsctl.daemon.doctor.used_buckets import used_by
-from natsctl.jetstream.bucket.permission_probe import unused_key
+from natsctl.jetstream.probe import unused_key
 from natsctl.model.keys import check_key, matches
 from tests.support.controllers.disk_reconciler import ManagedDisks
 

@@ -11,7 +11,7 @@ from natsctl import Controller, Object, Operator, StoreError, kv, primary, terti
 from natsctl.core.coordination.shares import ShareState
 from natsctl.daemon.http.vitals import Check, CheckVerdict, Vitals
 from natsctl.daemon.operator import Runnable
-from natsctl.jetstream.connection.connection import ConnectionState
+from natsctl.jetstream.connection import ConnectionState
 from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.metrics import exposition
 from natsctl.testing import MemoryStores

@@ -143,7 +143,7 @@ def test_a_field_of_several_lines_is_written_below_its_line(
 def test_the_level_setting_can_name_a_logger(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(LogSettings(level="ERROR,natsctl.jetstream=debug"))
     log.warning("not written")
-    logging.getLogger("natsctl.jetstream.connection.link").debug("written")
+    logging.getLogger("natsctl.jetstream.connection").debug("written")
     assert capsys.readouterr().err[13:] == "DEBUG   written\n"
 
 

@@ -12,7 +12,7 @@ from natsctl.daemon.settings.precedence import LOGIN
 from natsctl.daemon.settings.setting import FIELDS, Setting
 from natsctl.daemon.settings.settings import ControllerSettings, KubeSettings, Settings
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.nats_contexts import with_context
+from natsctl.jetstream.options import with_context
 
 by_name = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 

@@ -3,14 +3,14 @@
 import pytest
 
 from natsctl.errors import InvalidKeyError, UsageError
-from natsctl.jetstream.bucket.codec import (
+from natsctl.jetstream.bucket import (
     Marker,
     header_size,
     marker,
     prefix_of,
     stream_of,
 )
-from natsctl.jetstream.connection.headers import parse_headers
+from natsctl.jetstream.reader import parse_headers
 from natsctl.model.keys import check_key
 
 PLAIN = b"$JS.ACK.KV_b.cons.1.4105.37.1731500000123456789.12"

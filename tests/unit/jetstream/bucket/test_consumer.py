@@ -6,8 +6,8 @@ import pytest
 from nats.errors import Error as NatsError
 
 from natsctl.errors import StoreError, WatchBrokenError
-from natsctl.jetstream.bucket.feed import HEARTBEAT_S, SILENCE
-from natsctl.jetstream.bucket.watch import KvWatch
+from natsctl.jetstream.feed import HEARTBEAT_S, SILENCE
+from natsctl.jetstream.watch import KvWatch
 from natsctl.model.store import Listed
 from tests.support.stores.bucket_server import BucketServer
 

@@ -20,12 +20,11 @@ from natsctl.errors import (
     StoreTimeoutError,
     WatchBrokenError,
 )
-from natsctl.jetstream.bucket.bucket import ELECTION_S, Bucket
-from natsctl.jetstream.bucket.consumer import HEDGE_S
-from natsctl.jetstream.bucket.hedge import AGAIN_S
-from natsctl.jetstream.bucket.store import PAUSES_S, KvStore
-from natsctl.jetstream.bucket.watch import KvWatch
-from natsctl.jetstream.connection.api_errors import result
+from natsctl.jetstream.bucket import ELECTION_S, Bucket
+from natsctl.jetstream.feed import AGAIN_S, HEDGE_S
+from natsctl.jetstream.requests import result_of
+from natsctl.jetstream.store import PAUSES_S, KvStore
+from natsctl.jetstream.watch import KvWatch
 from natsctl.model.write_guard import WriteGuard
 
 ELECTING_S = 9.0
@@ -77,7 +76,7 @@ class Cluster:
         if endpoint.startswith("STREAM.CREATE"):
             self.replicas.append(config["num_replicas"])
         if self.leaderless and self.reports_elections:
-            return result(UNAVAILABLE, endpoint)
+            return result_of(UNAVAILABLE, endpoint)
         if self.leaderless or self._is_dropped(endpoint):
             await asyncio.sleep(timeout_s or 5)
             raise StoreTimeoutError(endpoint)

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from natsctl.cli.documents.values import DesiredObject, RawValue, value_of_document
-from natsctl.jetstream.bucket.bucket import Message
-from natsctl.jetstream.bucket.entries import (
+from natsctl.jetstream.bucket import Message
+from natsctl.model.readiness import ready
+from natsctl.operate.entries import (
     age,
     cells_of,
     described,
@@ -15,7 +16,6 @@ from natsctl.jetstream.bucket.entries import (
     object_in,
     preview,
 )
-from natsctl.model.readiness import ready
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ import pytest
 from nats.errors import ConnectionClosedError, FlushTimeoutError
 
 from natsctl.errors import WatchBrokenError
-from natsctl.jetstream.bucket.codec import LAST_CONSUMER, STALLED
-from natsctl.jetstream.bucket.feed import Feed
-from natsctl.jetstream.connection.client import RawMessage
+from natsctl.jetstream.bucket import LAST_CONSUMER, STALLED
+from natsctl.jetstream.feed import Feed
+from natsctl.jetstream.reader import RawMessage
 from natsctl.model.store import Deleted, IllegalKey, Stored
 
 INBOX = b"_INBOX.x"

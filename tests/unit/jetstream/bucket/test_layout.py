@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from natsctl.errors import StoreDiffersError
-from natsctl.jetstream.bucket.layout import Layout, layout_of
+from natsctl.jetstream.bucket import Layout, layout_of
 
 
 def renamed(source: str, *prefixes: str) -> dict[str, Any]:

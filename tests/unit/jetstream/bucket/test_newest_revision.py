@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from natsctl.errors import NotFoundError
-from natsctl.jetstream.bucket.bucket import Bucket
+from natsctl.jetstream.bucket import Bucket
 
 Query = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from nats.errors import FlushTimeoutError
 
 from natsctl.errors import StoreMissingError, StoreTimeoutError, WatchBrokenError
-from natsctl.jetstream.bucket.feed import ANSWERS, BEGIN, HEARTBEAT_S, SILENCE, Feed
+from natsctl.jetstream.feed import ANSWERS, BEGIN, HEARTBEAT_S, SILENCE, Feed
 from natsctl.testing import VirtualTimeLoop
 
 IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\n\r\n"

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from natsctl.errors import WatchBrokenError
-from natsctl.jetstream.bucket.watch import COUNTS, KvWatch
+from natsctl.jetstream.watch import COUNTS, KvWatch
 from natsctl.model.store import (
     Applied,
     Batch,

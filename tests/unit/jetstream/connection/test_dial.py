@@ -6,9 +6,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from natsctl import NatsOptions
-from natsctl.jetstream.connection.connect_errors import Failure
-from natsctl.jetstream.connection.dial import Dial
-from natsctl.jetstream.connection.link import ServerLink
+from natsctl.jetstream.connection import Dial, Failure, ServerLink
 
 
 class SwallowingDial(Dial):

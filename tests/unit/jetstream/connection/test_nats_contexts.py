@@ -7,7 +7,7 @@ import pytest
 
 from natsctl import NatsOptions
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.nats_contexts import load_context, with_context
+from natsctl.jetstream.options import load_context, with_context
 
 
 @pytest.fixture(autouse=True)

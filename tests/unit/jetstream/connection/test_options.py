@@ -7,7 +7,7 @@ from rich.console import Console
 
 from natsctl import NatsOptions
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.options import redacted
+from natsctl.jetstream.options import redacted
 
 SECRETS = NatsOptions(
     servers=("nats://ann:s3cret@one:4222",), user="ann", password="s3cret", token="s3cret"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.jetstream.connection.permissions import may_not_publish
+from natsctl.jetstream.requests import may_not_publish
 
 NAME = "natsctl-0HSedCYYFF9xWgLVaBBqLS"
 

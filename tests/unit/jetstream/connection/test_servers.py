@@ -5,7 +5,7 @@ from urllib.parse import urlparse
 import pytest
 
 from natsctl.errors import UsageError
-from natsctl.jetstream.connection.servers import Server, Servers, parse
+from natsctl.jetstream.options import Server, Servers, parse
 
 
 @pytest.mark.parametrize(

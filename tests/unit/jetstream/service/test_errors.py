@@ -4,7 +4,7 @@ import pytest
 
 from natsctl import errors
 from natsctl.errors import NatsctlError, NotFoundError
-from natsctl.jetstream.service.errors import ERROR, ERROR_CODE, error_from, error_headers
+from natsctl.jetstream.service import ERROR, ERROR_CODE, error_from, error_headers
 
 
 @pytest.mark.parametrize(

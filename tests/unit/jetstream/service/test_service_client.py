@@ -9,8 +9,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from natsctl.errors import TooManyRequestsError
-from natsctl.jetstream.service.errors import error_headers
-from natsctl.jetstream.service.service_client import ask_all
+from natsctl.jetstream.service import error_headers
+from natsctl.jetstream.service_client import ask_all
 
 TIMEOUT_S = 2.0
 

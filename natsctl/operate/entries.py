@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from natsctl.jetstream.bucket.bucket import Message
+from natsctl.jetstream.bucket import Message
 from natsctl.model import documents, exact_json
 from natsctl.model.documents import Document
 from natsctl.model.readiness import ready

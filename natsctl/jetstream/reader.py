@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 from urllib.parse import ParseResult
 
 from nats.aio.client import DEFAULT_BUFFER_SIZE, Client
@@ -22,7 +22,17 @@ from nats.errors import ConnectionClosedError, ProtocolError
 from nats.errors import Error as NatsError
 from nats.protocol.parser import CRLF_SIZE, Parser
 
-from natsctl.jetstream.connection.headers import parse_headers
+STATUS: Final = "Status"
+
+
+def parse_headers(raw: bytes) -> dict[str, str]:
+    """Return the headers of a block; `Status` holds the status of the first line."""
+    first, *lines = raw.decode(errors="replace").split("\r\n")
+    pairs = (line.partition(":") for line in lines if ":" in line)
+    headers = {name.strip(): value.strip() for name, _, value in pairs}
+    _, _, status = first.partition(" ")
+    return {STATUS: status, **headers} if status else headers
+
 
 RawMessage: TypeAlias = tuple[bytes, bytes, bytes, bytes | None]
 """A message: subject, reply subject, payload and header block."""

@@ -1,9 +1,12 @@
 """Sends requests over one connection and matches their answers."""
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import msgspec
 from nats.aio.client import Client
@@ -11,9 +14,153 @@ from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, MaxPayloadError, NoRespondersError
 from nats.errors import Error as NatsError
 
-from natsctl.errors import PermissionDeniedError, StoreError, StoreTimeoutError, TooLargeError
-from natsctl.jetstream.connection.headers import STATUS
-from natsctl.jetstream.connection.permissions import PermissionViolation, may_not_publish
+from natsctl.errors import (
+    DECODE_ERRORS,
+    ConflictError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    TooLargeError,
+)
+from natsctl.jetstream.reader import STATUS
+from natsctl.telemetry.tracing import Attributes, Span, call_span
+
+_VIOLATION = re.compile(
+    r'permissions violation for (publish|subscription) to "([^"]+)"', re.IGNORECASE
+)
+
+
+_CONSUMER = re.compile(r"(\.CONSUMER\.[^.]+\.[^.]+)\.natsctl-[^.]+")
+
+
+class PermissionViolation(msgspec.Struct, frozen=True):
+    """A denied publish, or a denied subscription.
+
+    `subject` is in lower case, because nats-py reports no other form.
+    """
+
+    publishing: bool
+    subject: str
+
+    def concerns(self, subject: str) -> bool:
+        """Return whether the violation is about *subject*."""
+        return self.subject == subject.lower()
+
+
+def violation(error: Exception) -> PermissionViolation | None:
+    """Return the violation in an error of nats-py, or None if the error is another one."""
+    match = _VIOLATION.search(str(error))
+    if match is None:
+        return None
+    return PermissionViolation(match[1].lower() == "publish", match[2].lower())
+
+
+def may_not_publish(subject: str) -> PermissionDeniedError:
+    """Return the error of a denied publish; `*` is the name of a consumer, which is random."""
+    subjects = _CONSUMER.sub(r"\1.*", subject)
+    return PermissionDeniedError(
+        f"this NATS user may not publish to {subjects}: allow it in the user's permissions"
+    )
+
+
+def may_not_subscribe(subject: str) -> PermissionDeniedError:
+    """Return the error of a denied subscription."""
+    return PermissionDeniedError(
+        f"this NATS user may not subscribe to {subject}: allow it in the user's permissions"
+    )
+
+
+_KINDS: dict[int, type[StoreError]] = {
+    10008: StoreTimeoutError,  # a server without a leader of JetStream; most of them do not answer
+    10014: NotFoundError,  # consumer
+    10037: NotFoundError,  # message
+    10054: TooLargeError,
+    10059: StoreMissingError,
+    10071: ConflictError,  # wrong last sequence
+    10164: ConflictError,  # the same, without the sequence that is stored
+}
+_DISABLED = (10039, 10076)
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = "no reason given"
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    error: _Refusal | None = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_results = msgspec.json.Decoder(dict[str, Any])
+
+
+def result_of(data: bytes, about: str) -> dict[str, Any]:
+    """Return the JSON object of an answer; *about* names the request in errors.
+
+    Raises `StoreMissingError` (no such stream), `NotFoundError` (no such message or consumer),
+    `ConflictError` (wrong last sequence), `TooLargeError`, `StoreTimeoutError` (JetStream has no
+    leader), or `StoreError` with the server's description and error code.
+    """
+    try:
+        refusal = _answers.decode(data).error
+        if refusal is None:
+            return _results.decode(data)
+    except DECODE_ERRORS as error:
+        raise StoreError(f"{about}: the answer is not a JSON object") from error
+    raise _refused(refusal, about)
+
+
+def revision_of(data: bytes) -> int:
+    """Return the sequence at which a stream stored a message; raises the errors of `result_of`."""
+    answer = result_of(data, "publish")
+    sequence = answer.get("seq")
+    if not isinstance(sequence, int):
+        raise StoreError("publish: the answer is not an acknowledgement of a stream")
+    return sequence
+
+
+def _refused(refusal: _Refusal, about: str) -> StoreError:
+    kind = _KINDS.get(refusal.err_code, StoreError)
+    advice = ""
+    if refusal.err_code in _DISABLED:
+        advice = "; start the server with -js, and give the account JetStream"
+    return kind(f"{about}: {refusal.description} ({refusal.err_code or refusal.code}){advice}")
+
+
+def kv_span(operation: str, bucket: str, key: str) -> Span:
+    """Return the span of an operation on a key: `get`, `create`, `update`, `delete`, `purge`.
+
+    Source: OpenTelemetry's semantic conventions for database clients.
+    """
+    return call_span(partial(_operation, operation, bucket, key), expected=(NotFoundError,))
+
+
+def api_span(endpoint: str) -> Span:
+    """Return the span of a JetStream API call, for example `STREAM.INFO.KV_orders`.
+
+    Source: OpenTelemetry's semantic conventions for RPC clients.
+    """
+    return call_span(partial(_call, endpoint), expected=(NotFoundError,))
+
+
+def _operation(operation: str, bucket: str, key: str) -> tuple[str, Attributes]:
+    return f"kv {operation} {bucket}", {
+        "db.system.name": "nats",
+        "db.operation.name": operation,
+        "db.collection.name": bucket,
+        "natsctl.kv.key": key,
+    }
+
+
+def _call(endpoint: str) -> tuple[str, Attributes]:
+    verb = endpoint.partition(".KV_")[0]  # one name for all buckets
+    facts = {"rpc.system": "nats", "rpc.service": "jetstream", "rpc.method": endpoint}
+    return f"jetstream {verb}", facts
+
 
 ANSWERS_MAX = 1000  # received answers to one request that wait to be read; more are dropped
 

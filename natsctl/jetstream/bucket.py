@@ -3,9 +3,11 @@
 import asyncio
 import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -16,16 +18,169 @@ from natsctl.errors import (
     StoreError,
     StoreMissingError,
     StoreTimeoutError,
+    UsageError,
 )
-from natsctl.jetstream.bucket.codec import Marker, marker, prefix_of, stream_of
-from natsctl.jetstream.bucket.layout import Layout, bucket_in, layout_of, prefix_in
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.connection.headers import parse_headers
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.reader import parse_headers
 from natsctl.model.keys import legal, matches
 from natsctl.model.kinds import KvKind
 from natsctl.model.store import Deleted
 from natsctl.slices import in_slices
 from natsctl.telemetry.logger import get_logger
+
+OPERATION: Final = "KV-Operation"
+MARKER_REASON: Final = "Nats-Marker-Reason"
+EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+ROLLUP: Final = "Nats-Rollup"
+TTL: Final = "Nats-TTL"
+LAST_CONSUMER: Final = "Nats-Last-Consumer"
+STALLED: Final = "Nats-Consumer-Stalled"
+
+_BUCKET = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_TOKENS_PLAIN = 9
+
+
+class Marker(Enum):
+    """The kind of a delete marker."""
+
+    DELETED = "deleted"
+    PURGED = "purged"
+
+
+def stream_of(bucket: str) -> str:
+    """Return the name of the bucket's stream; raises `UsageError` for an illegal bucket name."""
+    if not _BUCKET.match(bucket):
+        raise UsageError(
+            f"bucket {bucket!r}: a bucket's name has only letters, digits, '_' and '-'"
+        )
+    return f"KV_{bucket}"
+
+
+def prefix_of(bucket: str) -> str:
+    """Return the part of the bucket's subjects that precedes the key."""
+    return f"$KV.{bucket}."
+
+
+def position(reply: bytes) -> tuple[int, int, int]:
+    """Return a message's sequences in the stream and for the consumer, and when it was stored.
+
+    That is nanoseconds since 1970. All are in the reply subject, which has 9 tokens, or 11 or 12
+    with a domain.
+
+    Source: the JetStream acknowledgement subject, ADR-15 of nats-architecture-and-design.
+    """
+    tokens = reply.split(b".")
+    first = 5 if len(tokens) == _TOKENS_PLAIN else 7
+    return int(tokens[first]), int(tokens[first + 1]), int(tokens[first + 2])
+
+
+def marker(headers: Mapping[str, str] | None) -> Marker | None:
+    """Return the kind of delete marker that has these headers, or None for a value.
+
+    A client writes `KV-Operation: DEL` or `PURGE`. The server writes a marker if a limit or a purge
+    removes the last value of a key.
+    """
+    if not headers:
+        return None
+    if headers.get(OPERATION) == "PURGE" or headers.get(MARKER_REASON) == "Purge":
+        return Marker.PURGED
+    deleted = headers.get(OPERATION) == "DEL" or MARKER_REASON in headers
+    return Marker.DELETED if deleted else None
+
+
+def header_size(headers: Mapping[str, str]) -> int:
+    """Return the size of these headers in a message in bytes; server limits include it."""
+    lines = (f"{name}: {value}\r\n" for name, value in headers.items())
+    return len("NATS/1.0\r\n") + sum(map(len, lines)) + len("\r\n")
+
+
+_FUNCTION = re.compile(r"\{\{|\$\d")  # of a subject transform, such as {{partition(3,1)}} or $1
+_TOKENS = 2  # in the prefix of a bucket: `$KV` and the bucket's name
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The layout of a bucket's stream.
+
+    Attributes:
+        prefix: the part of the stream's subjects that precedes each key.
+        origin: the stream that this one mirrors; empty if the stream is not a mirror.
+        history: the number of revisions per key; 0 or less keeps all.
+        expiring: whether a single message may have a time to live.
+        settled: whether *prefix* is final.
+    """
+
+    prefix: str
+    origin: str = ""
+    history: int = 0
+    expiring: bool = False
+    settled: bool = True
+
+
+def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
+    """Return the layout of a stream with this configuration.
+
+    Raises `StoreDiffersError` if the keys have several prefixes, because some would be missing, or
+    if a function such as `partition` makes other keys of them.
+    """
+    mirror = config.get("mirror") or {}
+    own = config.get("subject_transform") or {}
+    for upstream in (mirror, *(config.get("sources") or ()), {"subject_transforms": [own]}):
+        for transform in upstream.get("subject_transforms") or ():
+            if _FUNCTION.search(transform.get("dest") or ""):
+                raise StoreDiffersError(_function_error(bucket, transform["dest"]))
+    history, expiring = config.get("max_msgs_per_subject", -1), bool(config.get("allow_msg_ttl"))
+    if not mirror:
+        own_prefix = prefix_of(bucket)
+        for source in config.get("sources") or ():
+            for prefix in _prefixes(source):
+                if prefix != own_prefix:
+                    raise StoreDiffersError(_mixed_error(bucket, source["name"], prefix))
+        return Layout(own_prefix, "", history, expiring)
+    prefixes = set(_prefixes(mirror))
+    if len(prefixes) > 1:
+        subjects = " and ".join(sorted(prefixes))
+        raise StoreDiffersError(
+            f"bucket {bucket} mirrors {mirror['name']} under several subjects, {subjects}: "
+            "natsctl reads one subject prefix per bucket; mirror it without renaming subjects"
+        )
+    # the origin may be a mirror too, with the subjects of the stream that it mirrors
+    settled = bool(mirror.get("subject_transforms"))
+    return Layout(prefixes.pop(), mirror["name"], history, expiring, settled)
+
+
+def prefix_in(subject: str) -> str:
+    """Return the prefix in the subject of a key."""
+    return "".join(f"{token}." for token in subject.split(".")[:_TOKENS])
+
+
+def bucket_in(stream: str) -> str:
+    """Return the name of the bucket that this stream holds."""
+    return stream.removeprefix("KV_")
+
+
+def _prefixes(upstream: Mapping[str, Any]) -> Iterator[str]:
+    """Return the prefixes of the keys that come from *upstream*."""
+    transforms = upstream.get("subject_transforms") or ()
+    for transform in transforms:
+        yield prefix_in(transform.get("dest") or transform.get("src") or "")
+    if not transforms:
+        yield prefix_of(bucket_in(upstream["name"]))
+
+
+def _function_error(bucket: str, subject: str) -> str:
+    return (
+        f"bucket {bucket} renames its keys to {subject}, so they differ from those that were "
+        "written: mirror it without functions, or read the bucket that it copies"
+    )
+
+
+def _mixed_error(bucket: str, source: str, prefix: str) -> str:
+    return (
+        f"bucket {bucket} takes messages of {source} under {prefix}>, so its keys would be "
+        f"missing: add a subject transform from {prefix}> to {prefix_of(bucket)}> to that source "
+        f"with `nats stream edit {stream_of(bucket)}`, or declare bucket {bucket_in(source)}"
+    )
+
 
 log = get_logger(__name__)
 

@@ -7,9 +7,8 @@ changes nothing. The server answers a denied request with a permission violation
 from typing import Final
 
 from natsctl.errors import PermissionDeniedError, StoreError
-from natsctl.jetstream.bucket.bucket import ANSWER_S, Bucket
-from natsctl.jetstream.bucket.codec import EXPECTED
-from natsctl.jetstream.connection.connection import Connection
+from natsctl.jetstream.bucket import ANSWER_S, EXPECTED, Bucket
+from natsctl.jetstream.connection import Connection
 
 PROBE: Final = "natsctl-doctor"  # a name for keys, consumers and tokens that nothing else uses
 NEVER: Final = str(2**62)  # a revision that no key has

@@ -3,30 +3,207 @@
 A watch lists the whole bucket with a new consumer, so a key that vanished is missing from the list.
 A reader with a view of its keys doesn't need a list after each lost connection: the next watch
 proves that the stream is still the one that it has seen, and continues behind the last message. See
-`natsctl.jetstream.bucket.resume`; whatever differs leads to a list.
+`natsctl.jetstream.resume`; whatever differs leads to a list.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
 from natsctl.errors import StoreMissingError, WatchBrokenError
-from natsctl.jetstream.bucket.bucket import Bucket, Message, StreamState
-from natsctl.jetstream.bucket.consumer import PASSES, Consumers, names
-from natsctl.jetstream.bucket.feed import Feed, Item
-from natsctl.jetstream.bucket.fingerprints import Fingerprints
-from natsctl.jetstream.bucket.hedge import AGAIN_S, hedged
-from natsctl.jetstream.bucket.key_count import KeyCount
-from natsctl.jetstream.bucket.periodic import Periodic
-from natsctl.jetstream.bucket.resume import NotResumedError, Proof, Seen, Sight
+from natsctl.jetstream.bucket import Bucket, Message, StreamState
+from natsctl.jetstream.feed import AGAIN_S, PASSES, Consumers, Feed, Item, hedged, names
+from natsctl.jetstream.resume import NotResumedError, Proof, Seen, Sight
 from natsctl.model.store import Applied, Batch, IllegalKey, Listed, Listing, Stored, WatchEvent
 from natsctl.slices import in_slices
 from natsctl.split_dict import SplitDict
 from natsctl.telemetry.logger import get_logger
+
+_SHARDS = 4096  # many short sorted arrays, so that an insertion moves few items
+
+
+class Fingerprints:
+    """A set of key hashes; `size` is their number.
+
+    Two keys with the same hash count as one. The probability of such a pair among a million keys is
+    about one in thirty million.
+    """
+
+    def __init__(self) -> None:
+        self._shards: dict[int, array[int]] = {}
+        self.size = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __contains__(self, key: str) -> bool:
+        fingerprint = hash(key)
+        shard = self._shards.get(fingerprint % _SHARDS)
+        return shard is not None and _locate(shard, fingerprint)[1]
+
+    def add(self, key: str) -> None:
+        """Add *key*."""
+        fingerprint = hash(key)
+        shard = self._shards.setdefault(fingerprint % _SHARDS, array("q"))
+        index, present = _locate(shard, fingerprint)
+        if not present:
+            shard.insert(index, fingerprint)
+            self.size += 1
+
+    def discard(self, key: str) -> None:
+        """Remove *key*, if present."""
+        fingerprint = hash(key)
+        shard = self._shards.get(fingerprint % _SHARDS)
+        if shard is None:
+            return
+        index, present = _locate(shard, fingerprint)
+        if present:
+            del shard[index]
+            self.size -= 1
+            if not shard:
+                del self._shards[fingerprint % _SHARDS]
+
+
+def _locate(shard: "array[int]", fingerprint: int) -> tuple[int, bool]:
+    """Return the index of the fingerprint or of its insertion, and whether it is present."""
+    index = bisect_left(shard, fingerprint)
+    return index, index < len(shard) and shard[index] == fingerprint
+
+
+class KeyCount:
+    """The numbers of reported keys at the revisions that the server may count at.
+
+    Only two numbers at the same revision are comparable. Events arrive while the server counts, so
+    its answer may be of an older or of a newer revision than the newest event. If it is newer, the
+    comparison waits until the watch reaches that revision.
+
+    `active` is true while numbers must be noted. `miscounted` is true if the server had another
+    number of keys at a revision that was awaited.
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self.miscounted = False
+        self._counting = False  # whether the server counts
+        self._sizes: list[tuple[int, int]] = []  # revisions, each with the number of keys from then
+        self._awaited: StreamState | None = None  # an answer whose revision is not reached
+        self._awaited_since = 0  # the revision of the watch at the time of the last answer
+
+    def begin(self, revision: int, size: int) -> None:
+        """Note that the server counts its keys now; the watch has *size* keys at *revision*."""
+        self._counting = self.active = True
+        self._sizes = [(revision, size)]
+
+    def note(self, revision: int, size: int) -> None:
+        """Note the number of keys after the event of this revision."""
+        awaited = self._awaited
+        if awaited is not None and revision > awaited.last_seq:
+            self.miscounted = self._size_at(awaited.last_seq) != awaited.subjects
+            self._awaited = None
+        if not self._counting:
+            self._sizes = [(revision, size)]
+            self.active = self._awaited is not None
+        elif size != self._sizes[-1][1]:
+            self._sizes.append((revision, size))
+
+    def differs(self, revision: int, size: int, counted: StreamState) -> bool:
+        """Return whether the numbers differ, so that the keys must be compared.
+
+        *counted* is the answer of the server. An awaited answer is not replaced, because a slow
+        watch might never reach the next one. If no event arrived since the last answer, no event
+        may ever reach the awaited revision.
+        """
+        self._counting = False
+        if counted.last_seq < self._sizes[0][0]:
+            return False  # the answer comes from a server that lags
+        if counted.subjects == self._size_at(counted.last_seq):
+            self.end()
+            return False
+        is_overdue = self._awaited is not None and self._awaited_since == revision
+        if self.miscounted or is_overdue or counted.last_seq <= revision:
+            return True
+        self._awaited, self._awaited_since = self._awaited or counted, revision
+        self._sizes = [(revision, size)]
+        return False
+
+    def end(self) -> None:
+        """Await no answer: the numbers are equal, or the keys were compared."""
+        self.active = self.miscounted = False
+        self._awaited = None
+
+    def _size_at(self, revision: int) -> int:
+        """Return the number of keys at the revision, the newest one if it is not reached."""
+        return next(size for since, size in reversed(self._sizes) if since <= revision)
+
+
+T = TypeVar("T")
+
+
+class Periodic(Generic[T]):
+    """A question that is asked every *every_s* seconds, the first time after one interval.
+
+    The interval starts when an answer is taken. *on_answer* is called when an answer is there. A
+    close cancels the question under way.
+    """
+
+    def __init__(
+        self, ask: Callable[[], Awaitable[T]], on_answer: Callable[[], None], *, every_s: float
+    ) -> None:
+        self._ask = ask
+        self._on_answer = on_answer
+        self._every_s = every_s
+        self._loop = asyncio.get_running_loop()
+        self._due_at = self._loop.time() + every_s
+        self._asking: asyncio.Task[T] | None = None
+
+    def hasten(self) -> None:
+        """Ask at the next `answer`, unless the question is under way."""
+        self._due_at = self._loop.time()
+
+    def answer(self) -> T | None:
+        """Return an answer once, None before it is there; raises the error of the question.
+
+        Asks the question if it is due.
+        """
+        asking = self._asking
+        if asking is None:
+            if self._loop.time() >= self._due_at:
+                self._asking = self._loop.create_task(self._wait(), name="question")
+                self._asking.add_done_callback(self._announce_answer)
+            return None
+        if not asking.done():
+            return None
+        self._asking, self._due_at = None, self._loop.time() + self._every_s
+        return asking.result()
+
+    def close(self) -> None:
+        """Cancel the question under way."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _wait(self) -> T:
+        return await self._ask()
+
+    def _announce_answer(self, asking: asyncio.Task[T]) -> None:
+        if not asking.cancelled():
+            asking.exception()  # mark it as retrieved, because nobody may look at it
+            self._on_answer()
+
 
 log = get_logger(__name__)
 

@@ -6,26 +6,363 @@ reconnect makes a new nats-py client, so subscriptions end with the connection t
 """
 
 import asyncio
+import random
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
 from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoServersError, SecureConnWantedError, StaleConnectionError, UnexpectedEOF
 
-from natsctl.errors import StoreError
-from natsctl.jetstream.connection import api_errors as answers
-from natsctl.jetstream.connection.client import OneTimeClient
-from natsctl.jetstream.connection.dial import Dial
-from natsctl.jetstream.connection.link import ServerLink
-from natsctl.jetstream.connection.nats_contexts import with_context
-from natsctl.jetstream.connection.options import NatsOptions
-from natsctl.jetstream.connection.requests import NextAnswer
-from natsctl.jetstream.connection.servers import secrets
-from natsctl.jetstream.connection.spans import api_span
+from natsctl.errors import ConnectError, StoreError, UsageError
+from natsctl.jetstream.options import NatsOptions, Server, Servers, arguments, secrets, with_context
+from natsctl.jetstream.reader import OneTimeClient
+from natsctl.jetstream.requests import (
+    NextAnswer,
+    PermissionViolation,
+    Requests,
+    api_span,
+    may_not_subscribe,
+    result_of,
+    revision_of,
+    violation,
+)
 from natsctl.telemetry.hiding import Secrets
 from natsctl.telemetry.logger import get_logger
 from natsctl.telemetry.repeats import Repeats
+from natsctl.time_limit import happens
+
+_REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
+_TEMPORARY = (
+    (ConnectionRefusedError, "connection refused; is a NATS server running there?"),
+    (socket.gaierror, "the host name is unknown"),
+    (TimeoutError, "no answer in time"),
+)
+_CLOSED = (UnexpectedEOF, ConnectionResetError, BrokenPipeError)
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A failed attempt to connect. A retry cannot succeed if `final` is true."""
+
+    server: Server
+    reason: str
+    final: bool
+    error: Exception
+
+    def __str__(self) -> str:
+        return f"{self.server.address}: {self.reason}"
+
+
+def explained(error: Exception, server: Server, options: NatsOptions) -> Failure:
+    """Return a failure that explains *error*, which an attempt to connect to *server* raised."""
+    final = _final_reason(error, server, options)
+    reason = final or _temporary_reason(error, options)
+    return Failure(server, reason, final is not None, error)
+
+
+def ending(error: Exception | None) -> str:
+    """Return a short text that explains why an established connection ended."""
+    if isinstance(error, _CLOSED):
+        return "the server closed the connection"
+    if isinstance(error, StaleConnectionError):
+        return "the server no longer answers"
+    return "the connection was closed" if error is None else str(error)
+
+
+def _final_reason(error: Exception, server: Server, options: NatsOptions) -> str | None:
+    match error:
+        case UsageError():
+            return str(error)
+        case NatsError() if any(refusal in str(error).lower() for refusal in _REFUSALS):
+            return f"the server refuses {_identity(server, options)}"
+        case SecureConnWantedError():
+            return "the server offers no TLS, but the options require it"
+        case ssl.SSLCertVerificationError():
+            ca = options.tls_ca or "this machine"
+            return (
+                f"{ca} does not verify the server's certificate ({error.verify_message}); "
+                "set tls_ca to the CA that does"
+            )
+        case ssl.SSLError() if "CERTIFICATE_REQUIRED" in str(error):
+            return "the server requires a client certificate; set tls_cert and tls_key"
+        case _:
+            return None
+
+
+def _temporary_reason(error: Exception, options: NatsOptions) -> str:
+    for kind, reason in _TEMPORARY:
+        if isinstance(error, kind):
+            return reason
+    if isinstance(error, _CLOSED):
+        reason = "the server closed the connection at once"
+        return reason if options.tls_cert else f"{reason}; does it require a client certificate?"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS fails: {error.reason or error}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _identity(server: Server, options: NatsOptions) -> str:
+    if options.identity is not None:
+        return options.identity
+    if server.user:
+        return f"user {server.user!r} and the password in its URL"
+    if server.token:
+        return "the token in its URL"
+    return "a connection without credentials; give it creds, an nkey, user and password, or a token"
+
+
+PINGS = 2  # how many pings the server may leave unanswered
+CHECKS = 12  # checks for received data within `silence_s`
+CHECK_MAX_S = 0.25  # between two checks
+END_S = 2.0  # the deadline of nats-py's close
+
+Report = Callable[[Exception], None]
+
+
+class ServerLink:
+    """A connection to one server. A link never reconnects; a new link replaces it.
+
+    `client` is the nats-py client and `requests` sends requests over it. *report* gets every
+    background error of nats-py, except the one that ends the connection; it must not raise.
+    """
+
+    def __init__(self, server: Server, options: NatsOptions, report: Report) -> None:
+        self.server = server
+        self.client = OneTimeClient()
+        self.requests = Requests(self.client)
+        self._options = options
+        self._report = report
+        self._error: Exception | None = None
+        self._lost = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._established = False
+
+    @property
+    def alive(self) -> bool:
+        """True if the connection is up, as far as the client knows."""
+        return self.client.is_connected and not self._lost.is_set()
+
+    @property
+    def reason(self) -> str:
+        """A short text that explains why the connection ended."""
+        return ending(self._error or self.client.last_error)
+
+    async def establish(self, limit_s: float) -> None:
+        """Connect and subscribe to the inbox; raises any error of nats-py unchanged."""
+        try:
+            await self._connect(limit_s)
+        except NoServersError as error:
+            raise self._error or error from error
+        if not self.client.is_connected:
+            # nats-py raises nothing if the server closes the connection instead of answering
+            raise self._error or UnexpectedEOF()
+        await self.requests.start()
+        self._established, self._error = True, None
+
+    async def ended(self) -> None:
+        """Wait until the connection is down."""
+        check_s = min(CHECK_MAX_S, self._options.silence_s / CHECKS)
+        while self.alive:
+            self.client.count_traffic_as_pong()
+            await happens(self._lost, within_s=check_s)
+
+    async def flush(self, limit_s: float) -> None:
+        """Wait until the server has received everything published, for at most *limit_s*."""
+        if self.alive:
+            with suppress(TimeoutError, NatsError):
+                async with asyncio.timeout(limit_s):
+                    await self.client.flush()
+
+    async def end(self) -> None:
+        """Abort the connection; no task of it runs after this returns."""
+        self.client.abort()
+        with suppress(TimeoutError, NatsError, OSError):
+            async with asyncio.timeout(END_S):
+                if not self.client.is_closed:
+                    await self.client.close()
+                elif self._established:
+                    await self._closed.wait()  # the client is closing
+
+    async def _connect(self, limit_s: float) -> None:
+        settings = arguments(self._options, self.server)
+        if "tls" in settings:
+            for secret in ("password", "token"):
+                if settings.get(secret) is not None:
+                    settings[secret] = self._over_tls(settings[secret])
+        ping_s = self._options.silence_s / (PINGS + 1)
+        await self.client.connect(
+            servers=[self.server.address],
+            error_cb=self._on_error,
+            closed_cb=self._on_closed,
+            name=self._options.name,
+            inbox_prefix=self._options.inbox_prefix,
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=limit_s,  # type: ignore[arg-type]  # takes any number
+            ping_interval=ping_s,  # type: ignore[arg-type]  # takes any number
+            max_outstanding_pings=PINGS,
+            pending_size=0,
+            **settings,
+        )
+        if "tls" in settings:
+            self._over_tls("")()
+
+    def _over_tls(self, secret: str) -> Callable[[], str]:
+        """Return a callable that gives nats-py the secret, but only over TLS.
+
+        If the server offers no TLS, nats-py would send the secret in clear text.
+        """
+
+        def encrypted_only() -> str:
+            if not self.client.encrypted:
+                raise SecureConnWantedError
+            return secret
+
+        return encrypted_only
+
+    async def _on_error(self, error: Exception) -> None:
+        """Handle a background error; raises nothing, because nats-py would stop reading."""
+        if isinstance(error, UnexpectedEOF):
+            self._error = self._closing_error() or error
+            self._lost.set()
+            return
+        if not self._established:
+            self._error = error
+        forbidden = violation(error)
+        if forbidden is None:
+            self._report(error)
+        elif not self.requests.denied(forbidden):
+            self._report(self._named(forbidden, error))
+
+    def _named(self, forbidden: PermissionViolation, error: Exception) -> Exception:
+        """Return the error with the subject's original case, if the subject is subscribed."""
+        subject = None if forbidden.publishing else self.client.subscribed(forbidden.subject)
+        return error if subject is None else may_not_subscribe(subject)
+
+    def _closing_error(self) -> Exception | None:
+        """Return the error that the server reported before it closed the connection, or None."""
+        error = self.client.last_error
+        return None if "permissions violation" in str(error) else error
+
+    async def _on_closed(self) -> None:
+        self._lost.set()
+        self._closed.set()
+
+
+async def open_link(
+    server: Server, options: NatsOptions, report: Report, *, limit_s: float
+) -> ServerLink | Failure:
+    """Return a link to *server*, or the failure to connect within *limit_s*."""
+    link = ServerLink(server, options, report)
+    try:
+        async with asyncio.timeout(limit_s):
+            await link.establish(limit_s)
+    except Exception as error:  # noqa: BLE001 - nats-py raises errors of several libraries
+        await link.end()
+        return explained(error, server, options)
+    except BaseException:
+        await link.end()
+        raise
+    return link
+
+
+ATTEMPT_MIN_S = 1.0  # the least time for an attempt to connect to one of several servers
+PAUSE_MIN_S = 0.1  # between two rounds over all servers; doubles up to `PAUSE_MAX_S`
+PAUSE_MAX_S = 1.0
+
+
+class Dial:
+    """Tries the configured servers, and the cluster members that they announced, in turn.
+
+    Links pass their background errors to *report*. *progress* gets a text after every failed
+    round. The constructor raises `UsageError` if a URL or a file is malformed.
+    """
+
+    def __init__(
+        self, options: NatsOptions, *, report: Report, progress: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._report = report
+        self._progress = progress
+        self._servers = Servers(options.urls)
+        self._last: ServerLink | None = None
+        for server in self._servers.round():
+            arguments(options, server)
+
+    def __str__(self) -> str:
+        return str(self._servers)
+
+    async def once(self) -> ServerLink:
+        """Try every server once; raises `ConnectError` after `connect_timeout_s` at most."""
+        limit_s = self._options.connect_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                outcome = await self._try_servers()
+                await _end_if_cancelled(outcome)
+        except TimeoutError:
+            raise ConnectError(
+                f"cannot connect to NATS: none of {self} answers within {limit_s:g} s"
+            ) from None
+        return _link(outcome)
+
+    async def patiently(self, *, refusals_final: bool = False) -> ServerLink:
+        """Try round after round until a server answers.
+
+        Raises `ConnectError` if *refusals_final* and a server rejects this client.
+        """
+        pause_s = PAUSE_MIN_S
+        while True:
+            outcome = await self._try_servers()
+            await _end_if_cancelled(outcome)
+            if isinstance(outcome, ServerLink) or (
+                refusals_final and any(failure.final for failure in outcome)
+            ):
+                return _link(outcome)
+            self._progress("; ".join(map(str, outcome)))
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    async def _try_servers(self) -> ServerLink | list[Failure]:
+        if self._last is not None:  # the members that the last server announced
+            self._servers.announce(self._last.client.discovered_servers, self._last.server)
+        servers = self._servers.round()
+        limit_s = max(ATTEMPT_MIN_S, self._options.connect_timeout_s / len(servers))
+        failures: list[Failure] = []
+        for server in servers:
+            outcome = await open_link(server, self._options, self._report, limit_s=limit_s)
+            if isinstance(outcome, ServerLink):
+                self._last = outcome
+                return outcome
+            self._servers.failed(server)
+            failures.append(outcome)
+        return failures
+
+
+def _link(outcome: ServerLink | list[Failure]) -> ServerLink:
+    if isinstance(outcome, ServerLink):
+        return outcome
+    reasons = "; ".join(map(str, outcome))
+    raise ConnectError(f"cannot connect to NATS: {reasons}") from outcome[-1].error
+
+
+async def _end_if_cancelled(outcome: ServerLink | list[Failure]) -> None:
+    """Raise a cancellation that arrived in the moment in which an attempt ended.
+
+    Python 3.11's `asyncio.wait_for`, which nats-py uses to connect, loses such a cancellation.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        if isinstance(outcome, ServerLink):
+            await outcome.end()
+        raise asyncio.CancelledError
+
 
 log = get_logger(__name__)
 
@@ -312,18 +649,18 @@ class Connection:
     ) -> dict[str, Any]:
         """Call the JetStream API, for example `STREAM.INFO.x`, and return its JSON answer.
 
-        Raises the errors of `request` and of `natsctl.jetstream.connection.api_errors.result`.
+        Raises the errors of `request` and of `natsctl.jetstream.requests.result_of`.
         """
         payload = b"" if body is None else msgspec.json.encode(body)
         subject = f"{self.api_prefix}.{endpoint}"
         with api_span(endpoint):
             reply = await self.request(subject, payload, timeout_s=timeout_s)
-            return answers.result(reply.data, endpoint)
+            return result_of(reply.data, endpoint)
 
     @staticmethod
     def acknowledged(reply: Msg) -> int:
         """Return the revision at which a stream stored a message; raises the errors of `api`."""
-        return answers.revision(reply.data)
+        return revision_of(reply.data)
 
     def _current(self) -> ServerLink:
         self._notice_loss()

@@ -7,23 +7,196 @@ Source: the micro protocol, ADR-32 of nats-architecture-and-design.
 
 import asyncio
 import secrets
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from typing import Final
 
 import msgspec
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from natsctl.errors import NatsctlError, StoreError, StoreTimeoutError, TooLargeError
-from natsctl.jetstream.connection.client import OneTimeClient, RawMessage
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.errors import ERROR, error_headers
-from natsctl.jetstream.service.intake import RATE, Intake, reply_subject
-from natsctl.jetstream.service.messages import EndpointInfo, EndpointStats, Info, Ping, Stats
+from natsctl.errors import (
+    ConflictError,
+    InvalidKeyError,
+    NatsctlError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    TooLargeError,
+    TooManyRequestsError,
+    UsageError,
+)
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.reader import OneTimeClient, RawMessage
 from natsctl.model.times import time_text
+from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
+
+ERROR: Final = "Nats-Service-Error"
+ERROR_CODE: Final = "Nats-Service-Error-Code"
+FAILED: Final = "500"
+
+_CODES: tuple[tuple[type[NatsctlError], str], ...] = (
+    (UsageError, "400"),
+    (InvalidKeyError, "400"),
+    (PermissionDeniedError, "403"),
+    (NotFoundError, "404"),
+    (StoreMissingError, "404"),
+    (ConflictError, "409"),
+    (TooLargeError, "413"),
+    (TooManyRequestsError, "429"),
+    (StoreTimeoutError, "504"),
+)
+
+
+def error_headers(error: NatsctlError) -> dict[str, str]:
+    """Return the headers that report *error*, its message on one line and without secrets."""
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    return {ERROR: " ".join(hidden(str(error)).split()), ERROR_CODE: code}
+
+
+def error_from(headers: Mapping[str, str] | None) -> NatsctlError | None:
+    """Return the error that the headers of an answer report; None if the request succeeded."""
+    if not headers or ERROR_CODE not in headers:
+        return None
+    code = headers[ERROR_CODE]
+    kind = next((kind for kind, kind_code in _CODES if kind_code == code), NatsctlError)
+    return kind(headers.get(ERROR) or f"the request failed with code {code}")
+
+
+class Ping(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a `PING`: the service runs."""
+
+    type: str = "io.nats.micro.v1.ping_response"
+    name: str
+    id: str
+    version: str
+    metadata: dict[str, str] = {}
+
+
+class EndpointInfo(msgspec.Struct, frozen=True):
+    """An endpoint of a service; `queue_group` is empty if every instance gets each request."""
+
+    name: str
+    subject: str
+    queue_group: str = ""
+    metadata: dict[str, str] = {}
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to an `INFO`: the description of a service and its endpoints."""
+
+    type: str = "io.nats.micro.v1.info_response"
+    name: str
+    id: str
+    version: str
+    metadata: dict[str, str] = {}
+    description: str = ""
+    endpoints: list[EndpointInfo] = []
+
+
+class EndpointStats(msgspec.Struct, frozen=True):
+    """The requests to an endpoint since the start; times are nanoseconds."""
+
+    name: str
+    subject: str
+    queue_group: str = ""
+    num_requests: int = 0
+    num_errors: int = 0
+    last_error: str = ""
+    processing_time: int = 0
+    average_processing_time: int = 0
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a `STATS`: the requests since `started` (RFC 3339)."""
+
+    type: str = "io.nats.micro.v1.stats_response"
+    name: str
+    id: str
+    version: str
+    metadata: dict[str, str] = {}
+    started: str
+    endpoints: list[EndpointStats] = []
+
+
+RATE = 50.0  # requests per second to one subject
+BURST = 50  # requests at once
+REFUSALS_MAX = 10_000  # pending rejections; further requests are dropped
+RESERVED = "natsctl"  # the first token of subjects that only natsctl itself publishes to
+REFUSALS_AT_ONCE = 20  # rejections that are sent before other tasks run
+
+Send = Callable[[str, dict[str, str]], Awaitable[None]]
+"""Sends the headers of a rejection to a reply subject."""
+
+
+class Intake:
+    """A rate limit for each subject; `run` sends the rejections."""
+
+    def __init__(self, send: Send) -> None:
+        self.refused = Counter[str]()  # rejected requests by subject
+        self._send = send
+        self._clock = asyncio.get_running_loop().time
+        self._tokens: dict[str, tuple[float, float]] = {}  # tokens and their time, by subject
+        self._refusals: deque[tuple[str, str]] = deque()
+        self._pending = asyncio.Event()
+
+    def admits(self, subject: str) -> bool:
+        """Count a request and return whether it is within the rate of its subject."""
+        now = self._clock()
+        tokens, counted = self._tokens.get(subject, (float(BURST), now))
+        tokens = min(float(BURST), tokens + (now - counted) * RATE)
+        admitted = tokens >= 1
+        self._tokens[subject] = (tokens - admitted, now)
+        return admitted
+
+    def refuse(self, subject: str, reply: str, reason: str) -> None:
+        """Reject a request, or drop it if too many rejections are pending."""
+        self.refused[subject] += 1
+        if len(self._refusals) < REFUSALS_MAX:
+            self._refusals.append((reply, reason))
+            self._pending.set()
+
+    async def run(self) -> None:
+        """Send rejections until cancelled."""
+        while True:
+            await self._pending.wait()
+            for _ in range(min(REFUSALS_AT_ONCE, len(self._refusals))):
+                reply, reason = self._refusals.popleft()
+                await self._send(reply, _headers(reason))
+            if not self._refusals:
+                self._pending.clear()
+            await asyncio.sleep(0)
+
+
+@cache
+def _headers(reason: str) -> dict[str, str]:
+    return error_headers(TooManyRequestsError(f"{reason}: try again later"))
+
+
+def reply_subject(reply: bytes, own_inboxes: str) -> str | None:
+    """Return the inbox to answer to; None if the subject isn't an inbox, or isn't safe.
+
+    The sender of a request chooses the reply subject, and the answer is published with the
+    permissions of this process. So it must not become a write to a bucket (`$KV.…`), a request to
+    the server (`$JS.API.…`), or a message of natsctl's own streams: enough answers below
+    `natsctl.events.` would push all events out. Inboxes begin with `_INBOX`, with *own_inboxes*,
+    or with `_R_.` if the request came from another account.
+    """
+    if not reply.isascii():
+        return None
+    text = reply.decode()
+    tokens = text.split(".")
+    if not text.startswith(("_INBOX", "_R_.", f"{own_inboxes}.")):
+        return None
+    legal = text.isprintable() and " " not in text and tokens[0] != RESERVED
+    return text if legal and not {"", "*", ">"} & set(tokens) else None
+
 
 log = get_logger(__name__)
 

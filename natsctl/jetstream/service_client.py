@@ -15,10 +15,8 @@ from natsctl.errors import (
     StoreTimeoutError,
     TooManyRequestsError,
 )
-from natsctl.jetstream.connection.connection import Connection
-from natsctl.jetstream.service.errors import error_from
-from natsctl.jetstream.service.messages import Info
-from natsctl.jetstream.service.server import ROOT
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.service import ROOT, Info, error_from
 from natsctl.telemetry.logger import get_logger
 
 log = get_logger(__name__)

@@ -1,1 +1,0 @@
-"""A key-value bucket: reads, writes, watches."""

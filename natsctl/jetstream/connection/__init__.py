@@ -1,1 +1,0 @@
-"""The connection to NATS and the requests over it."""

@@ -1,1 +1,0 @@
-"""The NATS micro service protocol."""
