@@ -9,7 +9,7 @@ managers that made the change; a bucket does not know its writers.
 Run it:       AUDIT_BUCKETS=greetings,routes natsctl run --controller controllers.audit:Audit
 A cluster:    AUDIT_KINDS=v1/ConfigMap,apps/v1/Deployment natsctl run -c controllers.audit:Audit
 Look:         natsctl history audit greetings.shop
-Follow:       natsctl watch audit
+Follow:       natsctl get -w audit
 """
 
 import os

@@ -97,10 +97,10 @@ and in another terminal:
 
     . {activate}
     natsctl put greetings shop '{{"spec": {{"text": "hi"}}}}'
-    natsctl tree greetings/shop
-    natsctl explain greetings/shop
+    natsctl describe greetings/shop
+    natsctl describe greetings/shop
     natsctl history greetings shop
-    natsctl watch routes
+    natsctl get -w routes
 
 Look at all of it in a browser:
 
@@ -108,7 +108,7 @@ Look at all of it in a browser:
 
 To restart the controller after each change of its source, run this instead of the first command:
 
-    natsctl dev --controller controllers.greetings:Greetings
+    natsctl run --reload --embedded --controller controllers.greetings:Greetings
 """
     )
 

@@ -2,7 +2,7 @@
 
 Run it:       natsctl run --embedded --controller controllers.greetings:Greetings
 Greet:        natsctl put greetings shop '{"spec": {"text": "hi"}}'
-See:          natsctl list routes
+See:          natsctl get routes
 """
 
 import msgspec

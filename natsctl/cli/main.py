@@ -5,100 +5,93 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextvars import ContextVar, copy_context
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
+from typer.main import get_command, get_group
 
-from natsctl.cli.framework.command import EXIT_PIPE, INTERRUPTED, App
-from natsctl.cli.framework.exit_codes import FAILED, USAGE, report, report_error
-from natsctl.cli.framework.usage import explain_usage
-from natsctl.cli.output.terminal import OutputError, discard_output, flush, write_notice
+from natsctl.cli.terminal import OutputError, discard_output, flush, write_notice
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import UsageError
-from natsctl.telemetry.logger import HidingFormatter
+
+AUTHOR, OBJECTS, OPERATE = "Write controllers", "Objects", "Operate"
+SETUP = "Set up"
 
 COMMANDS = {
-    "run": ("daemon.run", "Run controllers until they are stopped."),
-    "dev": (
-        "daemon.dev",
-        "Run controllers with a private nats-server, and restart them when their source changes.",
-    ),
-    "get": ("objects.get", "Show one object, the objects of a bucket, or the buckets."),
-    "list": ("objects.list", "List the objects of a bucket."),
-    "put": ("objects.put", "Store a whole object."),
-    "apply": ("objects.apply", "Apply objects from files."),
-    "edit": ("objects.edit", "Edit an object in an editor."),
-    "delete": ("objects.delete", "Delete objects."),
-    "watch": ("objects.watch", "Show objects and their changes."),
-    "history": ("objects.history", "Show the revisions of a key."),
-    "rollback": ("objects.rollback", "Restore an earlier revision of an object."),
-    "schema": ("schemas.schema", "Print the JSON Schemas of kinds."),
-    "explain-kind": ("schemas.explain_kind", "Explain the fields of a kind."),
-    "status": (
-        "operate.status",
-        "Show the controllers, the daemons that run them, and the keys that need you.",
-    ),
-    "explain": ("operate.explain", "Explain the state of a key."),
-    "tree": ("operate.tree", "Show a primary and the objects that were made for it."),
-    "plan": ("operate.plan", "Show what a controller would do."),
-    "resync": ("operate.resync", "Sync keys now."),
-    "pause": ("operate.pause", "Hold back the syncs of keys or of a controller."),
-    "resume": ("operate.resume", "Sync paused keys or a paused controller again."),
-    "migrate": ("operate.migrate", "Rewrite objects in the newest form of their types."),
-    "gc": ("operate.gc", "Find and remove secondaries whose owner does not exist."),
-    "installation": ("operate.installation", "Show or change the id of this NATS system."),
-    "external": (
-        "operate.external",
-        "Show the links to external resources, and resolve those with an unknown result.",
-    ),
-    "console": ("daemon.console", "Serve a page that shows controllers and their objects."),
-    "record": ("operate.record", "Record every sync of keys."),
-    "recording": ("operate.recording", "Fetch the recording of a sync."),
-    "replay": ("daemon.replay", "Replay a recorded sync in memory."),
+    "run": ("run", AUTHOR, "Run controllers until they are stopped."),
+    "new": ("new", AUTHOR, "Create a controller, its test and a manifest; or a hook."),
+    "plan": ("plan", AUTHOR, "Show what a controller would do, and change nothing."),
     "simulate": (
-        "daemon.simulate",
+        "simulate",
+        AUTHOR,
         "Simulate a controller under faults, and find the bugs of a bad day.",
     ),
-    "new": ("daemon.new", "Create a controller, its test and a manifest; or a hook."),
-    "example": ("daemon.example", "List the example controllers, or print one."),
-    "config": ("setup.config", "Print the settings in effect and the source of each."),
-    "rbac": ("setup.rbac", "Print the Kubernetes permissions that controllers need."),
-    "hook-schema": (
-        "setup.hook_schema",
-        "Print the JSON Schemas of what a hook is asked and what it answers.",
-    ),
-    "health": ("daemon.health", "Check the health of the daemon on this machine."),
-    "doctor": ("setup.doctor", "Check everything that controllers need."),
-    "help": ("", "Show the help of a command."),
+    "replay": ("replay", AUTHOR, "Replay a recorded sync in memory."),
+    "migrate": ("migrate", AUTHOR, "Rewrite objects in the newest form of their types."),
+    "get": ("get", OBJECTS, "Show one object, the objects of a bucket, or the buckets."),
+    "put": ("writing", OBJECTS, "Store a whole object."),
+    "apply": ("writing", OBJECTS, "Apply objects from files."),
+    "edit": ("edit", OBJECTS, "Edit an object in an editor."),
+    "delete": ("writing", OBJECTS, "Delete objects."),
+    "diff": ("wait", OBJECTS, "Show what natsctl apply would change."),
+    "wait": ("wait", OBJECTS, "Wait until objects meet a condition."),
+    "label": ("writing", OBJECTS, "Set or remove labels of objects."),
+    "annotate": ("writing", OBJECTS, "Set or remove annotations of objects."),
+    "history": ("history", OBJECTS, "Show the revisions of a key."),
+    "rollback": ("history", OBJECTS, "Restore an earlier revision of an object."),
+    "explain": ("explain", OBJECTS, "Explain the fields of a kind."),
+    "status": ("status", OPERATE, "Show the controllers, and the keys that need you."),
+    "describe": ("describe", OPERATE, "Describe the state of a key, and what was made for it."),
+    "events": ("describe", OPERATE, "Show what happened to keys."),
+    "resync": ("acting", OPERATE, "Sync keys now."),
+    "pause": ("acting", OPERATE, "Hold back the syncs of keys or of a controller."),
+    "resume": ("acting", OPERATE, "Sync paused keys or a paused controller again."),
+    "gc": ("gc", OPERATE, "Find and remove secondaries whose owner does not exist."),
+    "console": ("console", OPERATE, "Serve a page that shows controllers and their objects."),
+    "repair": ("repair", OPERATE, "Repair external links, the installation, garbage collection."),
+    "doctor": ("setup", SETUP, "Check everything that controllers need."),
+    "config": ("setup", SETUP, "Print the settings in effect and the source of each."),
+    "rbac": ("setup", SETUP, "Print the permissions that controllers need."),
+    "health": ("setup", SETUP, "Check the health of the daemon on this machine."),
+    "hook-schema": ("setup", SETUP, "Print the JSON Schemas of hooks."),
+    "options": ("setup", SETUP, "Show the options of every command, such as the connection."),
 }
-"""The module and the summary of each command, in the order of the help.
+"""The module, the panel and the summary of each command, in the order of the help."""
 
-A module is loaded when its command is used. `help` is a command of this module.
-"""
+GROUPS = ("gc", "repair")
+"""Commands that have subcommands."""
 
-GONE = {
-    "top": "use natsctl status, or natsctl console for a live view",
-    "backup": "use nats stream backup KV_BUCKET FOLDER",
-    "restore": "use nats stream restore FOLDER, for a folder of nats stream backup",
+RENAMED = {
+    "list": ("get",),
+    "watch": ("get", "--watch"),
+    "tree": ("describe",),
+    "schema": ("explain", "--output", "jsonschema"),
+    "explain-kind": ("explain",),
+    "dev": ("run", "--reload", "--embedded", "--store-dir", ".natsctl"),
+    "record": ("replay", "--record"),
+    "recording": ("replay", "--output", "-"),
+    "external": ("repair", "external"),
+    "installation": ("repair", "installation"),
+    "example": ("new", "--example"),
 }
-"""What to use instead of each command that this version no longer has. Not in the help."""
+"""The words that stand for each command of version 0.2, which a notice names. Not in the help."""
 
 ELSEWHERE = {
-    "ls": "use natsctl get, or natsctl list BUCKET",
-    "describe": "use natsctl explain BUCKET/KEY and natsctl tree BUCKET/KEY",
-    "events": "natsctl explain BUCKET/KEY shows the events of a key",
+    "top": "use natsctl status -w",
+    "backup": "use nats stream backup KV_BUCKET FOLDER",
+    "restore": "use nats stream restore FOLDER, for a folder of nats stream backup",
+    "ls": "use natsctl get",
     "logs": "the log is the standard error of natsctl run",
     "create": "use natsctl put --create",
     "scale": "use natsctl edit",
 }
-"""What to use here for the commands of kubectl and nats. Not in the help."""
+"""What to use here for commands of kubectl and nats, and for those that are gone."""
 
-GROUPS = ("gc", "installation", "external")
-"""Commands that have subcommands."""
+SLOW_FREE = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 
 
 class _Commands(TyperGroup):
@@ -114,26 +107,31 @@ class _Commands(TyperGroup):
         self._names_only = True
         return super().shell_complete(ctx, incomplete)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help; loads no command."""
+        self._names_only = True
+        super().format_help(ctx, formatter)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        module, summary = COMMANDS.get(cmd_name, ("", ""))
+        module, panel, summary = COMMANDS.get(cmd_name, ("", "", ""))
         if summary and self._names_only:
-            return TyperCommand(cmd_name, help=summary)
+            return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
         if module:
-            return get_command(importlib.import_module(f"natsctl.cli.{module}").app)
+            loaded = importlib.import_module(f"natsctl.cli.{module}").app
+            group = get_group(loaded)
+            return get_command(loaded) if cmd_name in GROUPS else group.commands[cmd_name]
         if summary or cmd_name.startswith("-") or ctx.resilient_parsing:
             return super().get_command(ctx, cmd_name)
-        if cmd_name in GONE:
-            raise UsageError(f"natsctl {cmd_name} is gone: {GONE[cmd_name]}")
         if cmd_name in ELSEWHERE:
             raise UsageError(f"there is no command {cmd_name!r}: {ELSEWHERE[cmd_name]}")
         raise UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the base's signature
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
-
-app = App(completion=True)
+app = typer.Typer(
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    suggest_commands=False,
+)
 
 
 def _show_version(requested: bool) -> None:  # noqa: FBT001 - typer calls it
@@ -154,50 +152,31 @@ def natsctl(
 ) -> None:
     """Run and operate controllers whose desired state is in NATS JetStream KV.
 
-    Use `natsctl COMMAND --help` for the options of a command, such as the NATS connection.
-
+    An object is BUCKET/KEY, or BUCKET KEY. natsctl COMMAND --help shows a command's own options.
     Exit codes: 0 success, 1 failure, 2 wrong usage, 3 not found, 4 conflict.
     """
 
 
-def _command_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the commands that a shell completes."""
-    root = ctx.find_root()
-    return [name for name in root.command.list_commands(root) if name.startswith(incomplete)]  # type: ignore[attr-defined]  # the root is a group
-
-
-@app.add("natsctl help list", "natsctl help gc apply", name="help")
-def help_(
-    ctx: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="The command; without it, all commands are listed",
-            metavar="COMMAND",
-            autocompletion=_command_names,
-        ),
-    ] = None,
-) -> None:
-    """Show the help of a command."""
-    root = ctx.find_root().command
-    root.main([*(command or ()), "--help"], prog_name="natsctl", standalone_mode=False)
-
-
 def run(args: Sequence[str]) -> int:
     """Run a command and return its exit status."""
+    from natsctl.telemetry.logger import HidingFormatter  # noqa: PLC0415 - not for the help
+
     handler = logging.StreamHandler()
     handler.setFormatter(HidingFormatter("natsctl: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    status: int
     try:
         status = _run(args)
         flush()
     except OutputError as error:
+        from natsctl.cli.command import report  # noqa: PLC0415 - not for the help
+
         discard_output()
         return report(error)
     except BrokenPipeError:
         discard_output()
-        return EXIT_PIPE
-    if status == INTERRUPTED:
+        return 141  # as shells report SIGPIPE
+    if status == 130:  # noqa: PLR2004 - as shells report SIGINT
         write_notice("natsctl: interrupted")
     return status
 
@@ -206,12 +185,16 @@ def _run(args: Sequence[str]) -> int:
     """Run a command, report its error, and return its exit status."""
     try:
         _check_encoding(args)
-        status = get_command(app).main(_with_help(args), prog_name="natsctl", standalone_mode=False)
-    except typer.TyperException as error:
-        report_error(explain_usage(error))
-        return USAGE
+        words = _renamed(_with_options_behind(list(args)))
+        if words[:1] == ["options"]:
+            from natsctl.cli.command import EXPANDED  # noqa: PLC0415 - not for the help
+
+            return copy_context().run(_show_options, EXPANDED)
+        if not words or (len(words) == 1 and words[0] in GROUPS):
+            words = [*words, "--help"]
+        status = get_command(app).main(words, prog_name="natsctl", standalone_mode=False)
     except typer.Abort:
-        return FAILED
+        return 1
     except OutputError:
         raise
     except SystemExit as end:
@@ -219,8 +202,20 @@ def _run(args: Sequence[str]) -> int:
             raise end.__context__ from None
         raise
     except Exception as error:  # noqa: BLE001 - `report` distinguishes the errors
+        from natsctl.cli.command import USAGE, explain_usage, report, report_error  # noqa: PLC0415
+
+        if isinstance(error, typer.TyperException):
+            report_error(explain_usage(error))
+            return USAGE
         return report(error)
     return status or 0
+
+
+def _show_options(expanded: ContextVar[bool]) -> int:
+    """Show the options that the help of a command leaves out."""
+    expanded.set(True)
+    get_command(app).main(["options", "--help"], prog_name="natsctl", standalone_mode=False)
+    return 0
 
 
 def _check_encoding(args: Sequence[str]) -> None:
@@ -233,10 +228,43 @@ def _check_encoding(args: Sequence[str]) -> None:
             raise UsageError(message) from None
 
 
-def _with_help(args: Sequence[str]) -> list[str]:
-    """Return the arguments, with `--help` if they name no command or only a group."""
-    incomplete = not args or (len(args) == 1 and args[0] in GROUPS)
-    return [*args, "--help"] if incomplete else list(args)
+def _with_options_behind(args: list[str]) -> list[str]:
+    """Return the arguments with the options of every command behind its name."""
+    if not args or not args[0].startswith("-") or args[0] in SLOW_FREE:
+        return args
+    from natsctl.cli.command import global_flags  # noqa: PLC0415 - not for the help
+
+    flags, leading, rest = global_flags(), list[str](), args
+    while rest and rest[0].startswith("-"):
+        flag, equals, _ = rest[0].partition("=")
+        short = rest[0][:2] if rest[0][:2] in flags and rest[0][1:2] != "-" else flag
+        if short not in flags:
+            return args  # the group reports it
+        takes_next = flags[short] and not equals and rest[0] == short
+        leading += rest[: 1 + takes_next]
+        rest = rest[1 + takes_next :]
+    if not rest or "--help" in rest[:1] or "-h" in rest[:1]:
+        return rest
+    command = 1 + (rest[0] in GROUPS and len(rest) > 1)
+    return [*rest[:command], *leading, *rest[command:]]
+
+
+def _renamed(words: list[str]) -> list[str]:
+    """Return the words of today for those of version 0.2, with a notice that names them."""
+    if words[:1] == ["help"]:
+        return [*words[1:], "--help"]
+    if words[:2] == ["gc", "accept"]:
+        new = ["repair", "gc"]
+    elif words and words[0] in RENAMED:
+        new = list(RENAMED[words[0]])
+    else:
+        return words
+    if "--help" not in words and "-h" not in words:
+        old = " ".join(words[:2] if words[0] == "gc" else words[:1])
+        write_notice(
+            f"natsctl {old} is now natsctl {' '.join(new)}, and goes with the next version"
+        )
+    return [*new, *words[2 if words[0] == "gc" else 1 :]]
 
 
 def main() -> None:

@@ -4,15 +4,18 @@ If an event is repeated, its count grows instead. Each key has a limited rate. R
 blocks a controller: events that cannot be sent are dropped and counted.
 """
 
+import asyncio
 import base64
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
 from msgspec.structs import replace
+from nats.aio.msg import Msg
 
-from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError
+from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection import Connection
 from natsctl.model.manifests import Reference
@@ -204,3 +207,58 @@ async def events_of(connection: Connection, controller: str, key: str) -> list[K
             events.pop(identity, None)
             events[identity] = event
     return list(events.values())
+
+
+async def events_between(
+    connection: Connection,
+    controller: str,
+    key: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[KvEvent]:
+    """Return the recorded events of the keys that match, oldest first.
+
+    *controller* and *key* are subject tokens: `*` and `>` match any. A consumer that the server
+    removes by itself delivers them. Returns an empty list if the stream does not exist; raises the
+    errors of `Connection.api`, and `StoreTimeoutError` if no event arrives for the time of a
+    request.
+    """
+    name = f"natsctl_{secrets.token_hex(8)}"
+    inbox = f"{connection.inbox_prefix}.{name}"
+    config: dict[str, object] = {
+        "ack_policy": "none",
+        "deliver_policy": "all" if since is None else "by_start_time",
+        "deliver_subject": inbox,
+        "filter_subject": f"{PREFIX}.{controller}.{key}",
+        "inactive_threshold": 5 * NANOSECONDS,
+        "mem_storage": True,
+        "num_replicas": 1,
+    }
+    if since is not None:
+        config["opt_start_time"] = since.astimezone(UTC).isoformat()
+    received: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def receive(message: Msg) -> None:
+        received.put_nowait(message.data)
+
+    subscription = await connection.client.subscribe(inbox, cb=receive)
+    try:
+        endpoint = f"CONSUMER.CREATE.{STREAM}.{name}.{config['filter_subject']}"
+        request = {"stream_name": STREAM, "config": {**config, "name": name}}
+        try:
+            consumer = await connection.api(endpoint, request)
+        except StoreMissingError:
+            return []
+        events: list[KvEvent] = []
+        for _ in range(int(consumer.get("num_pending", 0))):
+            try:
+                data = await asyncio.wait_for(received.get(), connection.request_timeout_s)
+            except TimeoutError:
+                raise StoreTimeoutError("the events did not arrive in time") from None
+            with suppress(*DECODE_ERRORS):
+                events.append(msgspec.json.decode(data, type=KvEvent))
+    finally:
+        await subscription.unsubscribe()
+    return [
+        event for event in events if until is None or datetime.fromisoformat(event.last) <= until
+    ]

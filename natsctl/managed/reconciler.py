@@ -68,7 +68,7 @@ class ManagedReconciler(Generic[T]):
     if the resource may not be deleted. While other finalizers hold the object, nothing is deleted.
     Before a creation, it stores an intent upon exactly the revision that was read, and afterwards
     the result. While a result is unknown, it creates nothing else, until you
-    (`natsctl external resolve KEY`) or an observation by a name known beforehand resolves the
+    (`natsctl repair external resolve`) or an observation by a name known beforehand resolves the
     creation. For objects in NATS, a separate record also has intent and result, so a client that
     replaces the whole object does not cause a second external resource. A reconciliation without
     differences writes nothing. Every external call has a deadline.

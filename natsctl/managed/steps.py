@@ -5,7 +5,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -108,7 +108,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
                 f"{advice}; if so, set the {names.external_name} annotation to its name; "
                 f"then remove the {names.create_pending} annotation"
             )
-        return f"{advice}; then run: natsctl external resolve {managed.key}"
+        return f"{advice}; then run: natsctl repair external resolve {_named(managed)}"
 
     async def _release(self, reconciliation: Reconciliation[T]) -> None:
         """Remove the record and then the finalizer, so that a crash leaves no record behind."""
@@ -229,7 +229,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
             f"cannot create: {managed.key} is linked to {recorded.external_name}, but names "
             f"{managed.external_name or 'nothing'}, which does not exist; set the annotation "
             f"{self.names.external_name} to the right name, or let natsctl create another "
-            f"resource: natsctl external forget {managed.key}"
+            f"resource: natsctl repair external forget {_named(managed)}"
         )
         reason = "CannotCreateExternalResource"
         await self.reports.not_synced(managed, reason, text, Condition.creating())
@@ -273,7 +273,7 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
             place = f" -n {namespace}" if namespace else ""
             return f"run: kubectl annotate {kind.kind} {name}{place} {names.adopt}=true"
         if isinstance(kind, KvKind) and DOMAIN in names.domains:
-            return f"run: natsctl external adopt {managed.key} --bucket {kind.bucket}"
+            return f"run: natsctl repair external adopt {_named(managed)}"
         return f'set the annotation {names.adopt} to "true"'
 
     async def _settle(self, reconciliation: Reconciliation[T]) -> float:
@@ -405,3 +405,9 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
         """Drop the pending result and the deletion time of the object."""
         self.results.forget(key)
         self.deletions.pop(key, None)
+
+
+def _named(managed: Managed[Any]) -> str:
+    """Return an object as commands name it."""
+    kind = managed.kind
+    return f"{kind.bucket if isinstance(kind, KvKind) else kind.name}/{managed.key}"

@@ -420,7 +420,7 @@ def kv(
             makes the newest type of it. That's how stored objects of an earlier type are read.
         version: the number of the type's version; by default, one more than the number of older
             types. Set it if you remove a type from *older*, so that the number doesn't fall.
-        columns: the columns that `natsctl list` and `natsctl watch` show: the path of a field, such
+        columns: the columns that `natsctl get` and `natsctl get -w` show: the path of a field, such
             as `spec.image`, by heading.
 
     An existing bucket is taken as it is. If you set an option and the bucket differs, that's an

@@ -75,3 +75,18 @@ def _conditions(document: Document) -> list[Document]:
     status = document.get("status")
     found = status.get("conditions") if isinstance(status, dict) else None
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def has_condition(document: Document, name: str, status: str) -> bool:
+    """Return whether a condition has that status, for the newest generation of the object.
+
+    `Ready` is also what `ready` tells of an object without such a condition.
+    """
+    metadata, state = documents.metadata_of(document), document.get("status")
+    observed = state.get("observedGeneration") if isinstance(state, dict) else None
+    for each in _conditions(document):
+        if str(each.get("type")).lower() == name.lower():
+            seen, newest = each.get("observedGeneration", observed), metadata.get("generation")
+            old = isinstance(seen, int) and isinstance(newest, int) and seen < newest
+            return not old and str(each.get("status")).lower() == status.lower()
+    return name.lower() == "ready" and ready(document).lower() == status.lower()

@@ -1,14 +1,15 @@
 """Finds the bucket that a user names, and the objects in it that labels select."""
 
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.jetstream.bucket import Bucket, Message
-from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.store import bucket_names
 from natsctl.model.kinds import KvKind
 from natsctl.model.objects import Object
@@ -18,6 +19,13 @@ from natsctl.operate.entries import labels_of, object_in
 BUCKETS_MAX = 10  # that an error lists
 
 _BUCKET = re.compile(r"[-_a-zA-Z0-9]+")
+
+
+@asynccontextmanager
+async def open_bucket(options: NatsOptions, name: str) -> AsyncIterator[Bucket]:
+    """Connect to NATS and open a bucket; raises as `existing_bucket` does."""
+    async with connect(options) as connection:
+        yield await existing_bucket(connection, name)
 
 
 async def existing_bucket(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from functools import partial
 
 import msgspec
@@ -32,10 +33,13 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.jetstream.connection import Connection, connect
+from natsctl.jetstream.events import KvEvent, events_between
 from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import BucketStore
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
 from natsctl.model.plans.plan import Plan
+from natsctl.model.selectors import Selector
 from natsctl.operate import pauses
 from natsctl.operate.absent import (
     NO_PROCESS,
@@ -46,7 +50,7 @@ from natsctl.operate.absent import (
     stored_description,
 )
 from natsctl.operate.background import retrieved
-from natsctl.operate.buckets import existing_bucket
+from natsctl.operate.buckets import existing_bucket, selected
 from natsctl.operate.names import Name
 from natsctl.operate.problems import OldDaemonError
 from natsctl.operate.statuses import ControllerStatuses, combined
@@ -265,6 +269,53 @@ class Fleet:
             return []
         stored = await stored_description(self.connection, bucket.name, name.key)
         return [] if stored is None else [stored]
+
+    # ---- choosing keys
+
+    async def select(self, bucket: str, labels: Selector) -> list[Name]:
+        """Return the objects of a bucket, or of a kind, whose labels match."""
+        source = await existing_bucket(self.connection, bucket)
+        messages = selected(await BucketStore(source).listing(), labels)
+        return [Name(source.name, message.key) for message in messages]
+
+    async def failing(self, controller: str | None = None) -> list[Name]:
+        """Return the failing keys that statuses name, of all controllers or one."""
+        found = (await self.statuses(controller)).controllers
+        names = [
+            Name(report.row.sources[0].bucket or report.row.sources[0].kind, key)
+            for report in found
+            if report.row.sources
+            for status in report.working
+            for key in status.failing
+        ]
+        return list(dict.fromkeys(names))
+
+    async def events(
+        self,
+        *,
+        name: Name | None = None,
+        controller: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> list[KvEvent]:
+        """Return the events of all keys or of one, oldest first; the stream keeps them for a day.
+
+        Each repeated event is returned once, with its count.
+        """
+        wanted = controller
+        if name is not None and controller is None:
+            try:
+                wanted = await self.controller_with(name)
+            except NatsctlError:  # without a daemon, of any controller with such a key
+                wanted = None
+        found = await events_between(
+            self.connection, wanted or "*", name.key if name else ">", since, until
+        )
+        newest = {
+            (one.controller, one.key, one.type, one.reason, one.message, one.first): one
+            for one in found
+        }
+        return sorted(newest.values(), key=lambda event: event.last)
 
     # ---- actions
 

@@ -268,7 +268,7 @@ def _problems(status: ControllerStatus) -> Iterator[str]:
     if status.garbage_held:
         yield (
             f"{name}: garbage collection is held: {status.garbage_held}; "
-            f"see natsctl gc accept -c {name}"
+            f"see natsctl repair gc -c {name}"
         )
     for kind in status.missing_kinds:
         yield f"{name}: the cluster does not have the optional kind {kind}"

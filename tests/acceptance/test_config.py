@@ -107,7 +107,7 @@ async def test_config_reports_an_invalid_setting_with_its_file_and_line(
 
 async def test_an_unknown_natsctl_variable_is_refused(folder: Path) -> None:
     natsctl = Natsctl(folder, environ={"NATSCTL_WORKRES": "3"})
-    for words in (["config"], ["list", "shops"], ["run", "-c", "a:B"]):
+    for words in (["config"], ["get", "shops"], ["run", "-c", "a:B"]):
         result = await natsctl(*words)
         assert result.status == 2
         assert result.err == (
@@ -156,8 +156,8 @@ async def test_gc_plan_finds_only_secondaries_with_labels_of_the_owner_domain(
         await bucket.put("b", b'{"spec": {}}')
 
         async def signs_exist() -> bool:
-            listed = await shops("list", "signs", "-o", "name")
-            return listed.out.split() == ["a", "b"]
+            listed = await shops("get", "signs", "-o", "name")
+            return listed.out.split() == ["signs/a", "signs/b"]
 
         await eventually(signs_exist)
         assert await running.ends(signal.SIGTERM) == 0

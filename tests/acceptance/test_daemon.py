@@ -150,7 +150,7 @@ async def test_a_daemon_converges_after_it_was_killed_and_restarted(
     expected = {f"g{n}": f"hi{n}!" for n in range(300) if n != 2} | {"g1": "changed meanwhile!"}
 
     async def converged() -> bool:
-        listed_routes = json.loads(await natsctl.done("list", "routes", "-o", "json"))
+        listed_routes = json.loads(await natsctl.done("get", "routes", "-o", "json"))
         assert {item["key"]: item["spec"]["payload"] for item in listed_routes} == expected
         return True
 
@@ -191,7 +191,7 @@ async def test_an_embedded_server_ends_with_a_killed_daemon_and_keeps_its_data(
         await eventually(lambda: not any(map(alive, started)))
     async with Natsctl(folder).running(*words) as running:
         await running.logged("primaries=1")
-        assert (await natsctl("list", "greetings")).rows[0][0] == "shop"
+        assert (await natsctl("get", "greetings")).rows[0][0] == "shop"
         assert await running.ends(signal.SIGTERM) == 0
 
 
@@ -307,7 +307,7 @@ async def test_resync_syncs_every_primary_at_that_interval(
     running = await daemon("counted:Jobs", options=("--resync", "0.5"))
     await natsctl.done("put", "counted", "shop", "spec: {}")
     await running.logged("visited shop", times=4)
-    explained = (await natsctl("explain", "counted/shop", "-o", "json")).json
+    explained = (await natsctl("describe", "counted/shop", "-o", "json")).json
     assert "resync" in {sync["operation"] for sync in explained[0]["syncs"]}
 
 
@@ -391,7 +391,7 @@ async def test_primaries_beyond_all_limits_converge_and_then_cause_no_write(
     await eventually(lambda: _at_least(written, (2 * count, count)), within_s=240, every_s=0.2)
     await asyncio.sleep(2)
     assert await written() == (2 * count, count)
-    listed = (await natsctl.done("list", "routes", "-o", "name")).split()
+    listed = (await natsctl.done("get", "routes", "-o", "name")).split()
     assert len(listed) == count
     assert await running.ends(signal.SIGTERM) == 0
 

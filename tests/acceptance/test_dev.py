@@ -81,7 +81,9 @@ async def test_an_edit_restarts_the_controllers_and_a_syntax_error_waits_for_the
 async def test_an_import_error_at_the_start_waits_for_the_next_save(folder: Path) -> None:
     natsctl = Natsctl(folder)
     write(folder, "import nonsense_that_nobody_has\n")
-    async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
+    async with natsctl.running(
+        "run", "--reload", "--embedded", "-c", "things:Things", "--port", "0"
+    ) as running:
         await running.logged("No module named 'nonsense_that_nobody_has'")
         await running.logged("save a change to start the controllers again")
         write(folder, SOURCE)
@@ -95,9 +97,9 @@ async def test_dev_ignores_settings_of_another_server_and_uses_all_others(
     (folder / "natsctl.toml").write_text(
         "[nats]\ncontext = 'nowhere'\ntls_ca = 'none.pem'\n[logs]\nlevel = 'debug'\n"
     )
-    natsctl = Natsctl(folder, "nats://127.0.0.1:1", environ={"NATSCTL_LOG_FORMAT": "json"})
+    natsctl = Natsctl(folder, "nats://127.0.0.1:1", environ={"NATSCTL_WORKERS": "3"})
     write(folder, SOURCE)
-    words = ("dev", "-c", "things:Things", "--port", "0", "--workers", "2")
+    words = ("dev", "-c", "things:Things", "--port", "0")
     async with natsctl.running(*words) as running:
         await running.logged("INFO    primaries listed, syncing  controller=things primaries=0")
         assert await running.ends(signal.SIGTERM) == 0
@@ -107,7 +109,9 @@ async def test_dev_ignores_settings_of_another_server_and_uses_all_others(
 async def test_no_process_outlives_a_killed_dev(folder: Path) -> None:
     natsctl = Natsctl(folder)
     write(folder, SOURCE)
-    async with natsctl.running("dev", "-c", "things:Things", "--port", "0") as running:
+    async with natsctl.running(
+        "run", "--reload", "--embedded", "-c", "things:Things", "--port", "0"
+    ) as running:
         await running.logged("primaries listed, syncing")
         started = descendants(running.process.pid)
         assert len(started) >= 2

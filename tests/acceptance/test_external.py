@@ -1,4 +1,4 @@
-"""`natsctl external` lists links to external resources and resolves unknown creations."""
+"""`natsctl repair external` lists links to external resources and resolves unknown creations."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ async def annotations(bucket: KeyValue, key: str) -> dict[str, str]:
 async def test_list_without_links_prints_a_note(natsctl: Natsctl, disks: KeyValue) -> None:
     await disks.put("a", b'{"spec": {}}')
     await disks.put("raw", b"\xff")
-    result = await natsctl("external", "list")
+    result = await natsctl("repair", "external", "list")
     assert (result.status, result.out) == (0, "")
     assert result.err == "there are no links to external resources\n"
 
@@ -88,13 +88,16 @@ async def test_list_shows_the_links_of_all_buckets(
     await put_interrupted(disks, "a")
     await put_interrupted(disks, "done", **{"natsctl.io/external-create-failed": INTENT})
     await put_interrupted(nets, "b", **{"natsctl.io/external-name": "net-1"})
-    result = await natsctl("external", "list")
+    result = await natsctl("repair", "external", "list")
     assert [[row[0], row[1], row[-1]] for row in result.rows] == [
         ["disks", "a", "-"],
         ["nets", "b", "net-1"],
     ]
-    assert await natsctl.done("external", "list", "--bucket", "nets", "-o", "name") == "b\n"
-    links = (await natsctl("external", "list", "-o", "json")).json
+    assert (
+        await natsctl.done("repair", "external", "list", "--bucket", "nets", "-o", "name")
+        == "nets/b\n"
+    )
+    links = (await natsctl("repair", "external", "list", "-o", "json")).json
     assert links[0]["since"] == "2026-01-01T00:00:00+00:00"
 
 
@@ -104,35 +107,31 @@ async def test_resolve_records_the_result_of_a_creation(
 ) -> None:
     await put_interrupted(disks, "a", mine="1")
     words = ("--created", "--name", "disk-9") if outcome == "created" else ("--not-created",)
-    await natsctl.done("external", "resolve", "a", *words)
+    await natsctl.done("repair", "external", "resolve", "disks/a", *words)
     recorded = await annotations(disks, "a")
     result = "succeeded" if outcome == "created" else "failed"
     assert recorded[f"natsctl.io/external-create-{result}"].endswith("Z revision 7")
     assert recorded.get("natsctl.io/external-name") == ("disk-9" if outcome == "created" else None)
     assert recorded["mine"] == "1"
-    assert (await natsctl("external", "list")).rows == []
+    assert (await natsctl("repair", "external", "list")).rows == []
 
 
 async def test_resolve_refuses_an_object_without_an_unknown_creation(
     natsctl: Natsctl, disks: KeyValue
 ) -> None:
     await disks.put("a", b'{"spec": {}}')
-    result = await natsctl("external", "resolve", "a", "--created")
-    assert (result.status, "no bucket has a a" in result.err) == (3, True)
-    result = await natsctl("external", "resolve", "a", "--created", "--bucket", "disks")
+    result = await natsctl("repair", "external", "resolve", "disks/b", "--created")
+    assert (result.status, "disks has no b" in result.err) == (3, True)
+    result = await natsctl("repair", "external", "resolve", "disks", "a", "--created")
     assert (result.status, "no creation with an unknown result" in result.err) == (2, True)
 
 
-async def test_resolve_needs_the_bucket_if_two_buckets_have_the_key(
-    natsctl: Natsctl, disks: KeyValue, jetstream: JetStreamContext
-) -> None:
-    nets = await jetstream.create_key_value(KeyValueConfig(bucket="nets"))
+async def test_the_old_form_with_a_bucket_still_resolves(natsctl: Natsctl, disks: KeyValue) -> None:
     await put_interrupted(disks, "a")
-    await put_interrupted(nets, "a")
-    result = await natsctl("external", "resolve", "a", "--created")
-    assert (result.status, "one of disks, nets" in result.err) == (2, True)
-    await natsctl.done("external", "resolve", "a", "--created", "--bucket", "nets")
-    assert set(await annotations(disks, "a")) == {PENDING}
+    alone = await natsctl("external", "resolve", "a", "--created")
+    assert (alone.status, "'a' alone names no object" in alone.err) == (2, True)
+    await natsctl.done("external", "resolve", "a", "--created", "--bucket", "disks")
+    assert PENDING in await annotations(disks, "a")
 
 
 async def test_a_daemon_continues_after_resolve(
@@ -144,9 +143,9 @@ async def test_a_daemon_continues_after_resolve(
     (folder / "storage.py").write_text(DISKS)
     running = await daemon("storage:Disks")
     await disks.put("a", b'{"spec": {}}')
-    await running.logged("natsctl external resolve a")
+    await running.logged("natsctl repair external resolve disks/a")
     await asyncio.to_thread((folder / "made").read_text)
-    await natsctl.done("external", "resolve", "a", "--created", "--name", "disk-0")
+    await natsctl.done("repair", "external", "resolve", "disks/a", "--created", "--name", "disk-0")
 
     async def ready() -> bool:
         status = json.loads((await disks.get("a")).value or b"{}").get("status", {})
@@ -156,7 +155,7 @@ async def test_a_daemon_continues_after_resolve(
 
     await eventually(ready)
     assert (folder / "made").read_text() == "disk-0"
-    listed = (await natsctl("external", "list", "-o", "json")).json
+    listed = (await natsctl("repair", "external", "list", "-o", "json")).json
     assert [(entry["key"], entry["state"], entry["externalName"]) for entry in listed] == [
         ("a", "linked", "disk-0")
     ]
@@ -196,7 +195,7 @@ async def test_list_shows_the_links_of_an_object_with_several_reconcilers(
     names = {"acme.io/external-name": "backup-1", "natsctl.io/external-name": "disk-1"}
     interrupted = {"other.io/external-create-pending": INTENT}
     await disks.put("a", json.dumps({"metadata": {"annotations": names | interrupted}}).encode())
-    links = (await in_process("external", "list", "-o", "json")).json
+    links = (await in_process("repair", "external", "list", "-o", "json")).json
     assert [(link["domain"], link["state"], link["externalName"]) for link in links] == [
         ("acme.io", "linked", "backup-1"),
         ("natsctl.io", "linked", "disk-1"),
@@ -215,20 +214,20 @@ async def test_list_shows_lost_links_and_forget_removes_them(
     await disks.put("a", b'{"spec": {}}')
     lost_link = {"natsctl.io/external-name": "another"}
     await disks.put("other", json.dumps({"metadata": {"annotations": lost_link}}).encode())
-    result = await in_process("external", "list")
+    result = await in_process("repair", "external", "list")
     assert [[row[0], row[1], row[3], row[-1]] for row in result.rows] == [
         ["disks", "a", "linked", "disk-a"],
         ["disks", "gone", "lost", "disk-gone"],
         ["disks", "other", "lost", "disk-other"],
         ["nowhere", "b", "lost", "disk-b"],
     ]
-    for key in ("gone", "other", "b"):
-        await in_process.done("external", "forget", key)
-    assert [row[1] for row in (await in_process("external", "list")).rows] == ["a"]
+    for name in ("disks/gone", "disks/other", "nowhere/b"):
+        await in_process.done("repair", "external", "forget", name)
+    assert [row[1] for row in (await in_process("repair", "external", "list")).rows] == ["a"]
     recorded = await annotations(disks, "other")
     assert [name.rpartition("/")[2] for name in recorded] == ["external-create-failed"]
-    result = await in_process("external", "forget", "gone")
-    assert (result.status, "no bucket has a link from gone" in result.err) == (3, True)
+    result = await in_process("repair", "external", "forget", "disks/gone")
+    assert (result.status, "disks/gone has no link to an external" in result.err) == (3, True)
 
 
 STREAMS = """
@@ -290,9 +289,9 @@ async def test_a_strangers_stream_stays_until_somebody_adopts_it(
     (folder / "owners.py").write_text(STREAMS.replace("SERVER", nats_server.url))
     running = await daemon("owners:Streams")
     await natsctl.done("put", "streams", "EVENTS_legacy", '{"spec": {"subjects": ["legacy.>"]}}')
-    command = "natsctl external adopt EVENTS_legacy --bucket streams"
+    command = "natsctl repair external adopt streams/EVENTS_legacy"
     await running.logged(command)
-    explained = await natsctl.done("explain", "streams/EVENTS_legacy")
+    explained = await natsctl.done("describe", "streams/EVENTS_legacy")
     assert "Ready=False NotOwned" in explained
     assert command in explained
     await natsctl.done("delete", "streams", "EVENTS_legacy")
@@ -307,8 +306,8 @@ async def test_a_strangers_stream_stays_until_somebody_adopts_it(
     await eventually(lambda: has(natsctl, "NotOwned"))
     await natsctl.done(*command.split()[1:])
     await eventually(lambda: has(natsctl, "Available"))
-    assert "EVENTS_legacy, adopted" in await natsctl.done("explain", "streams/EVENTS_legacy")
-    rows = (await natsctl("external", "list")).rows
+    assert "EVENTS_legacy, adopted" in await natsctl.done("describe", "streams/EVENTS_legacy")
+    rows = (await natsctl("repair", "external", "list")).rows
     assert [(row[1], row[3]) for row in rows] == [("EVENTS_legacy", "adopted")]
     await natsctl.done("delete", "streams", "EVENTS_legacy")
     await eventually(lambda: is_gone("EVENTS_legacy"))
@@ -323,6 +322,6 @@ async def has(natsctl: Natsctl, reason: str) -> bool:
 
 async def test_adopt_refuses_a_key_that_is_no_object(natsctl: Natsctl, disks: KeyValue) -> None:
     await disks.put("raw", b"\xff")
-    assert "no bucket has an object raw" in (await natsctl("external", "adopt", "raw")).err
-    result = await natsctl("external", "adopt", "a", "--bucket", "disks")
-    assert (result.status, "disks has no object a" in result.err) == (3, True)
+    assert (await natsctl("repair", "external", "adopt", "disks/raw")).status != 0
+    result = await natsctl("repair", "external", "adopt", "disks", "a")
+    assert (result.status, "disks has no a" in result.err) == (3, True)

@@ -68,15 +68,15 @@ async def test_an_example_decides_about_its_shops(
     language: str, javascript: Path, natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
     async def has(*lines: str) -> bool:
-        listed = await natsctl("list", "pages", "-o", "name")
-        return listed.out.split() == list(lines)
+        listed = await natsctl("get", "pages", "-o", "name")
+        return listed.out.split() == [f"pages/{line}" for line in lines]
 
     async with natsctl.running("run", *HOOK) as daemon:
         await daemon.logged("primaries listed, syncing")
         await natsctl.done("put", "shops/corner", "spec: {copies: 2, text: hi}")
 
         async def waits_for_the_service() -> bool:
-            explained = await natsctl("explain", "shops/corner")
+            explained = await natsctl("describe", "shops/corner")
             return "nobody listens on shops.sync: is the service running?" in explained.out
 
         await eventually(waits_for_the_service)
@@ -110,7 +110,7 @@ async def test_a_hook_is_planned_simulated_recorded_and_replayed(
             await daemon.logged("101 copies are too many")
 
             async def is_recorded() -> bool:
-                return (await natsctl("recording", "shops/huge", "-o", "huge.json")).status == 0
+                return (await natsctl("replay", "shops/huge", "-o", "huge.json")).status == 0
 
             await eventually(is_recorded)
         live = await natsctl("replay", "huge.json", "--hook", "shops.sync")

@@ -64,11 +64,11 @@ async def test_no_command_prints_an_escape_of_a_stored_object(
 ) -> None:
     await create_apps(jetstream, evil=json.dumps(HOSTILE).encode(), text=ESCAPES.encode())
     for words in (
-        *(["list", "apps"], ["list", "apps", "-o", "wide"], ["watch", "apps", "--once"]),
-        *(["list", "apps", "-o", "json"], ["list", "apps", "-o", "yaml"]),
+        *(["get", "apps"], ["get", "apps", "-o", "wide"], ["get", "-w", "apps", "--once"]),
+        *(["get", "apps", "-o", "json"], ["get", "apps", "-o", "yaml"]),
         *(["get", "apps", "evil"], ["history", "apps", "evil"], ["history", "apps", "text"]),
-        *(["external", "list"], ["get", "apps", f"k{ESCAPES}"], ["list", f"b{ESCAPES}"]),
-        *(["list", "apps", "-l", ESCAPES], ["put", "apps", "evil", "x", "--revision", ESCAPES]),
+        *(["repair", "external", "list"], ["get", "apps", f"k{ESCAPES}"], ["get", f"b{ESCAPES}"]),
+        *(["get", "apps", "-l", ESCAPES], ["put", "apps", "evil", "x", "--revision", ESCAPES]),
     ):
         result = await in_process(*words)
         assert result.out or result.err
@@ -102,7 +102,7 @@ async def test_no_command_prints_an_escape_from_the_response_of_a_daemon(
         return "evil fails" in (await in_process("status")).out
 
     await eventually(failing)
-    for words in (["status"], ["tree", "apps/evil"], ["explain", "apps/evil"]):
+    for words in (["status"], ["describe", "apps/evil"]):
         result = await in_process(*words)
         assert "\\x1b[2J" in result.out + result.err, words
         assert safe(result.out), words
@@ -114,8 +114,8 @@ async def test_lists_show_deeply_nested_json_as_one_line(
     in_process: InProcess, jetstream: JetStreamContext
 ) -> None:
     await create_apps(jetstream, deep=DEEP, good=b'{"spec": {"a": 1}}')
-    for words in (["list"], ["watch", "--once"]):
-        result = await in_process(words[0], "apps", *words[1:])
+    for words in ([], ["-w", "--once"]):
+        result = await in_process("get", "apps", *words)
         assert result.status == 0
         assert len(result.out.splitlines()) == 3
     history = await in_process("history", "apps", "deep")
@@ -130,7 +130,7 @@ async def test_documents_of_every_depth_are_written(
     value = b'{"spec":' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
     await create_apps(jetstream, deep=value)
     for output in ("json", "yaml"):
-        for words in (["get", "apps", "deep"], ["history", "apps", "deep"], ["list", "apps"]):
+        for words in (["get", "apps", "deep"], ["history", "apps", "deep"], ["get", "apps"]):
             result = await in_process(*words, "-o", output)
             assert (result.status, result.err) == (0, "")
             assert result.out.count("a") > depth
@@ -147,7 +147,7 @@ async def test_a_daemon_counts_an_object_that_is_nested_too_deeply_as_invalid(
     await daemon("shop:Apps")
     [status] = (await in_process("status", "-o", "json")).json
     assert status["invalid_count"] == 1
-    for words in (["tree", "apps/deep"], ["explain", "apps/deep"]):
+    for words in (["describe", "apps/deep"],):
         result = await in_process(*words)
         assert result.status == 0
         assert "not a valid App: " in result.out

@@ -56,17 +56,17 @@ async def test_a_secret_that_was_read_is_in_no_text_about_the_failure(
         await running.logged("reconciliation failed")
 
         async def is_explained() -> bool:
-            explained = await natsctl.done("explain", "shops/a", "-c", "shops")
+            explained = await natsctl.done("describe", "shops/a", "-c", "shops")
             return "SyncFailed" in explained
 
         await eventually(is_explained)
         shown = [
             await natsctl.done("status"),
             await natsctl.done("status", "-o", "json"),
-            await natsctl.done("explain", "shops/a", "-c", "disks"),
-            await natsctl.done("explain", "shops/a", "-c", "shops"),
-            await natsctl.done("explain", "shops/a", "-c", "shops", "-o", "json"),
-            await natsctl.done("recording", "shops/a", "-c", "shops"),
+            await natsctl.done("describe", "shops/a", "-c", "disks"),
+            await natsctl.done("describe", "shops/a", "-c", "shops"),
+            await natsctl.done("describe", "shops/a", "-c", "shops", "-o", "json"),
+            await natsctl.done("replay", "shops/a", "-c", "shops", "-o", "-"),
             json.dumps((await natsctl("get", "shops", "a", "-o", "json")).json["status"]),
         ]
     assert "no account for ***" in running.log  # the cause, in the traceback

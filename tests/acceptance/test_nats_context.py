@@ -40,7 +40,7 @@ async def test_commands_use_the_selected_context(folder: Path, nats_server: Nats
     natsctl = Natsctl(folder)
     await natsctl.done("put", "shops/a", "spec: {}", "--create-bucket")
     there = Natsctl(folder.parent, nats_server.url)
-    assert (await there.done("get", "shops/a", "-o", "name")) == "a\n"
+    assert (await there.done("get", "shops/a", "-o", "name")) == "shops/a\n"
     assert await connection(natsctl) == {
         "context": ("lab", "nats context select"),
         "servers": (f"['{nats_server.url}']", "context lab"),
@@ -112,7 +112,7 @@ async def test_the_settings_file_overrides_the_selected_context(folder: Path) ->
 
 async def test_a_broken_selection_is_named_unless_nothing_of_it_is_needed(folder: Path) -> None:
     save_contexts(folder, selected="gone", operator={"url": "nats://a", "nsc": "nsc://o/a/u"})
-    for words in (["list", "shops"], ["list", "shops", "-s", "nats://127.0.0.1:1"]):
+    for words in (["get", "shops"], ["get", "shops", "-s", "nats://127.0.0.1:1"]):
         refused = await Natsctl(folder)(*words)
         assert (refused.status, "NATS context 'gone' is unknown" in refused.err) == (2, True)
     needless = ("-s", "nats://127.0.0.1:1", "--token", "t", "--timeout", "0.2")

@@ -68,12 +68,12 @@ async def note(user: Natsctl) -> str:
 
 
 async def ready(user: Natsctl) -> bool:
-    (row,) = (await user("list", "edge-sites")).rows
+    (row,) = (await user("get", "edge-sites")).rows
     return row[3] == "True"
 
 
 async def none_left(user: Natsctl) -> bool:
-    return await user.done("list", "edge-site-notes", "-o", "name") == ""
+    return await user.done("get", "edge-site-notes", "-o", "name") == ""
 
 
 async def test_a_generated_kubernetes_controller_creates_its_object(

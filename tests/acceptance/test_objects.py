@@ -32,7 +32,7 @@ async def test_put_get_history_and_delete_handle_one_object(natsctl: Natsctl) ->
     described = (await natsctl("get", "greetings", "shop", "-o", "json")).json
     assert described["spec"] == {"text": "ho"}
     assert described["metadata"]["generation"] == 2
-    assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "shop\n"
+    assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "greetings/shop\n"
     assert await natsctl.done("delete", "greetings", "shop") == "greetings/shop deleted\n"
     deleted = await natsctl("get", "greetings", "shop")
     assert deleted.status == 3
@@ -74,10 +74,10 @@ async def test_values_that_are_not_objects_are_shown_and_restored_unchanged(
     await bucket.put("json", b'{"a": [1]}')
     assert await natsctl.done("get", "greetings", "text") == "two\nlines"
     assert (await natsctl("get", "greetings", "json", "-o", "json")).json["value"] == {"a": [1]}
-    listed = await natsctl("list", "greetings")
+    listed = await natsctl("get", "greetings")
     assert [row[0] for row in listed.rows] == ["bytes", "json", "text"]
     assert listed.rows[0][-2:] == ["(2", "bytes)"]
-    manifests = await natsctl.done("list", "greetings", "-o", "yaml")
+    manifests = await natsctl.done("get", "greetings", "-o", "yaml")
     await natsctl.done("delete", "greetings", "text", "bytes", "json")
     await natsctl.done("apply", "-f", "-", stdin=manifests)
     assert (await bucket.get("text")).value == b"two\nlines"
@@ -144,8 +144,8 @@ async def test_only_create_bucket_creates_a_bucket(
 ) -> None:
     for words in (
         ["put", "new", "a", "x"],
-        ["list", "new"],
-        ["watch", "new"],
+        ["get", "new"],
+        ["get", "-w", "new"],
         ["delete", "new", "a"],
     ):
         refused = await natsctl(*words)
@@ -157,9 +157,9 @@ async def test_only_create_bucket_creates_a_bucket(
     await natsctl.done("put", "new", "a", "x", "--create-bucket")
     assert (await (await jetstream.key_value("new")).get("a")).value == b"x"
     await natsctl.done("delete", "new", "a")
-    empty = await natsctl("list", "new")
+    empty = await natsctl("get", "new")
     assert (empty.status, empty.out, empty.err) == (0, "", "bucket new is empty\n")
-    assert (await natsctl("list", "new", "-o", "json")).json == []
+    assert (await natsctl("get", "new", "-o", "json")).json == []
 
 
 @pytest.mark.usefixtures("greetings")
@@ -177,13 +177,14 @@ async def test_list_filters_by_labels_and_keys(natsctl: Natsctl) -> None:
     )
 
     async def names(*words: str) -> list[str]:
-        return (await natsctl.done("list", "greetings", "-o", "name", *words)).split()
+        listed = await natsctl.done("get", "greetings", "-o", "name", *words)
+        return [name.removeprefix("greetings/") for name in listed.split()]
 
     assert await names() == ["eu.a", "eu.b", "us.a", "us.b"]
     assert await names("-l", "tier=edge,!old") == ["eu.a"]
     assert await names("--keys", "eu.*") == ["eu.a", "eu.b"]
     assert await names("--keys", "*.a", "-l", "tier in (edge,hub)") == ["eu.a", "us.a"]
-    listed = await natsctl("list", "greetings", "-l", "tier=none")
+    listed = await natsctl("get", "greetings", "-l", "tier=none")
     assert (listed.status, listed.err) == (0, "nothing in bucket greetings matches\n")
 
 
@@ -247,10 +248,10 @@ async def test_delete_all_needs_confirmation(natsctl: Natsctl) -> None:
     assert refused.status == 2
     assert "Delete all 2 keys of greetings?" in refused.err
     assert "--yes" in refused.err
-    assert len((await natsctl("list", "greetings")).rows) == 2
+    assert len((await natsctl("get", "greetings")).rows) == 2
     done = await natsctl.done("delete", "greetings", "--all", "--yes", "--wait")
     assert done == "greetings/a deleted\ngreetings/b deleted\n"
-    assert (await natsctl("list", "greetings", "-o", "json")).json == []
+    assert (await natsctl("get", "greetings", "-o", "json")).json == []
 
 
 async def test_a_watch_shows_existing_objects_and_every_change(
@@ -258,7 +259,7 @@ async def test_a_watch_shows_existing_objects_and_every_change(
 ) -> None:
     bucket = await greetings.key_value("greetings")
     await bucket.put("a", b'{"spec": 1}')
-    async with natsctl.running("watch", "greetings", "-o", "json") as watching:
+    async with natsctl.running("get", "-w", "greetings", "-o", "json") as watching:
         await watching.logged("\n", times=1)
         await bucket.put("b", b"text")
         await bucket.put("a", b'{"spec": 2}')
@@ -272,7 +273,7 @@ async def test_a_watch_shows_existing_objects_and_every_change(
         ("deleted", "b", 2),
     ]
     assert lines[2]["spec"] == 2
-    once = await natsctl("watch", "greetings", "--once")
+    once = await natsctl("get", "-w", "greetings", "--once")
     assert once.out.splitlines()[0].split() == [
         "EVENT",
         "KEY",
@@ -291,7 +292,7 @@ async def test_a_watch_shows_a_label_that_no_longer_matches_as_a_deletion(
     bucket = await greetings.key_value("greetings")
     await bucket.put("a", b'{"metadata": {"labels": {"x": "1"}}}')
     await bucket.put("b", b'{"metadata": {"labels": {"x": "2"}}}')
-    async with natsctl.running("watch", "greetings", "-l", "x=1", "-o", "json") as watching:
+    async with natsctl.running("get", "-w", "greetings", "-l", "x=1", "-o", "json") as watching:
         await watching.logged("\n")
         await bucket.put("a", b'{"metadata": {"labels": {"x": "2"}}}')
         await watching.logged("\n", times=2)
@@ -310,14 +311,14 @@ async def test_a_closed_pipe_ends_a_command_without_an_error(
         f"- {{bucket: greetings, key: k{n}, value: {'x' * 5000}}}" for n in range(300)
     )
     await natsctl.done("apply", "-f", "-", stdin=documents)
-    async with natsctl.piped("list", "greetings", "-o", "yaml") as (reader, process):
+    async with natsctl.piped("get", "greetings", "-o", "yaml") as (reader, process):
         await reader.readline()
     assert await process.wait() == 141
     assert (folder / "piped.err").read_text() == ""
 
 
 async def test_the_error_names_a_server_that_cannot_be_reached(natsctl: Natsctl) -> None:
-    result = await natsctl("list", "greetings", "-s", "nats://127.0.0.1:1", "--timeout", "1")
+    result = await natsctl("get", "greetings", "-s", "nats://127.0.0.1:1", "--timeout", "1")
     assert result.status == 1
     assert result.err.startswith("natsctl: error: cannot connect to NATS: nats://127.0.0.1:1")
     assert result.err.count("\n") == 1
@@ -372,7 +373,7 @@ async def test_put_raw_stores_finalizers_and_status(
 async def test_apply_of_listed_output_ignores_no_field(in_process: InProcess, folder: Path) -> None:
     value = '{"metadata": {"finalizers": ["x/y"]}, "spec": {"a": 1}, "status": {"ready": true}}'
     await in_process("put", "greetings", "shop", value, "--raw")
-    (folder / "shop.yaml").write_text((await in_process("list", "greetings", "-o", "yaml")).out)
+    (folder / "shop.yaml").write_text((await in_process("get", "greetings", "-o", "yaml")).out)
     applied = await in_process("apply", "-f", str(folder / "shop.yaml"))
     assert (applied.status, applied.err) == (0, "")
 
@@ -381,5 +382,5 @@ async def test_apply_of_listed_output_ignores_no_field(in_process: InProcess, fo
 async def test_json_output_rounds_no_number(in_process: InProcess) -> None:
     exact = '"n": 12345678901234567890.5'
     await in_process("put", "greetings", "shop", f'{{"spec": {{{exact}}}}}', "--raw")
-    for words in (["get", "greetings", "shop"], ["list", "greetings"]):
+    for words in (["get", "greetings", "shop"], ["get", "greetings"]):
         assert exact in (await in_process(*words, "-o", "json")).out

@@ -73,7 +73,7 @@ def closed_pipe() -> Iterator[int]:
     os.close(writer)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["config"], ["example", "greetings"]])
+@pytest.mark.parametrize("words", [["--help"], ["config"], ["new", "--example", "greetings"]])
 async def test_a_closed_pipe_gives_the_status_of_sigpipe_and_no_error(
     natsctl: Natsctl, words: list[str], closed_pipe: int
 ) -> None:
@@ -92,7 +92,7 @@ async def test_a_list_that_cannot_be_written_gives_one_line_and_status_1(
 ) -> None:
     await jetstream.create_key_value(KeyValueConfig(bucket="apps"))
     await natsctl.done("put", "apps", "a", "x")
-    result = await natsctl("list", "apps", stdout=full_disk)
+    result = await natsctl("get", "apps", stdout=full_disk)
     assert (result.status, result.err) == (
         1,
         "natsctl: error: standard output cannot be written: No space left on device\n",
@@ -117,7 +117,7 @@ def test_an_interrupt_during_imports_ends_the_program_without_output(
 ) -> None:
     (tmp_path / module).parent.mkdir(exist_ok=True)
     (tmp_path / module).write_text(INTERRUPTING)
-    done = program("list", "apps", path=tmp_path)
+    done = program("get", "apps", path=tmp_path)
     assert done.stderr == ""
     assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
 
@@ -126,7 +126,7 @@ async def test_an_interrupt_of_a_command_gives_one_line_and_status_130(
     natsctl: Natsctl, jetstream: JetStreamContext
 ) -> None:
     await jetstream.create_key_value(KeyValueConfig(bucket="apps"))
-    async with natsctl.running("watch", "apps") as watching:
+    async with natsctl.running("get", "-w", "apps") as watching:
         await watching.logged("nothing in bucket apps matches so far")
         assert await watching.ends(signal.SIGINT) == 130
         assert watching.log.splitlines()[-1] == "natsctl: interrupted"

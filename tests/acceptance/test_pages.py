@@ -79,10 +79,10 @@ def test_the_output_of_a_daemon_has_the_lines_of_the_page_in_order() -> None:
 
 def test_only_read_only_commands_run_again() -> None:
     for command, is_read_only in (
-        ("natsctl list a", True),
-        ("natsctl recording a -o a.json", True),
-        ("natsctl external list", True),
-        ("natsctl external resolve a --created", False),
+        ("natsctl get a", True),
+        ("natsctl replay a/b -o a.json", True),
+        ("natsctl repair external list", True),
+        ("natsctl repair external resolve a/b --created", False),
         ("natsctl apply -f a", False),
     ):
         assert RunCommand(1, command, "").is_read_only is is_read_only

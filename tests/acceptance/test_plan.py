@@ -178,7 +178,7 @@ async def test_keys_that_newly_fail_differ_from_keys_that_failed_before(
 
 async def _is_recorded(natsctl: Natsctl) -> bool:
     """Check that the daemon has noted the failure in NATS, where it outlives the daemon."""
-    assert "controllers.moody.failing.bad" in await natsctl.done("list", "natsctl", "-o", "name")
+    assert "controllers.moody.failing.bad" in await natsctl.done("get", "natsctl", "-o", "name")
     return True
 
 
@@ -318,7 +318,7 @@ async def _modes(natsctl: Natsctl, modes: list[str]) -> bool:
 
 async def _planned(natsctl: Natsctl, planned: list[str], key: str = "shop") -> bool:
     """Check that the dry runs plan these actions for the key."""
-    explained = await natsctl("explain", "greetings", key, "-o", "json")
+    explained = await natsctl("describe", "greetings", key, "-o", "json")
     for answer in explained.json:
         if answer["planned"] is not None:
             assert [action["action"] for action in answer["planned"]["actions"]] == planned

@@ -44,13 +44,13 @@ async def test_unmasked_recordings_need_a_permission_of_their_own(folder: Path) 
             await daemon.logged("sync failed")
 
             async def masked() -> bool:
-                return (await viewer("recording", "vaults/a")).status == 0
+                return (await viewer("replay", "vaults/a", "-o", "-")).status == 0
 
             await eventually(masked)
-            recording = await viewer.done("recording", "vaults/a")
+            recording = await viewer.done("replay", "vaults/a", "-o", "-")
             assert ("hunter2" in recording, "north" in recording) == (False, True)
-            refused = await viewer("recording", "vaults/a", "--unmasked")
+            refused = await viewer("replay", "vaults/a", "--unmasked", "-o", "-")
             assert (refused.status, refused.out) == (1, "")
             assert "natsctl.api.recording.unmasked.vaults" in refused.err
-            unmasked = await admin.done("recording", "vaults/a", "--unmasked")
+            unmasked = await admin.done("replay", "vaults/a", "--unmasked", "-o", "-")
             assert "hunter2" in unmasked

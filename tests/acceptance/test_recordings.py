@@ -76,7 +76,7 @@ async def test_a_recorded_failure_is_replayed_and_then_corrected(
     name = controller.lower()
 
     async def is_fetched() -> bool:
-        fetched = await natsctl("recording", "sites/a", "-c", name, "-o", "a.json")
+        fetched = await natsctl("replay", "sites/a", "-c", name, "-o", "a.json")
         assert fetched.status == 0, fetched
         return True
 
@@ -90,7 +90,7 @@ async def test_a_recorded_failure_is_replayed_and_then_corrected(
 @pytest.mark.usefixtures("daemon")
 async def test_a_recording_is_written_to_standard_output(natsctl: Natsctl, folder: Path) -> None:
     async def is_fetched() -> bool:
-        fetched = await natsctl("recording", "sites/a", "-c", "hosts", "-o", "-")
+        fetched = await natsctl("replay", "sites/a", "-c", "hosts", "-o", "-")
         assert fetched.json["key"] == "a"
         return True
 
@@ -113,7 +113,7 @@ async def test_a_damaged_recording_is_no_failure_as_recorded(
 @pytest.mark.usefixtures("daemon")
 async def test_a_replay_changes_nothing(natsctl: Natsctl, folder: Path, name: str) -> None:
     async def is_fetched() -> bool:
-        fetched = await natsctl("recording", "sites/a", "-c", "mail", "-o", "a.json")
+        fetched = await natsctl("replay", "sites/a", "-c", "mail", "-o", "a.json")
         assert fetched.status == 0, fetched
         return True
 
@@ -130,7 +130,7 @@ async def test_the_last_syncs_of_an_earlier_process_are_explained(
     natsctl: Natsctl, daemon: Running, name: str
 ) -> None:
     async def explained() -> dict[str, Any]:
-        explanations = (await natsctl("explain", "sites/a", "-c", name, "-o", "json")).json
+        explanations = (await natsctl("describe", "sites/a", "-c", name, "-o", "json")).json
         explanation: dict[str, Any] = explanations[0]
         return explanation
 

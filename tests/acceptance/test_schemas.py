@@ -167,7 +167,7 @@ class TestApply:
         assert refused.status == 1
         assert "shops/b: not a valid Shop.shops" in refused.err
         assert "spec.text: is required" in refused.err
-        assert (await natsctl("list", "shops")).rows == []
+        assert (await natsctl("get", "shops")).rows == []
 
     async def test_labels_alone_are_applied_to_an_existing_object(self, natsctl: Natsctl) -> None:
         labels = "{bucket: shops, key: a, metadata: {labels: {team: x}}}"
@@ -231,13 +231,13 @@ class TestColumns:
         await natsctl.done("put", "shops", "b", '{"spec": {"text": "v9"}}')
 
         async def are_ready() -> bool:
-            shown = await natsctl.done("list", "shops", "-o", "field=status.ready")
+            shown = await natsctl.done("get", "shops", "-o", "jsonpath={.status.ready}")
             return shown == "true\ntrue\n"
 
         await eventually(are_ready)
         return natsctl
 
-    @pytest.mark.parametrize("command", [["list", "shops"], ["watch", "shops", "--once"]])
+    @pytest.mark.parametrize("command", [["get", "shops"], ["get", "-w", "shops", "--once"]])
     async def test_the_declared_columns_are_shown(
         self, with_two_shops: Natsctl, command: list[str]
     ) -> None:
@@ -250,20 +250,24 @@ class TestColumns:
         assert (await with_two_shops("get", "shops", "b")).rows[0][3:5] == ["v9", "true"]
 
     async def test_a_list_is_sorted_by_a_field(self, with_two_shops: Natsctl) -> None:
-        listed = await with_two_shops.done("list", "shops", "--sort-by", "spec.text", "-o", "name")
-        assert listed == "b\na\n"
+        listed = await with_two_shops.done("get", "shops", "--sort-by", "spec.text", "-o", "name")
+        assert listed == "shops/b\nshops/a\n"
 
     async def test_custom_columns_show_missing_fields_as_none(
         self, with_two_shops: Natsctl
     ) -> None:
         columns = "custom-columns=SHOP:key,COPIES:spec.replicas"
-        assert await with_two_shops.done("list", "shops", "-o", columns) == (
+        assert await with_two_shops.done("get", "shops", "-o", columns) == (
             "SHOP   COPIES\na      2\nb      <none>\n"
         )
 
     async def test_one_field_is_printed_alone(self, with_two_shops: Natsctl) -> None:
-        assert await with_two_shops.done("get", "shops", "a", "-o", "field=spec.text") == "v10\n"
-        assert await with_two_shops.done("list", "shops", "-o", "field=spec.replicas") == "2\n\n"
+        assert (
+            await with_two_shops.done("get", "shops", "a", "-o", "jsonpath={.spec.text}") == "v10\n"
+        )
+        assert (
+            await with_two_shops.done("get", "shops", "-o", "jsonpath={.spec.replicas}") == "2\n\n"
+        )
 
 
 class TestSchema:
@@ -271,7 +275,7 @@ class TestSchema:
         self, folder: Path
     ) -> None:
         (folder / "shops.py").write_text(SHOPS)
-        printed = (await Natsctl(folder)("schema", "-c", "shops:Shops")).json
+        printed = (await Natsctl(folder)("explain", "-c", "shops:Shops", "-o", "jsonschema")).json
         assert printed.keys() == {"Shop.shops"}
         schema = printed["Shop.shops"]
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -279,10 +283,10 @@ class TestSchema:
 
     @pytest.mark.usefixtures("shops")
     async def test_schema_lists_and_prints_the_published_schemas(self, natsctl: Natsctl) -> None:
-        assert (await natsctl("schema")).rows == [
+        assert (await natsctl("explain")).rows == [
             ["Shop.shops", ">", "1", "shops", "1.2", "primary"]
         ]
-        printed = await natsctl("schema", "shops", "-o", "json")
+        printed = await natsctl("explain", "shops", "-o", "jsonschema")
         assert json.loads(printed.out)["$ref"] == "#/$defs/Shop"
         assert SOURCE in printed.err
 
@@ -292,7 +296,7 @@ class TestExplainKind:
     async def test_fields_are_explained_with_types_limits_and_meanings(
         self, natsctl: Natsctl
     ) -> None:
-        text = await natsctl.done("explain-kind", "Shop.spec")
+        text = await natsctl.done("explain", "Shop.spec")
         assert SOURCE in text
         assert "  text      <string> -required-\n    the sign above the door." in text
         assert "  replicas  <integer>\n    default: 1\n    minimum: 1\n    maximum: 9" in text
@@ -333,7 +337,7 @@ class TestVersions:
     ) -> None:
         await natsctl.done("put", "shops", "a", '{"spec": {"images": ["y"]}}')
         assert await self.annotations(natsctl) == {STORED_VERSION: "2"}
-        listed = await natsctl("list", "shops", "-o", "wide")
+        listed = await natsctl("get", "shops", "-o", "wide")
         assert listed.out.split()[:5] == ["KEY", "REVISION", "GENERATION", "READY", "VERSION"]
         await natsctl.done("put", "shops", "a", '{"spec": {"image": "x"}}', "--validate=ignore")
         assert await self.annotations(natsctl) == {}

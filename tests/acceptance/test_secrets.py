@@ -73,14 +73,14 @@ async def test_no_output_of_a_daemon_contains_a_secret(
             with_message = [
                 await eventually(partial(event, jetstream, "failing")),
                 await eventually(partial(event, jetstream, "bad")),
-                await natsctl.done("explain", "things/failing", "-o", "json"),
-                await natsctl.done("explain", "things/bad", "-o", "json"),
-                await natsctl.done("tree", "things/bad", "-o", "json"),
+                await natsctl.done("describe", "things/failing", "-o", "json"),
+                await natsctl.done("describe", "things/bad", "-o", "json"),
+                await natsctl.done("describe", "things/bad", "-o", "json"),
                 await natsctl.done("status", "-o", "json"),
             ]
             without_message = [
-                await natsctl.done("explain", "things/failing"),
-                await natsctl.done("tree", "things/failing"),
+                await natsctl.done("describe", "things/failing"),
+                await natsctl.done("describe", "things/failing"),
                 await natsctl.done("status"),
                 await natsctl.done("config"),
                 await fetch(f"http://{listen}/readyz?verbose"),

@@ -59,7 +59,7 @@ Daemon = Callable[..., Awaitable[Running]]
 
 async def synced(natsctl: Natsctl, bucket: str, key: str) -> bool:
     """Return whether the daemon knows the result of a sync of this object."""
-    result = await natsctl("explain", bucket, key, "-o", "json")
+    result = await natsctl("describe", bucket, key, "-o", "json")
     return result.status == 0 and bool(result.json[0]["syncs"])
 
 
@@ -67,8 +67,7 @@ async def synced(natsctl: Natsctl, bucket: str, key: str) -> bool:
     "words",
     [
         ["status"],
-        ["explain", "greetings/shop"],
-        ["tree", "greetings", "shop"],
+        ["describe", "greetings/shop"],
         ["resync"],
         ["gc", "plan"],
         ["gc", "apply", "--yes"],
@@ -93,11 +92,12 @@ async def test_status_explain_and_tree_show_controllers_and_their_keys(
         assert [row[0] for row in status.rows] == ["greetings"]
         assert status.rows[0][2:] == ["syncing", "alone", "1", "1", "1", *"000000", "-"]
         assert "greetings: odd is skipped: not a valid Greeting: Expected `str`" in status.out
-        assert re.search(r"^installation [0-9a-f]{16}$", status.err, re.MULTILINE)
+        wide = await natsctl.done("status", "-o", "wide")
+        assert re.search(r"^installation [0-9a-f]{16}$", wide, re.MULTILINE)
         return True
 
     async def is_explained() -> bool:
-        explained = await natsctl.done("explain", "greetings/shop")
+        explained = await natsctl.done("describe", "greetings/shop")
         assert explained.startswith("shop of greetings, in ")
         assert "owns        Route.routes/shop\n" in explained
         assert "1 created   ok\n" in explained
@@ -107,24 +107,23 @@ async def test_status_explain_and_tree_show_controllers_and_their_keys(
     await eventually(is_reported)
     await eventually(is_explained)
     assert "not a valid Greeting" in await natsctl.done(
-        "explain", "greetings", "odd", "-c", GREETINGS
+        "describe", "greetings", "odd", "-c", GREETINGS
     )
 
     async def is_drawn() -> bool:
-        tree = await natsctl("tree", "greetings/shop")
-        assert [row[:2] for row in tree.rows] == [
+        drawn = (await natsctl.done("describe", "greetings/shop")).partition("objects:\n")[2]
+        assert [row.split()[:2] for row in drawn.splitlines()[1:]] == [
             ["Greeting.greetings/shop", "True"],
             ["└─Route.routes/shop", "-"],
         ]
         return True
 
     await eventually(is_drawn)
-    assert await natsctl.done("tree", "Greeting/shop", "-o", "name") == (
-        "Greeting.greetings/shop\nRoute.routes/shop\n"
+    assert await natsctl.done("describe", "Greeting/shop", "-o", "name") == (
+        "Greeting/shop\nRoute.routes/shop\n"
     )
     for words in (
-        ["explain", "greetings/nobody"],
-        ["tree", "greetings/nobody"],
+        ["describe", "greetings/nobody"],
         ["status", "-c", "gretings"],
     ):
         assert (await natsctl(*words)).status == 3
@@ -143,10 +142,10 @@ async def test_explain_shows_the_error_and_the_next_retry_of_a_failing_key(
         return bool(reported["failures"] >= 8 and reported["queue"]["waiting"])
 
     await eventually(has_failed_often)
-    reported = (await natsctl("explain", "jobs/a", "-o", "json")).json[0]
+    reported = (await natsctl("describe", "jobs/a", "-o", "json")).json[0]
     assert reported["failures"] >= 8
     assert reported["syncs"][-1]["error"] == "ValueError: no luck today"
-    assert "failures in a row" in await natsctl.done("explain", "jobs/a")
+    assert "failures in a row" in await natsctl.done("describe", "jobs/a")
     status = await natsctl("status")
     assert "jobs: a fails: ValueError: no luck today" in status.out
 
@@ -172,7 +171,7 @@ async def test_a_wide_status_lists_the_keys_in_the_queue_and_counts_the_last_syn
 
 async def test_the_daemon_does_the_resync(natsctl: Natsctl, daemon: Daemon) -> None:
     async def has_operations(*operations: str) -> bool:
-        reported = (await natsctl("explain", "greetings/shop", "-o", "json")).json[0]
+        reported = (await natsctl("describe", "greetings/shop", "-o", "json")).json[0]
         assert [entry["operation"] for entry in reported["syncs"]] == list(operations)
         return True
 
@@ -238,13 +237,13 @@ async def test_garbage_is_held_until_gc_accept(
     await eventually(is_held)
     await natsctl("doctor", "-c", GREETINGS)  # doctor checks the permission for each verb
     assert await is_held()
-    assert (await natsctl("gc", "accept")).status == 2
+    assert (await natsctl("repair", "gc")).status == 2
     assert await is_held()
-    assert await natsctl.done("gc", "accept", "--yes")
+    assert await natsctl.done("repair", "gc", "--yes")
     routes = await jetstream.key_value("routes")
     await natsctl.done("gc", "apply", "--yes")
     assert await keys(routes) == ["blog", "forum"]
-    assert "nothing is held" in (await natsctl("gc", "accept", "--yes")).err
+    assert "nothing is held" in (await natsctl("repair", "gc", "--yes")).err
 
 
 async def test_a_key_that_no_controller_has_is_not_found(
@@ -253,7 +252,7 @@ async def test_a_key_that_no_controller_has_is_not_found(
     (folder / "jobs.py").write_text(FAILING)
     await daemon(GREETINGS, "jobs:Jobs")
     assert await natsctl.done("status", "-o", "name") == "greetings\njobs\n"
-    unnamed = await natsctl("explain", "shops/shop")
+    unnamed = await natsctl("describe", "shops/shop")
     assert (unnamed.status, unnamed.err) == (
         3,
         (
@@ -261,7 +260,7 @@ async def test_a_key_that_no_controller_has_is_not_found(
             "there are greetings (of greetings), jobs (of jobs)\n"
         ),
     )
-    assert (await natsctl("explain", "greetings/shop", "-c", "jobs")).status == 3
+    assert (await natsctl("describe", "greetings/shop", "-c", "jobs")).status == 3
 
 
 async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync(
@@ -278,7 +277,7 @@ async def test_two_daemons_report_their_status_and_only_the_leader_does_a_resync
             return reported
 
         async def only_the_leader_answers() -> bool:
-            expected = f"0 keys of greetings queued in {leader['host']}/{leader['pid']}\n"
+            expected = f"0 keys of greetings queued in {leader['host']}:{leader['pid']}\n"
             assert await natsctl.done("resync") == expected
             return (await natsctl("gc", "plan")).err == "there are no orphans\n"
 
@@ -381,18 +380,14 @@ async def test_watchers_are_explained_and_called_again_by_resync(
         for key in ("good", "bad"):
             await natsctl.done("put", "sites", key, "spec: {}")
             await running.logged(f"added {key}")
-        explained = await natsctl.done("explain", "sites/bad")
+        explained = await natsctl.done("describe", "sites/bad")
         assert "ValueError: no luck today" in explained
         assert "retried in" in explained
-        assert (await natsctl.done("explain", "sites/good")).count("create") == 1
+        assert (await natsctl.done("describe", "sites/good")).count("create") == 1
         status = await natsctl("status")
         assert status.rows[0][2:7] == ["syncing", "alone", "2", "2", "0"]
         assert "sites: bad fails: ValueError: no luck today" in status.out
-        assert (
-            (await natsctl.done("tree", "sites", "good"))
-            .splitlines()[1]
-            .startswith("Site.sites/good")
-        )
+        assert (await natsctl.done("describe", "sites", "good")).startswith("good of sites, in ")
         assert (await natsctl.done("resync")).startswith("2 keys of sites queued in ")
         await running.logged("added good", times=2)
         await running.logged("added bad", times=2)
@@ -428,10 +423,10 @@ async def test_daemons_that_shard_keys_answer_for_their_own_keys(
         return "greetings: 2 members share the keys\n" in await natsctl.done("status")
 
     async def is_explained() -> bool:
-        reported = (await natsctl("explain", "greetings", keys[0], "-o", "json")).json
+        reported = (await natsctl("describe", "greetings", keys[0], "-o", "json")).json
         assert [entry["here"] for entry in reported] == [True]
         expected = f"member      {reported[0]['member']}, which is this one"
-        return expected in await natsctl.done("explain", "greetings", keys[0])
+        return expected in await natsctl.done("describe", "greetings", keys[0])
 
     async def are_resynced(*words: str) -> bool:
         resynced = await natsctl("resync", *words)
@@ -523,9 +518,11 @@ async def test_an_illegal_key_is_skipped_and_breaks_no_command(
     await eventually(lambda: synced(natsctl, "greetings", "shop"))
     status = await natsctl("status")
     assert r"greetings: a\x0bb is skipped: its name is no legal key" in status.out
-    assert await natsctl.done("list", "greetings", "-o", "name") == "shop\n"
-    assert await natsctl.done("watch", "greetings", "--once", "-o", "name") == "shop\n"
-    assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "shop\n"
+    assert await natsctl.done("get", "greetings", "-o", "name") == "greetings/shop\n"
+    assert (
+        await natsctl.done("get", "-w", "greetings", "--once", "-o", "name") == "greetings/shop\n"
+    )
+    assert await natsctl.done("get", "greetings", "shop", "-o", "name") == "greetings/shop\n"
     refused = await natsctl("get", "greetings", r"a\x0bb")
     assert (refused.status, "a key has only letters, digits" in refused.err) == (2, True)
 
@@ -573,17 +570,17 @@ async def test_commands_find_the_controller_that_has_the_key(
         *(("shops", "twin"), ("roads", "twin")),
     ):
         await eventually(lambda name=controller, key=key: synced(natsctl, name, key))  # type: ignore[misc]
-    assert "corner of shops" in await natsctl.done("explain", "shops/corner")
+    assert "corner of shops" in await natsctl.done("describe", "shops/corner")
 
     async def is_drawn() -> bool:
-        return "Thing.posts/main-post" in await natsctl.done("tree", "Thing.roads/main")
+        return "Thing.posts/main-post" in await natsctl.done("describe", "Thing.roads/main")
 
     await eventually(is_drawn)
     queued = await natsctl.done("resync", "shops/corner", "roads/main", "roads/twin")
     assert "1 key of shops queued" in queued
     assert "2 keys of roads queued" in queued
-    assert "twin of roads" in await natsctl.done("explain", "roads", "twin")
-    for command in ("explain", "tree", "resync"):
+    assert "twin of roads" in await natsctl.done("describe", "roads", "twin")
+    for command in ("describe", "resync"):
         elsewhere = await natsctl(command, "signs/twin")
         assert (elsewhere.status, elsewhere.err) == (
             3,
@@ -629,7 +626,7 @@ async def test_a_controller_whose_daemon_died_is_down_with_its_failing_keys(
     await natsctl.done("put", "jobs/a", "spec: {}")
 
     async def is_recorded() -> bool:
-        names = await natsctl.done("list", "natsctl", "-o", "name")
+        names = await natsctl.done("get", "natsctl", "-o", "name")
         return "controllers.jobs.failing.a" in names
 
     await eventually(is_recorded)
@@ -645,10 +642,10 @@ async def test_a_controller_whose_daemon_died_is_down_with_its_failing_keys(
         return True
 
     await eventually(is_down)
-    [explained] = (await natsctl("explain", "jobs/a", "-o", "json")).json
+    [explained] = (await natsctl("describe", "jobs/a", "-o", "json")).json
     assert explained["syncs"][-1]["error"] == "ValueError: no luck today"
     assert explained["failing_since"]
-    assert "which no daemon runs" in await natsctl.done("explain", "jobs/a")
+    assert "which no daemon runs" in await natsctl.done("describe", "jobs/a")
     greetings.process.kill()
 
     async def are_down() -> bool:
@@ -674,6 +671,6 @@ async def test_members_count_together_and_know_the_same_tree(
         return True
 
     await eventually(is_counted)
-    trees = [await natsctl.done("tree", "greetings/a", "-o", "json") for _ in range(6)]
+    trees = [await natsctl.done("describe", "greetings/a", "-o", "json") for _ in range(6)]
     assert len(set(trees)) == 1
     assert '"Unknown"' not in trees[0]

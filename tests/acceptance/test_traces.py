@@ -110,9 +110,9 @@ async def test_the_span_of_a_failed_sync_has_the_error_without_secrets(
         await natsctl.done("put", "shops", "bad", "spec: {}")
         sync = await eventually(lambda: synced(collector, "bad"))
         await running.logged(f"trace_id={sync.trace} span_id={sync.id}")
-        explained = await natsctl.done("explain", "shops/bad", "-o", "json")
+        explained = await natsctl.done("describe", "shops/bad", "-o", "json")
         status = await natsctl.done("status", "-o", "json")
-        tree = await natsctl.done("tree", "shops/bad", "-o", "json")
+        tree = await natsctl.done("describe", "shops/bad", "-o", "json")
         event = await eventually(lambda: _last_event("bad", jetstream))
         assert await running.ends(signal.SIGTERM) == 0
         log = running.log

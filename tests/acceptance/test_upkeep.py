@@ -191,5 +191,5 @@ async def test_commands_ask_for_confirmation_on_a_terminal(
     assert await keys(parts) == ["lost"]
     assert await natsctl.typed("y", "gc", "apply", *APPS) == 0
     assert await natsctl.typed("y", "delete", "apps", "--all") == 0
-    assert (await natsctl("list", "parts", "-o", "json")).json == []
-    assert (await natsctl("list", "apps", "-o", "json")).json == []
+    assert (await natsctl("get", "parts", "-o", "json")).json == []
+    assert (await natsctl("get", "apps", "-o", "json")).json == []

@@ -12,10 +12,13 @@ import pytest
 from controllers.greetings import Greetings
 from natsctl import NatsOptions, Operator, connect
 from natsctl.daemon.api.messages import KeyExplanation
+from natsctl.daemon.nats_permissions import nats_configuration
 from natsctl.daemon.published import published_schemas
 from natsctl.daemon.schemas import publishing
+from natsctl.daemon.settings.settings import Settings
 from natsctl.errors import PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.events import events_between
 from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
 from natsctl.model.keys import matches
@@ -138,6 +141,8 @@ async def _run_operations(server: NatsServer, large: int) -> None:
         assert await as_viewer.status("greetings")
         assert await as_viewer.explain("greetings", "shop")
         assert (await as_viewer.tree("greetings", "shop")).branches[0].created
+        for nats in (operator, viewer):
+            assert await events_between(nats.connection, "greetings", ">")
 
 
 async def _has(store: BucketStore, number: int) -> bool:
@@ -166,6 +171,11 @@ async def _fill(admin: Nats, bucket: str, large: int, prefix: str = "") -> None:
 def violations(server: NatsServer, name: str) -> list[str]:
     """Return the subjects of a user's permission violations from the server log."""
     return re.findall(rf'user:{name}" - \w+ Violation - Subject "([^"]+)"', server.log())
+
+
+def test_the_documented_permissions_are_those_that_rbac_prints() -> None:
+    printed = nats_configuration([Greetings()], Settings())
+    assert documented() == "\n".join([*printed, ""])
 
 
 async def test_the_documented_permissions_suffice(tmp_path: Path) -> None:

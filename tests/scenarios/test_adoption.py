@@ -104,7 +104,7 @@ async def test_a_strangers_resource_is_neither_changed_nor_deleted(
     async with disowning(cloud, stores, play):
         assert await play.finalizers() == []
         assert await play.annotations() == {}
-        assert "natsctl external adopt a --bucket disks" in await play.message()
+        assert "natsctl repair external adopt disks/a" in await play.message()
         assert play.reasons.count("NotOwned") == 1
         await play.primary.delete("a")
         await asyncio.sleep(POLL_S)

@@ -122,7 +122,7 @@ async def test_the_error_about_an_object_of_another_installation_names_that_inst
         theirs = (await installation(production_stores)).id
         refused = errors(staging_stores, "shop")[0]
         assert f"of installation {theirs}" in refused
-        assert f"natsctl installation adopt {theirs}" in refused
+        assert f"natsctl repair installation adopt {theirs}" in refused
 
 
 @pytest.mark.parametrize("options", [{"adopt": True}, {"force": True}])

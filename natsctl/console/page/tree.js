@@ -6,7 +6,7 @@ import { get } from "./server.js";
 
 const READY = { True: "ready", False: "not ready" };
 
-/** A tree of the branches that `natsctl tree -o json` prints. */
+/** A tree of the branches that `natsctl describe -o json` prints. */
 export class Tree {
   /** @param {string} controller answers the manifests of objects that have no page */
   constructor(controller) {

@@ -119,7 +119,7 @@ class Evidence:
         """
         if not self.held:
             log.error(
-                "garbage collection is held: `natsctl gc accept` accepts the bucket as it is",
+                "garbage collection is held: `natsctl repair gc` accepts the bucket as it is",
                 controller=self._controller,
                 reason=reason,
             )

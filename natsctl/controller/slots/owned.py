@@ -207,8 +207,8 @@ class Owned(CacheReader[T]):
             foreign = hidden(foreign, limit=VALUE_MAX)  # an annotation may hold any text
             raise ExistsError(
                 f"{message}: it is owned by {owned_by} of installation {foreign}; if that "
-                f"installation is lost, `natsctl installation adopt {foreign}` takes its objects "
-                "over"
+                f"installation is lost, `natsctl repair installation adopt {foreign}` takes its "
+                "objects over"
             )
         if named_owner != owner:
             raise ExistsError(f"{message}: it is owned by {owned_by}; adopt=True takes it over")

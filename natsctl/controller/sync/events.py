@@ -53,7 +53,7 @@ class SyncReports(msgspec.Struct, eq=False):
             )
             return
         log.error(
-            "keeping orphans: `natsctl gc plan` lists them, `natsctl gc accept` accepts the bucket "
+            "keeping orphans: `natsctl gc plan` lists them, `natsctl repair gc` accepts the bucket "
             "as it is, `natsctl gc apply` removes them",
             controller=self.history.controller,
             orphans=len(plan.orphans),

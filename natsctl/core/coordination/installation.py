@@ -121,7 +121,8 @@ async def assign(stores: Stores, new_id: str) -> Installation:
 def _check(installation_id: str) -> None:
     if not _ID.fullmatch(installation_id):
         raise UsageError(
-            f"{installation_id!r} is no id of an installation: natsctl installation show prints one"
+            f"{installation_id!r} is no id of an installation: natsctl repair installation show "
+            "prints one"
         )
 
 

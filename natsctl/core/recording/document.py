@@ -127,7 +127,7 @@ def decode_recording(data: bytes) -> Recording:
         head = msgspec.json.decode(data, type=_Head)
         if head.format != FORMAT:
             raise InvalidInputError(
-                "this isn't a recording: natsctl recording BUCKET/KEY -o FILE writes one"
+                "this isn't a recording: natsctl replay BUCKET/KEY -o FILE writes one"
             )
         if head.version > VERSION:
             raise InvalidInputError(

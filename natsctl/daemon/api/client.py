@@ -94,7 +94,7 @@ class Daemons:
         return bool(self._offered(verb, controller))
 
     def running(self, controller: str) -> dict[str, str]:
-        """Return the daemons that run the controller: `HOST/PID` by the id of the daemon."""
+        """Return the daemons that run the controller: `HOST:PID` by the id of the daemon."""
         subject = Verb.STATUS.subject(controller)
         return {
             info.id: f"{info.metadata.get('host', '?')}:{info.metadata.get('pid', '?')}"

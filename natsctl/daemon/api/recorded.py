@@ -38,7 +38,7 @@ def recording_part(
     if recording is None:
         raise NotFoundError(
             f"{runtime.name} has no recording of {key}: no sync of it has failed in this process, "
-            "or newer recordings have replaced it; natsctl record records every sync of a key"
+            "or newer recordings have replaced it; natsctl replay --record records every sync"
         )
     text = recording.to_json().decode()
     size = limit // SHARE

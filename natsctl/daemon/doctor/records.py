@@ -60,7 +60,7 @@ async def check_garbage(
         except (StoreError, InvalidObjectError):
             continue  # the checks of buckets and permissions report the error
         if held:
-            advice = f"run natsctl gc plan, then natsctl gc accept -c {controller}"
+            advice = f"run natsctl gc plan, then natsctl repair gc -c {controller}"
             yield warning(f"garbage of {controller}", f"collection is held: {held}", advice)
 
 

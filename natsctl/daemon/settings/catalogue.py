@@ -168,7 +168,7 @@ SETTINGS = (
         "kube.enabled",
         SWITCH,
         False,
-        "Look for a cluster; --no-kube turns this off",
+        "Whether to look for a cluster; --no-kube sets false",
         "--no-kube",
         variables=("NATSCTL_KUBE_ENABLED",),
     ),
@@ -231,8 +231,9 @@ SETTINGS = (
         "controllers.workers",
         WORKERS,
         4,
-        "Number of keys that each controller syncs concurrently",
+        "Number of keys that each controller syncs at once",
         "--workers",
+        common=True,
         unset=f"4, {_OF_CONTROLLER}",
     ),
     new_setting(
@@ -269,15 +270,17 @@ SETTINGS = (
         "controllers.leader_elect",
         SWITCH,
         True,
-        "Run each controller in one process at a time; other processes stand by",
+        "Run each controller in one process at a time; others stand by",
         "--leader-elect",
+        common=True,
     ),
     new_setting(
         "controllers.shard",
         SWITCH,
         True,
-        "Share each controller's keys among all processes that run it",
+        "Share each controller's keys among all processes",
         "--shard",
+        common=True,
     ),
     new_setting(
         "controllers.lease_ttl_s",
@@ -307,13 +310,16 @@ SETTINGS = (
         16 * 1024 * 1024,
         "Maximum memory of the recordings of syncs; the oldest are dropped",
     ),
-    new_setting("logs.format", LOG_FORMAT, "json", "Format of log lines", "--log-format"),
+    new_setting(
+        "logs.format", LOG_FORMAT, "json", "Format of log lines", "--log-format", common=True
+    ),
     new_setting(
         "logs.level",
         LOG_LEVEL,
         "info,natsctl.jetstream=debug",
-        "Minimum level of log lines, also per logger: info,natsctl.jetstream=debug",
+        "Minimum level, also per logger: info,natsctl.jetstream=debug",
         "--log-level",
+        common=True,
     ),
     new_setting(
         "http.listen",
@@ -321,6 +327,7 @@ SETTINGS = (
         "127.0.0.1:8080",
         "Address to serve /livez, /readyz and /metrics on",
         "--listen",
+        common=True,
     ),
     new_setting(
         "traces.otlp",

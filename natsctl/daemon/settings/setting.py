@@ -31,6 +31,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         unset: a phrase for the default if the default is not a value of this setting.
         fills: the fields of `Settings` that it sets.
         secret: True if its value is never shown.
+        common: True if the help of a command shows its flag; `natsctl options` shows all.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     unset: str
     fills: tuple[str, ...]
     secret: bool
+    common: bool
 
     @property
     def section(self) -> str:
@@ -109,6 +111,7 @@ def new_setting(
     unset: str = "none",
     fills: tuple[str, ...] = (),
     secret: bool = False,
+    common: bool = False,
 ) -> Setting:
     """Return a setting; its variable is named after the flag, or after the field.
 
@@ -126,4 +129,5 @@ def new_setting(
         unset=unset,
         fills=fills or (name,),
         secret=secret,
+        common=common,
     )

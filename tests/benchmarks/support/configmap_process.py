@@ -38,7 +38,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.cli.daemon.collector import spare_collections
+from natsctl.cli.serve import spare_collections
 from tests.benchmarks.support.dataset import ITEMS, Item, key, value
 
 IN_FLIGHT = 10

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```(?:(console)|[a-z]+ (\S+))\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _READ_ONLY = re.compile(
-    r"natsctl (get|list|history|status|explain|tree|doctor|plan|gc plan|schema|recording)\b"
-    r"|natsctl external list\b|kubectl get\b|curl\b|cat\b"
+    r"natsctl (get|history|status|explain|describe|events|doctor|plan|gc plan|replay|wait)\b"
+    r"|natsctl repair external list\b|kubectl get\b|curl\b|cat\b"
 )
-_DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|dev|console)\b")
+_DAEMON = re.compile(r"(cd \S+ && )?natsctl (run|console|get -w)\b")
 _PORT = re.compile(r"\b808\d\b")
 _INTERRUPT = "^C"
 

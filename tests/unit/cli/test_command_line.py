@@ -5,48 +5,44 @@ import subprocess
 import sys
 
 import pytest
-from typer.main import get_command
 
-from natsctl.cli.main import COMMANDS, GROUPS, app, run
+from natsctl.cli.main import COMMANDS, GROUPS, RENAMED, run
 
-ROOT = get_command(app)
+NESTED = (["gc", "plan"], ["gc", "apply"], ["repair", "gc"], ["repair", "external", "resolve"])
 WEBAPPS = "controllers.webapps:WebApps"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_begins_with_its_line_of_the_overview(
-    name: str, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_the_overview_shows_every_command_with_its_panel_on_two_screens(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run([name, "--help"]) == 0
-    paragraphs = capsys.readouterr().out.split("\n\n")
-    assert " ".join(paragraphs[1].split()) == COMMANDS[name][1]
+    assert run([]) == 0
+    shown = capsys.readouterr().out
+    for name, (_, panel, summary) in COMMANDS.items():
+        assert re.search(rf"│ {name}\s", shown), name
+        assert f"─ {panel} ─" in shown
+        assert " ".join(summary.split()[:5]) in shown
+    assert shown.count("\n") <= 60
+    assert not [name for name in RENAMED if re.search(rf"│ {name}\s", shown)]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *([name] for name in COMMANDS if name not in GROUPS),
-        *(["gc", "plan"], ["gc", "apply"], ["external", "list"], ["external", "resolve"]),
-    ],
-)
-def test_help_shows_examples_and_connection_options(
+@pytest.mark.parametrize("words", [*([name] for name in COMMANDS if name != "options"), *NESTED])
+def test_a_help_fits_25_lines_and_ends_with_examples(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*words, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(rf"Examples:\n    natsctl {' '.join(words)}\s", shown)
-    assert ("NATSCTL_SERVER" in shown) is (
-        words
-        not in (
-            *(["dev"], ["rbac"], ["hook-schema"]),
-            *(["new"], ["example"], ["health"], ["help"]),
-        )
-    )
-    with_cluster = (
-        *(["run"], ["dev"], ["plan"], ["resync"], ["gc", "plan"], ["gc", "apply"], ["rbac"]),
-        *(["config"], ["console"], ["doctor"], ["put"], ["apply"], ["edit"], ["delete"]),
-    )
-    assert ("--kubeconfig" in shown) is (words in with_cluster)
+    assert shown.count("\n") <= 25
+    assert "--server" not in shown
+    if words[0] not in GROUPS or len(words) > 1:
+        assert re.search(rf"Examples:\n(    .*\n)*?    .*natsctl {' '.join(words)}\b", shown)
+    for variant in ([*words, "-h"], ["help", *words]):
+        assert run(variant) == 0
+        assert capsys.readouterr().out == shown
 
 
 @pytest.mark.parametrize(
@@ -55,7 +51,7 @@ def test_help_shows_examples_and_connection_options(
         (["put"], "[OPTIONS] BUCKET/KEY [VALUE]"),
         (["delete"], "[OPTIONS] BUCKET/KEY..."),
         (["resync"], "[OPTIONS] [BUCKET/KEY]..."),
-        (["external", "resolve"], "[OPTIONS] KEY"),
+        (["repair", "external", "resolve"], "[OPTIONS] BUCKET/KEY..."),
     ],
 )
 def test_the_usage_line_shows_the_arguments(
@@ -67,23 +63,47 @@ def test_the_usage_line_shows_the_arguments(
     assert re.search(r"<(str|int|list)\b", shown) is None
 
 
-@pytest.mark.parametrize("words", [[], ["-h"], ["help"], ["help", "help", "--help"]])
-def test_every_help_flag_and_command_shows_the_usage(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(words) == 0
-    assert "Usage: natsctl" in capsys.readouterr().out
+def test_the_options_of_every_command_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["options"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in (
+        "-s, --server URL",
+        "NATSCTL_SERVER, NATS_URL",
+        "--kubeconfig FILE",
+        "--secondary",
+    ):
+        assert text in shown
+    assert run(["run", "--help"]) == 0
+    assert "--secondary" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["get"], ["gc"], ["gc", "apply"], ["run"]])
-def test_help_gives_the_same_page_before_and_after_a_command(
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-s", "nats://127.0.0.1:1", "get", "b"],
+        ["-snats://127.0.0.1:1", "get", "b"],
+        ["--server", "nats://127.0.0.1:1", "--timeout=1", "get", "b"],
+        ["--server=nats://127.0.0.1:1", "--no-kube", "gc", "plan"],
+        ["get", "b", "-s", "nats://127.0.0.1:1"],
+    ],
+)
+def test_the_options_of_the_connection_stand_before_or_after_the_command(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*words, "--help"]) == 0
-    shown = capsys.readouterr().out
-    for variant in ([*words, "-h"], ["help", *words]):
-        assert run(variant) == 0
-        assert capsys.readouterr().out == shown
+    assert run(words) == 1
+    assert "nats://127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("old", [name for name in RENAMED if name != "dev"])
+def test_an_old_name_still_works_and_names_the_new_one(
+    old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = " ".join(RENAMED[old])
+    run([old, *(["--bad"] if old not in GROUPS else [])])
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"natsctl {old} is now natsctl {new}, and goes with the next version\n")
+    assert run([old, "--help"]) == 0
+    assert f"natsctl {RENAMED[old][0]}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -100,11 +120,10 @@ def test_show_completion_prints_the_script_of_the_detected_shell(
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        ("natsctl he", {"health", "help"}),
-        ("natsctl help ex", {"example", "explain", "explain-kind", "external"}),
+        ("natsctl he", {"health"}),
         ("natsctl gc ap", {"apply"}),
         ("natsctl get --outp", {"--output"}),
-        ("natsctl get b k --output js", {"json"}),
+        ("natsctl get b k --output js", {"json", "jsonpath="}),
         ("natsctl frobnicate x", set()),
     ],
 )
@@ -121,11 +140,6 @@ def test_a_shell_completes_commands_options_and_values(
         run([])
     assert ended.value.code == 0
     assert set(capsys.readouterr().out.split()) == completed
-
-
-def test_no_command_shows_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([]) == 0
-    assert "Commands:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -151,7 +165,7 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["edit", "b"], "'b' alone names no object: write BUCKET/KEY, or BUCKET KEY"),
         (
             ["get", "b", "k", "-o", "xml"],
-            "--output 'xml' must be table, wide, json, yaml, name, value, custom-columns=",
+            "--output 'xml' must be table, wide, json, yaml, name, custom-columns=… or jsonpath=…",
         ),
         (["doctor", "-o", "xml"], "--output 'xml' must be table or json (see natsctl doctor"),
         (["put", "b", "k", "x", "--revision", "0"], "--revision '0' must be 1 or more (see"),
@@ -162,13 +176,13 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["get", "b", "k", "--outptu", "x"], "no option --outptu; did you mean --output? (see"),
         (["get", "b", "k", "--frobnicate"], "there is no option --frobnicate (see natsctl get"),
         (["gc", "aply"], "there is no command aply; did you mean apply? (see natsctl gc --help)"),
-        (["ls"], "there is no command 'ls': use natsctl get, or natsctl list BUCKET\n"),
-        (["describe", "b/k"], "use natsctl explain BUCKET/KEY and natsctl tree BUCKET/KEY\n"),
+        (["ls"], "there is no command 'ls': use natsctl get\n"),
+        (["explain", "b/k"], "b/k is an object: natsctl describe b/k shows its state"),
         (["get", "-l", "a=b"], "--selector, --keys and --sort-by are for the objects of a bucket"),
         (["frobnicate"], "there is no command 'frobnicate'\n"),
-        (["top"], "natsctl top is gone: use natsctl status, or natsctl console for a live view\n"),
-        (["backup", "b", "-o", "f"], "natsctl backup is gone: use nats stream backup KV_BUCKET"),
-        (["restore", "f"], "natsctl restore is gone: use nats stream restore FOLDER"),
+        (["top"], "there is no command 'top': use natsctl status -w\n"),
+        (["backup", "b", "-o", "f"], "use nats stream backup KV_BUCKET"),
+        (["restore", "f"], "use nats stream restore FOLDER"),
         (["help", "gte"], "there is no command 'gte'; did you mean get?"),
         (["run", "-c", "./good.py:Good"], "controller './good.py:Good': write good:Good\n"),
         (["run", "-c", "good.py:Good"], "controller 'good.py:Good': write good:Good\n"),
@@ -176,19 +190,28 @@ def test_version_prints_the_version_of_the_package(capsys: pytest.CaptureFixture
         (["run", "-c", "a:B", "--embedded", "-s", "x"], "but --server names another server"),
         (["run", "-c", "a:B", "--embedded", "--context", "x"], "but --context names another"),
         (["run", "-c", "a:B", "--shard", "--leader-elect"], "exclude each other"),
-        (["run", "-c", "a:B", "--processes", "4"], "start several daemons with --shard (see"),
-        (["list", "b", "-l", "a b"], "invalid label selector"),
-        (["list", "b", "--keys", "a..b"], "is not a pattern of keys"),
+        (["get", "b", "-l", "a b"], "invalid label selector"),
+        (["get", "b", "--keys", "a..b"], "is not a pattern of keys"),
         (["put", "b", "k"], "give one of VALUE, -f FILE and - for standard input"),
         (["put", "b", "k", "x", "-f", "y"], "give one of VALUE, -f FILE"),
         (["put", "b", "k", "x", "--create", "--revision", "3"], "exclude each other"),
         (["put", "b", "a..b", "x"], "key 'a..b'"),
         (["apply", "-f", "/dev/null"], "there is no document in /dev/null"),
-        (["external", "resolve", "k"], "give --created or --not-created"),
-        (["external", "resolve", "k", "--not-created", "--name", "x"], "--name needs --created"),
+        (["repair", "external", "resolve", "b/k"], "give --created or --not-created"),
+        (
+            ["repair", "external", "resolve", "b/k", "--not-created", "--name", "x"],
+            "--name needs --created",
+        ),
         (["delete", "b"], "write BUCKET/KEY, or BUCKET KEY; --all is for every key"),
         (["delete", "b", "k", "--all"], "every key of a bucket: give the bucket alone"),
-        (["watch", "b", "k", "--keys", "a.*"], "exclude each other"),
+        (["get", "b", "k", "-w", "--keys", "a.*"], "are for the objects of a bucket"),
+        (["get", "-w"], "--watch is for a bucket or an object"),
+        (["wait", "b/k", "--for", "nothing"], "must be condition=TYPE, jsonpath={PATH}=VALUE"),
+        (["label", "b/k"], "nothing is to be changed: give NAME=TEXT"),
+        (["label", "b", "a=b"], "'b' alone names no object"),
+        (["pause", "b"], "natsctl pause --all -c CONTROLLER is for a whole controller"),
+        (["events", "--since", "soon"], "is not a time: write 2h, 03:30 or"),
+        (["rbac", "--nats", "-c", "controllers.greetings:Greetings", "-o", "json"], "leave the"),
         (["run", "-c", "nosuchthing"], "write package.module:Name"),
         (["run", "-c", "nosuchthing:X"], "there is no module nosuchthing"),
         (["run", "-c", "a:B", "--port", "1"], "--store-dir and --port need --embedded"),
@@ -221,10 +244,10 @@ def test_a_failed_connection_shows_no_secret(
     assert "hush" not in "".join(capsys.readouterr())
 
 
-def test_the_overview_loads_neither_nats_nor_yaml() -> None:
+def test_the_overview_loads_no_heavy_module() -> None:
     code = (
         "import sys; from natsctl.cli.main import run; run(['--help']); "
-        "heavy = {'nats', 'kubernetes', 'aiohttp', 'yaml', 'uvloop', 'rich'}; "
+        "heavy = {'nats', 'kubernetes', 'aiohttp', 'yaml', 'uvloop'}; "
         "heavy |= {'watchfiles'}; "
         "heavy &= set(sys.modules); "
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"
@@ -244,9 +267,9 @@ def test_an_argument_that_is_not_utf_8_is_refused_by_its_number(
     assert "argument 4 is not UTF-8" in capsys.readouterr().err
 
 
-def test_dev_names_the_extra_that_it_needs(
+def test_reload_names_the_extra_that_it_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
-    assert run(["dev", "-c", "a:B"]) == 2
-    assert "natsctl dev needs the extra reload: pip install" in capsys.readouterr().err
+    assert run(["run", "--reload", "-c", "a:B"]) == 2
+    assert "--reload needs the extra reload: pip install" in capsys.readouterr().err

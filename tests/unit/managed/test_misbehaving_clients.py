@@ -88,7 +88,7 @@ async def test_an_external_name_of_a_wrong_type_creates_nothing_twice() -> None:
     for _ in range(3):
         assert await play.reconcile() is None
     assert play.cloud.created == ["a"]
-    assert "natsctl external resolve a" in await play.message()
+    assert "natsctl repair external resolve disks/a" in await play.message()
 
 
 @pytest.mark.parametrize(

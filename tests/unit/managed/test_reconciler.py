@@ -481,7 +481,7 @@ class TestUnknownCreations:
         for _ in range(3):
             assert await play.reconcile() is None
         assert play.cloud.calls == []
-        assert "natsctl external resolve a" in await play.message()
+        assert "natsctl repair external resolve disks/a" in await play.message()
         assert play.reasons == ["CannotInitializeManagedResource"]
 
     async def test_an_object_that_was_ready_is_creating_until_the_result_is_known(self) -> None:
@@ -524,7 +524,7 @@ class TestUnknownCreations:
         await play.annotate(external_create_pending=earlier, external_create_failed=earlier)
         assert await play.reconcile() is None
         assert play.cloud.created == ["a"]
-        assert "natsctl external resolve a" in await play.message()
+        assert "natsctl repair external resolve disks/a" in await play.message()
 
     async def test_removing_the_intent_resumes_reconciliation(self, play: Play) -> None:
         await play.annotate(external_create_pending=None, external_name="disk-1")

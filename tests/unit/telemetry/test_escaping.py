@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsctl.cli.output.encoding import json_text, yaml_text
+from natsctl.cli.output import json_text, yaml_text
 from natsctl.telemetry.escaping import escaped, escaped_lines
 
 HOSTILE = {

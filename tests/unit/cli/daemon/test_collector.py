@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from natsctl.cli.daemon.collector import YOUNG_MAX, spare_collections
+from natsctl.cli.serve import YOUNG_MAX, spare_collections
 
 
 @pytest.fixture(autouse=True)

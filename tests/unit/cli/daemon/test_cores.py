@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.cli.daemon.cores import usable_cores
+from natsctl.cli.simulate import usable_cores
 
 
 @pytest.fixture(autouse=True)

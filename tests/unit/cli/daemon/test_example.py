@@ -1,4 +1,4 @@
-"""`natsctl example` lists and prints the examples, and the wheel contains them."""
+"""`natsctl new --example` lists and prints the examples, and the wheel contains them."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ EXAMPLES = ["audit", "greetings", "hosts", "rollouts", "streams", "webapps"]
 
 
 def test_every_example_is_listed_with_a_description(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["example"]) == 0
+    assert run(["new", "--example"]) == 0
     rows = capsys.readouterr().out.splitlines()[1:]
     assert [row.split()[0] for row in rows] == EXAMPLES
     assert all(len(row.split()) > 4 for row in rows)
@@ -27,7 +27,7 @@ def test_every_example_is_listed_with_a_description(capsys: pytest.CaptureFixtur
 def test_a_printed_example_is_the_source_file_with_commands_for_the_current_folder(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["example", name]) == 0
+    assert run(["new", "--example", name]) == 0
     printed = capsys.readouterr().out
     source = (ROOT / "controllers" / f"{name}.py").read_text()
     assert printed == source.replace(f"controllers.{name}:", f"{name}:")
@@ -38,7 +38,7 @@ def test_a_printed_example_is_the_source_file_with_commands_for_the_current_fold
 def test_a_printed_example_can_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["example", "greetings"]) == 0
+    assert run(["new", "--example", "greetings"]) == 0
     (tmp_path / "printed_greetings.py").write_text(capsys.readouterr().out)
     monkeypatch.syspath_prepend(tmp_path)
     assert issubclass(load("printed_greetings:Greetings"), Controller)
@@ -47,7 +47,7 @@ def test_a_printed_example_can_be_run(
 def test_an_unknown_example_is_an_error_with_a_suggestion(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["example", "greting"]) == 3
+    assert run(["new", "--example", "greting"]) == 3
     assert "there is no example 'greting'; did you mean greetings?" in capsys.readouterr().err
 
 

@@ -84,7 +84,7 @@ def test_the_output_lists_the_written_files_and_the_next_steps(
         "python -m pytest test_edge_sites.py",
         "natsctl run --embedded --controller edge_sites:EdgeSites",
         "natsctl apply -f edge-site.yaml",
-        "natsctl list edge-site-notes",
+        "natsctl get edge-site-notes",
     ):
         assert f"\n  {step} " in output
 

@@ -2,8 +2,7 @@
 
 import yaml
 
-from natsctl.cli.documents.draft import Draft, editor_text, with_comments, without_comments
-from natsctl.cli.documents.three_way_merge import Clash
+from natsctl.cli.edit import Clash, Draft, editor_text, with_comments, without_comments
 from natsctl.model.store import Stored
 
 STORED = Stored("shop", 3, b'{"spec": {"text": "\\u001b[2J\xe2\x80\xae"}}')

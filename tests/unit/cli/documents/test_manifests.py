@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.cli.documents.manifests import KeyDocument, read_documents
-from natsctl.cli.documents.values import DesiredObject, RawValue
+from natsctl.cli.values import DesiredObject, KeyDocument, RawValue, read_documents
 from natsctl.errors import UsageError
 
 

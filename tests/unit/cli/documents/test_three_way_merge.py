@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from natsctl.cli.documents.three_way_merge import Clash, merged
+from natsctl.cli.edit import Clash, merged
 from natsctl.model.documents import render
 
 VALUES = st.recursive(

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from natsctl.cli.documents.values import (
+from natsctl.cli.output import yaml_text
+from natsctl.cli.values import (
     DesiredObject,
     RawValue,
     apply,
@@ -12,7 +13,6 @@ from natsctl.cli.documents.values import (
     replace,
     value_of_document,
 )
-from natsctl.cli.output.encoding import yaml_text
 from natsctl.errors import UsageError
 from natsctl.model import documents
 from natsctl.model.store import Stored

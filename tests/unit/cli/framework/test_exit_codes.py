@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.cli.framework.exit_codes import FAILED, USAGE, report, report_error
+from natsctl.cli.command import FAILED, USAGE, report, report_error
 from natsctl.errors import UsageError
 
 

@@ -1,4 +1,4 @@
-"""A command receives the settings of its flags, the environment and a settings file."""
+"""A command has the settings of its flags, the environment and a settings file."""
 
 from pathlib import Path
 
@@ -6,21 +6,19 @@ import pytest
 import typer
 from typer.main import get_command
 
-from natsctl.cli.framework.options import typed_options, with_cluster, with_options
+from natsctl.cli.command import App, settings, typed_options
 from natsctl.daemon.settings.load import Effective, load_settings
 from natsctl.daemon.settings.settings import Settings
 
 
-def called(*typed: str) -> tuple[Effective, bool, str]:
-    """Return the arguments that a command with two option decorators receives."""
-    received: list[tuple[Effective, bool, str]] = []
-    app = typer.Typer()
+def called(*typed: str) -> tuple[Effective, str]:
+    """Return the settings and the argument that a command sees."""
+    received: list[tuple[Effective, str]] = []
+    app = App()
 
-    @app.command()
-    @with_cluster
-    @with_options("effective", "nats", "controllers.workers", value=lambda effective: effective)
-    def command(*, effective: Effective, cluster: object, name: str) -> None:
-        received.append((effective, cluster is None, name))
+    @app.add(settings=("controllers.workers",))
+    def command(*, name: str) -> None:
+        received.append((settings(), name))
 
     get_command(app).main(list(typed), standalone_mode=False)
     return received[0]
@@ -31,12 +29,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_decorators_pass_their_parts_of_the_same_settings() -> None:
-    effective, no_cluster, name = called("x", "--workers", "3", "--no-kube", "-s", "a")
-    assert (no_cluster, name) == (True, "x")
+def test_a_command_sees_the_settings_of_its_flags_and_the_connection() -> None:
+    effective, name = called("x", "--workers", "3", "--no-kube", "-s", "a")
+    assert name == "x"
     assert effective.settings.nats.servers == ("a",)
     assert effective.settings.controllers.workers == 3
-    assert not effective.settings.kube.enabled
+    assert effective.settings.cluster is None
 
 
 def test_a_command_has_only_the_declared_flags() -> None:
@@ -44,9 +42,9 @@ def test_a_command_has_only_the_declared_flags() -> None:
         called("x", "--resync", "3")
 
 
-def test_a_command_receives_the_settings_of_a_file() -> None:
+def test_a_command_sees_the_settings_of_a_file() -> None:
     Path("mine.toml").write_text("[controllers]\nworkers = 7")
-    effective, *_ = called("x", "--config", "mine.toml")
+    effective, _ = called("x", "--config", "mine.toml")
     assert effective.settings == load_settings({}, {"NATSCTL_WORKERS": "7"}).settings
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.cli.operate.find_daemon import controller_name
+from natsctl.cli.arguments import controller_name
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from natsctl.cli.output.differences import write_signed, write_unified
+from natsctl.cli.output import write_signed, write_unified
 
 GREEN, RED, YELLOW, END = "\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 

@@ -2,55 +2,61 @@
 
 import pytest
 
-from natsctl.cli.output.formats import CustomColumns, FieldOutput, ordered, parse_format
-from natsctl.cli.output.printing import Output, column_widths, fitted
+from natsctl.cli.output import CustomColumns, column_widths, fitted, parse_format, write_result
 from natsctl.errors import UsageError
-from natsctl.jetstream.bucket import Message
-from natsctl.model.schemas.field_paths import FieldPath
+
+SHOPS = [
+    {"metadata": {"name": "a"}, "spec": {"text": "hi", "tags": ["x", "y"]}},
+    {"metadata": {"name": "b"}, "spec": {}},
+]
 
 
-def message(key: str, value: bytes) -> Message:
-    return Message(key, 1, value, marker=None, created="")
+def written(capsys: pytest.CaptureFixture[str], output: str) -> str:
+    write_result(SHOPS, output, names=(), table=lambda: None)
+    return capsys.readouterr().out
 
 
-class TestParsing:
-    def test_a_format_without_parameters_is_named(self) -> None:
-        assert parse_format("json") is Output.JSON
-
-    def test_a_field_has_a_path(self) -> None:
-        assert parse_format("field=spec.image") == FieldOutput(FieldPath.parse("spec.image"))
-
-    def test_custom_columns_have_headings_and_paths(self) -> None:
-        parsed = parse_format("custom-columns=KEY:key,IMAGE:.spec.image")
-        assert isinstance(parsed, CustomColumns)
-        assert {name: path.text for name, path in parsed.columns.items()} == {
-            "KEY": "key",
-            "IMAGE": ".spec.image",
-        }
-
-    @pytest.mark.parametrize(
-        ("text", "error"),
-        [
-            ("jsn", "--output 'jsn' must be table, wide, .* or field=PATH"),
-            ("custom-columns=KEY", "'KEY' is not a column HEADING:PATH"),
-            ("custom-columns=KEY:", "'' is not the path of a field"),
-            ("field=", "'' is not the path of a field"),
-        ],
-    )
-    def test_another_format_is_refused(self, text: str, error: str) -> None:
-        with pytest.raises(UsageError, match=error):
-            parse_format(text)
+@pytest.mark.parametrize(
+    ("template", "lines"),
+    [
+        ("{.spec.text}", "hi\n\n"),
+        ("spec.text", "hi\n\n"),
+        ("{.metadata.name}{'=>'}{.spec.text}{'\\n'}", "a=>hi\nb=>\n"),
+        ("{.spec.tags[*]}", "x y\n\n"),
+        ("{.items[*].metadata.name}", "a b\n"),
+        ("name: {.metadata.name}", "name: a\nname: b\n"),
+    ],
+)
+def test_a_jsonpath_is_a_template_of_each_object(
+    template: str, lines: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert written(capsys, f"jsonpath={template}") == lines
 
 
-def test_entries_are_ordered_by_a_field_and_otherwise_stay_in_order() -> None:
-    entries = [
-        message("a", b"text"),
-        message("b", b'{"spec": {"size": 10}}'),
-        message("c", b'{"spec": {"size": 9}}'),
-        message("d", b"\xff"),
-    ]
-    in_order = ordered("b", entries, FieldPath.parse("spec.size"))
-    assert [entry.key for entry in in_order] == ["c", "b", "a", "d"]
+def test_custom_columns_have_headings_and_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    parsed = parse_format("custom-columns=KEY:key,IMAGE:.spec.image")
+    assert isinstance(parsed, CustomColumns)
+    assert {name: path.text for name, path in parsed.columns.items()} == {
+        "KEY": "key",
+        "IMAGE": ".spec.image",
+    }
+    columns = "custom-columns=NAME:metadata.name,TEXT:spec.text"
+    assert written(capsys, columns) == "NAME   TEXT\na      hi\nb      <none>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("jsn", "--output 'jsn' must be table, wide, .* or jsonpath=…"),
+        ("custom-columns=KEY", "'KEY' is not a column HEADING:PATH"),
+        ("custom-columns=KEY:", "'' is not the path of a field"),
+        ("jsonpath={.a..b}", "is not the path of a field"),
+        ("jsonpath={range .items[*]}{.a}{end}", "jsonpath has no range here"),
+    ],
+)
+def test_another_format_is_refused(text: str, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        parse_format(text)
 
 
 class TestFitting:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import yaml
 
-from natsctl.cli.output.printing import Output, write_result, write_table, write_value
-from natsctl.cli.output.terminal import write_line
+from natsctl.cli.output import write_result, write_table, write_value
+from natsctl.cli.terminal import write_line
 
 
 class Shop(msgspec.Struct):
@@ -20,7 +20,7 @@ class Shop(msgspec.Struct):
 SHOPS = [Shop("one", ("a", "b")), Shop("two")]
 
 
-def written(capsys: pytest.CaptureFixture[str], output: Output, result: object = SHOPS) -> str:
+def written(capsys: pytest.CaptureFixture[str], output: str, result: object = SHOPS) -> str:
     write_result(result, output, names=["one", "two"], table=lambda: write_line("a table"))
     return capsys.readouterr().out
 
@@ -29,18 +29,18 @@ def written(capsys: pytest.CaptureFixture[str], output: Output, result: object =
 def test_json_and_yaml_hold_the_same_data(
     capsys: pytest.CaptureFixture[str], result: object
 ) -> None:
-    from_json = json.loads(written(capsys, Output.JSON, result))
-    assert from_json == yaml.safe_load(written(capsys, Output.YAML, result))
+    from_json = json.loads(written(capsys, "json", result))
+    assert from_json == yaml.safe_load(written(capsys, "yaml", result))
     assert from_json == json.loads(msgspec.json.encode(result))
 
 
-@pytest.mark.parametrize("output", [Output.NAME, Output.VALUE])
-def test_each_name_is_on_its_own_line(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+@pytest.mark.parametrize("output", ["name", "value"])
+def test_each_name_is_on_its_own_line(capsys: pytest.CaptureFixture[str], output: str) -> None:
     assert written(capsys, output) == "one\ntwo\n"
 
 
-@pytest.mark.parametrize("output", [Output.TABLE, Output.WIDE])
-def test_table_output_writes_the_table(capsys: pytest.CaptureFixture[str], output: Output) -> None:
+@pytest.mark.parametrize("output", ["table", "wide"])
+def test_table_output_writes_the_table(capsys: pytest.CaptureFixture[str], output: str) -> None:
     assert written(capsys, output) == "a table\n"
 
 
@@ -56,7 +56,7 @@ def test_a_cell_of_a_table_is_one_line_without_control_characters(
 
 
 def test_a_name_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    write_result([], Output.NAME, names=["a\x1b[2Jb\nc"], table=lambda: None)
+    write_result([], "name", names=["a\x1b[2Jb\nc"], table=lambda: None)
     assert capsys.readouterr().out == "a\\x1b[2Jb\\nc\n"
 
 

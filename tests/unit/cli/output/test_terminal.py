@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from natsctl.cli.output.terminal import coloured, confirm, progress_bar
+from natsctl.cli.terminal import coloured, confirm, progress_bar
 from natsctl.errors import UsageError
 
 

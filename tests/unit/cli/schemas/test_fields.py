@@ -2,7 +2,7 @@
 
 import msgspec
 
-from natsctl.cli.schemas.fields import Fields
+from natsctl.cli.schemas import Fields
 
 
 class Door(msgspec.Struct, tag="door"):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from natsctl.cli.documents.values import DesiredObject, RawValue, value_of_document
+from natsctl.cli.values import DesiredObject, RawValue, value_of_document
 from natsctl.jetstream.bucket import Message
 from natsctl.model.readiness import ready
 from natsctl.operate.entries import (

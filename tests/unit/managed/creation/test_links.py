@@ -80,7 +80,7 @@ class TestPlainPuts:
         await replace_object(play, size=2)
         assert await play.reconcile() is None
         assert play.cloud.created == ["a"]
-        assert "natsctl external resolve a" in await play.message()
+        assert "natsctl repair external resolve disks/a" in await play.message()
         assert "external-create-pending" in await play.annotations()
 
     async def test_deleting_an_object_right_after_a_put_deletes_its_resource(self) -> None:
@@ -101,7 +101,7 @@ class TestPlainPuts:
         assert await play.reconcile() == 60
         assert play.cloud.created == ["a"]
         assert "is linked to disk-1, but names disk-0" in await play.message()
-        assert "natsctl external forget a" in await play.message()
+        assert "natsctl repair external forget disks/a" in await play.message()
         await play.annotate(external_name="disk-1")
         await play.settle()
         assert (await play.conditions())["Synced"] == ("True", "ReconcileSuccess")

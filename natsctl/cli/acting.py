@@ -1,0 +1,267 @@
+"""`natsctl resync`, `natsctl pause` and `natsctl resume`."""
+
+import logging
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from natsctl.cli.arguments import (
+    NamedOption,
+    SelectorOption,
+    SomeNamesArgument,
+    WorkersOption,
+    controller_name,
+)
+from natsctl.cli.command import (
+    App,
+    StoreOptions,
+    connected,
+    connected_to_stores,
+    exit_status,
+    exit_with,
+    report_error,
+)
+from natsctl.cli.gc import LOCAL_HINT, LocalOption, local_controller, open_local
+from natsctl.cli.terminal import progress_bar, write_line, write_notice
+from natsctl.controller.controller import Controller
+from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.sync import events
+from natsctl.core import history, informer
+from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
+from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
+from natsctl.jetstream.options import NatsOptions
+from natsctl.model.selectors import Selector
+from natsctl.operate.fleet import Acted, Fleet, open_fleet
+from natsctl.operate.names import Name, own_keys, parse_names
+from natsctl.operate.pauses import duration_in, new_pause
+
+app = App()
+
+REPORTED_LOGGERS = (events.__name__, history.__name__, informer.INVALID_LOG)
+"""Loggers of failures that a local resync reports itself."""
+
+AllOption = Annotated[
+    bool, typer.Option("--all", help="The whole controller of --controller, with all its keys")
+]
+FailingOption = Annotated[
+    bool, typer.Option("--failing", help="Only keys that fail, as natsctl status names them")
+]
+
+
+async def _chosen(
+    fleet: Fleet,
+    words: Sequence[str],
+    selector: str,
+    *,
+    failing: bool,
+    controller: str | None,
+    otherwise: str,
+) -> list[Name]:
+    """Return the objects that are named, or that labels or failures choose.
+
+    Raises `NotFoundError` if none is chosen, and `UsageError` for any other selection.
+    """
+    if not selector and not failing:
+        return parse_names(words, otherwise=otherwise)
+    if selector and (len(words) != 1 or "/" in words[0]):
+        raise UsageError("--selector chooses among the keys of a bucket: give the bucket alone")
+    names = await fleet.failing(controller) if failing else []
+    if words and failing and not selector:
+        if len(words) > 1 or "/" in words[0]:
+            raise UsageError("--failing chooses keys: give a bucket alone, or no name")
+        names = [name for name in names if name.bucket == words[0]]
+    if selector:
+        chosen = await fleet.select(words[0], Selector.parse(selector))
+        names = [name for name in chosen if name in names] if failing else chosen
+    if not names:
+        raise NotFoundError("no key matches")
+    return names
+
+
+def _show(acted: Acted) -> None:
+    """Write what an action did, and its errors; exit with the status of the first one."""
+    for line in acted.done:
+        write_line(line)
+    for error in acted.failed:
+        report_error(str(error))
+    for note in acted.notes:
+        write_notice(note)
+    exit_with(map(exit_status, acted.failed))
+
+
+@app.add(
+    "natsctl pause greetings/shop --reason 'waits for the new disk'",
+    "natsctl pause greetings -l tier=edge --for 2h",
+    "natsctl pause --all -c greetings",
+)
+@connected
+async def pause(
+    options: NatsOptions,
+    *,
+    objects: SomeNamesArgument = None,
+    everything: AllOption = False,
+    controller: NamedOption = None,
+    selector: SelectorOption = "",
+    failing: FailingOption = False,
+    reason: Annotated[
+        str,
+        typer.Option("--reason", help="The reason, for people", metavar="TEXT", show_default=False),
+    ] = "",
+    lasts: Annotated[
+        str | None,
+        typer.Option("--for", help="Resume after this time, such as 30m, 2h or 1d", metavar="TIME"),
+    ] = None,
+) -> None:
+    """Hold back the syncs of keys or of a controller.
+
+    A paused key is neither synced nor garbage collected; it's synced once when it's resumed. A sync
+    under way goes on to its end. The pause survives restarts: it's the annotation natsctl.io/paused
+    of the object, or a record of the controller.
+    """
+    _check_whole(objects, "pause", whole=everything, chosen=failing or bool(selector))
+    if not everything and not failing and controller is not None:
+        raise UsageError(
+            "-c needs --all: the pause of an object holds for every controller that syncs it"
+        )
+    new = new_pause(reason=reason, duration=None if lasts is None else duration_in(lasts))
+    named = controller_name(controller)
+    async with open_fleet(options) as fleet:
+        if everything:
+            _show(await fleet.pause_controller(named, new))
+            return
+        names = await _chosen(
+            fleet, objects or (), selector, failing=failing, controller=named, otherwise=""
+        )
+        _show(await fleet.pause(names, new))
+
+
+@app.add(
+    "natsctl resume greetings/shop",
+    "natsctl resume greetings -l tier=edge",
+    "natsctl resume --all -c greetings",
+)
+@connected
+async def resume(
+    options: NatsOptions,
+    *,
+    objects: SomeNamesArgument = None,
+    everything: AllOption = False,
+    controller: NamedOption = None,
+    selector: SelectorOption = "",
+    failing: FailingOption = False,
+) -> None:
+    """Sync paused keys or a paused controller again.
+
+    A key is synced once if it changed while it was paused. A key whose object was deleted while it
+    was paused is cleaned up.
+    """
+    _check_whole(objects, "resume", whole=everything, chosen=failing or bool(selector))
+    named = controller_name(controller)
+    async with open_fleet(options) as fleet:
+        if everything:
+            _show(await fleet.resume_controller(named))
+            return
+        names = await _chosen(
+            fleet, objects or (), selector, failing=failing, controller=named, otherwise=""
+        )
+        _show(await fleet.resume(names, named))
+
+
+def _check_whole(words: Sequence[str] | None, command: str, *, whole: bool, chosen: bool) -> None:
+    """Raise `UsageError` for --all with a name, and for a bucket or nothing without it."""
+    if whole and (words or chosen):
+        raise UsageError("--all is for the whole controller: name no object, or leave --all out")
+    if not whole and not chosen:
+        all_keys = f"; natsctl {command} --all -c CONTROLLER is for a whole controller"
+        parse_names(words or (), otherwise=all_keys)
+
+
+@app.add(
+    "natsctl resync",
+    "natsctl resync greetings/shop greetings/market",
+    "natsctl resync --failing",
+    "natsctl resync greetings shop --local -c controllers.greetings:Greetings --verbose",
+)
+@connected_to_stores
+async def resync(
+    stores: StoreOptions,
+    *,
+    objects: SomeNamesArgument = None,
+    controller: NamedOption = None,
+    selector: SelectorOption = "",
+    failing: FailingOption = False,
+    local: LocalOption = False,
+    workers: WorkersOption = None,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="With --local, log the traceback of each failure"),
+    ] = False,
+) -> None:
+    """Sync keys now.
+
+    The daemon that leads the controller enqueues the keys, even those that failed permanently. The
+    command does not wait: natsctl describe shows the result. With --local, this process calls the
+    sync handler once for each key, whether or not a daemon runs, and retries nothing.
+    """
+    all_keys = "; natsctl resync -c CONTROLLER is for all keys of a controller"
+    if local:
+        if selector or failing:
+            raise UsageError("--selector and --failing ask daemons: leave --local out")
+        runnable = local_controller(controller)
+        runnable.workers = runnable.workers if workers is None else workers
+        selected = parse_names(objects, otherwise=all_keys) if objects else []
+        keys = own_keys([only_primary(type(runnable)).kind], selected)
+        await _sync_here(stores, runnable, keys, verbose=verbose)
+        return
+    if verbose or workers is not None:
+        raise UsageError("--verbose and --workers need --local")
+    named = controller_name(controller)
+    if objects and not selector and not failing:
+        parse_names(objects, otherwise=all_keys)
+    async with open_fleet(stores.nats) as fleet:
+        try:
+            names: list[Name] = []
+            if objects or selector or failing:
+                names = await _chosen(
+                    fleet,
+                    objects or (),
+                    selector,
+                    failing=failing,
+                    controller=named,
+                    otherwise=all_keys,
+                )
+            _show(await fleet.resync(names, named))
+        except NoDaemonError as error:
+            raise NoDaemonError(f"{error}{LOCAL_HINT}") from None
+
+
+async def _sync_here(
+    stores: StoreOptions, controller: Controller, selected: Sequence[str], *, verbose: bool
+) -> None:
+    """Sync the keys in this process, all primaries if there are none; exit with any failure."""
+    if not verbose:
+        for name in REPORTED_LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    failures: list[Exception] = []
+    async with open_local(controller, stores) as runtime:
+        keys, paused = list(selected), runtime.status().paused
+        if not keys:
+            keys = [key for key in primaries(runtime) if key not in paused]
+            if paused:
+                count = "1 paused key is" if len(paused) == 1 else f"{len(paused)} paused keys are"
+                write_notice(f"{count} not synced")
+        with progress_bar("syncing", len(keys)) as progress:
+
+            def finished(sync: SyncResult) -> None:
+                if sync.error is not None:
+                    failures.append(sync.error)
+                    known = isinstance(sync.error, NatsctlError)
+                    kind = "" if known else f"{type(sync.error).__name__}: "
+                    report_error(f"{sync.key}: {kind}{sync.error}")
+                progress.step()
+
+            await sync_once(runtime, keys, finished)
+    write_line(f"{len(keys) - len(failures)} of {len(keys)} synced")
+    if failures:
+        raise typer.Exit(min(map(exit_status, failures)))

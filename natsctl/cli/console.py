@@ -1,0 +1,112 @@
+"""`natsctl console`: serves a page that shows controllers and their objects."""
+
+import asyncio
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from html import escape
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from natsctl.cli.arguments import controller_option, load_runnable_controller, port_option
+from natsctl.cli.command import App, StoreOptions, connected_to_stores
+from natsctl.cli.terminal import write_line, write_notice
+from natsctl.console.actions import MakePlan
+from natsctl.console.api import Console
+from natsctl.console.http.access import ConsoleAccess, is_loopback
+from natsctl.console.http.server import serving
+from natsctl.daemon.cluster import cluster_for
+from natsctl.daemon.plan import plan
+from natsctl.daemon.signals import until_signalled
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.stores import connect
+from natsctl.model.plans.plan import Plan
+
+app = App()
+
+
+@app.add(
+    "natsctl console",
+    "natsctl console --open",
+    "natsctl console --port 0 --context hub",
+    "natsctl console -c controllers.greetings:Greetings",
+)
+@connected_to_stores
+async def console(
+    stores: StoreOptions,
+    *,
+    controller: Annotated[
+        list[str] | None,
+        controller_option(
+            "Controller class that the page plans with, instead of a daemon; repeatable"
+        ),
+    ] = None,
+    port: Annotated[int | None, port_option("Port of the page", default=8222)] = None,
+    bind: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="Address or host name to serve the page on"),
+    ] = "127.0.0.1",
+    opened: Annotated[bool, typer.Option("--open", help="Open the page in the browser")] = False,
+) -> None:
+    """Serve a page that shows controllers and their objects.
+
+    The page shows the answers of the daemons and the objects in NATS, live. It acts with the NATS
+    credentials of this command. The printed URL has a secret token; the page answers nobody else.
+    Without a daemon, the page shows buckets. The command runs until it is stopped.
+    """
+    planners = dict(_planner(path, stores) for path in controller or ())
+    await until_signalled(_serve(stores.nats, port, bind, planners, opened=opened))
+
+
+async def _serve(
+    options: NatsOptions,
+    port: int | None,
+    bind: str,
+    planners: Mapping[str, MakePlan],
+    *,
+    opened: bool,
+) -> None:
+    async with connect(options) as nats:
+        access = ConsoleAccess(bind)
+        console = Console(nats.connection, version=installed("natsctl"), planners=planners)
+        try:
+            async with serving(console, access, bind, port) as url:
+                if not is_loopback(bind):
+                    write_notice(f"other machines can reach the console on {bind}, without TLS")
+                write_line(f"the console serves {url}")
+                with _open_in_browser(url) if opened else nullcontext():
+                    await asyncio.Event().wait()
+        finally:
+            await console.close()
+
+
+def _planner(path: str, stores: StoreOptions) -> tuple[str, MakePlan]:
+    """Return the name of the controller at *path*, and a function that plans with its code."""
+
+    async def make(keys: Sequence[str]) -> Plan:
+        new = load_runnable_controller(path)
+        async with cluster_for([new], stores.cluster) as kube, connect(stores.nats) as nats:
+            return await plan(new, nats=nats, kube=kube, keys=keys, owner_names=stores.owner_names)
+
+    return load_runnable_controller(path).name, make
+
+
+@contextmanager
+def _open_in_browser(url: str) -> Iterator[None]:
+    """Open *url* in the browser, through a file that lasts as long as the context.
+
+    Only this user can read the file. As an argument of the browser's process, the URL and its
+    token would be visible to every user of the machine.
+    """
+    with tempfile.TemporaryDirectory(prefix="natsctl-console-") as folder:
+        file = Path(folder) / "console.html"
+        file.touch(mode=0o600)
+        file.write_text(f'<meta http-equiv="refresh" content="0; url={escape(url)}">\n')
+        # a text browser ends when its user quits, so nothing waits for it
+        threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
+        yield

@@ -1,1 +1,0 @@
-"""Commands that run a daemon, check its health, or create the controllers for it."""

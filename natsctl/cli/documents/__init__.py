@@ -1,1 +1,0 @@
-"""Documents that users write: parsing, merging and editing."""

@@ -1,1 +1,0 @@
-"""The framework of all commands: options, help, exit codes, interrupts."""

@@ -1,1 +1,0 @@
-"""Commands that read and write the objects of a bucket."""

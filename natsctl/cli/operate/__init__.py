@@ -1,1 +1,0 @@
-"""Commands that ask running daemons, or do their work once without a daemon."""

@@ -1,1 +1,0 @@
-"""Output of the commands: tables, JSON, YAML, notices, questions, progress bars."""

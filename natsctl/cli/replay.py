@@ -1,0 +1,181 @@
+"""`natsctl replay`: fetches the recording of a sync, and replays it in memory."""
+
+import os
+import pdb  # noqa: T100 - --pdb starts it
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from natsctl.cli.arguments import (
+    controller_name,
+    controller_option,
+    load_runnable_controller,
+)
+from natsctl.cli.command import USAGE, App, complete, interruptible, report, settings
+from natsctl.cli.terminal import write_line, write_notice, write_text
+from natsctl.controller.hook import SCHEME
+from natsctl.core.recording.document import Recording, read_recording
+from natsctl.daemon.hook_requests import carry_requests
+from natsctl.errors import UsageError
+from natsctl.jetstream.options import NatsOptions
+from natsctl.operate.fleet import open_fleet
+from natsctl.operate.names import Name, parse_name, parse_names
+from natsctl.testing.replaying.outcome import Verdict
+from natsctl.testing.replaying.replay import replay_recording
+
+app = App()
+
+STATUS = {
+    Verdict.SUCCEEDED: 0,
+    Verdict.AS_RECORDED: 1,
+    Verdict.NOT_RECORDED: 3,
+    Verdict.OTHERWISE: 4,
+}
+PRIVATE = 0o600  # of a file that may have secrets
+
+
+@app.add(
+    "natsctl replay greetings/shop -c controllers.greetings:Greetings --pdb",
+    "natsctl replay greetings/shop -o shop.json",
+    "natsctl replay shop.json -c controllers.greetings:Greetings",
+    "natsctl replay greetings/shop --record",
+)
+def replay(
+    *,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A recording; or the object whose recording is fetched",
+            metavar="FILE or BUCKET/KEY",
+        ),
+    ] = None,
+    controller: Annotated[
+        str | None, controller_option("Controller class; to fetch or record, its name will do")
+    ] = None,
+    hook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SUBJECT", help="Ask this service, in place of a hook's recorded answers"
+        ),
+    ] = None,
+    debugger: Annotated[
+        bool, typer.Option("--pdb", help="Start the debugger where the handler fails")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Only fetch, into this file; - for the screen"
+        ),
+    ] = None,
+    masked: Annotated[
+        bool,
+        typer.Option("--masked/--unmasked", help="Mask secrets; --unmasked needs a permission"),
+    ] = True,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record every sync of the objects from now on")
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="With --record, record only failed syncs again")
+    ] = False,
+) -> None:
+    """Replay a recorded sync in memory: the last failed one of a key, or else its last one.
+
+    The handler reads what the recorded sync has read, its writes stay in memory, and other side
+    effects are refused. Exit codes: 0 it succeeds now, 1 it fails as recorded, 2 it can't be
+    replayed, 3 a read was not recorded, 4 it fails in another way.
+    """
+    named = words or []
+    if stop and not record:
+        raise UsageError("--stop needs --record")
+    if record:
+        complete(_record(settings().nats, parse_names(named) if named else [], controller, stop))
+        return
+    if not named:
+        raise UsageError("name a file with a recording, or an object: BUCKET/KEY")
+    is_file = len(named) == 1 and ("/" not in named[0] or Path(named[0]).is_file())
+    if output is not None:
+        complete(_fetch(settings().nats, parse_name(named), controller, output, masked=masked))
+    elif is_file:
+        _replay(Path(named[0]), controller, hook, debugger=debugger)
+    else:
+        with tempfile.TemporaryDirectory(prefix="natsctl-replay-") as folder:
+            file = Path(folder) / "recording.json"
+            name = parse_name(named)
+            complete(_fetch(settings().nats, name, controller, file, masked=masked, quiet=True))
+            _replay(file, controller, hook, debugger=debugger)
+
+
+async def _record(
+    options: NatsOptions,
+    names: Sequence[Name],
+    controller: str | None,
+    stop: bool,  # noqa: FBT001 - one of the options of the command
+) -> None:
+    async with open_fleet(options) as fleet:
+        for answer in await fleet.record(names, controller_name(controller), stop=stop):
+            recorded = ", ".join(answer.keys) or "only failed syncs"
+            write_line(f"{answer.daemon} records {recorded} of {answer.controller}")
+
+
+async def _fetch(
+    options: NatsOptions,
+    name: Name,
+    controller: str | None,
+    output: Path,
+    *,
+    masked: bool,
+    quiet: bool = False,
+) -> None:
+    """Write the recording of a key to a file that only this user can read."""
+    async with open_fleet(options) as fleet:
+        text = await fleet.recording(name, controller_name(controller), masked=masked)
+    formatted = msgspec.json.format(text, indent=1) + b"\n"
+    if str(output) == "-":
+        write_text(formatted.decode())
+        return
+    with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE), "wb") as file:
+        file.write(formatted)
+    if not quiet:
+        write_notice(f"recording of {name} written to {output}")
+
+
+def _replay(file: Path, controller: str | None, hook: str | None, *, debugger: bool) -> None:
+    """Replay the recording in a file, and exit with the status of its verdict."""
+    try:
+        recorded = read_recording(file)
+        path = controller or _recorded_path(recorded)
+        if hook is not None:
+            path = f"hook:{hook}?name={recorded.controller}&{path.partition('?')[2]}"
+        kind = type(load_runnable_controller(path))
+        if hook is not None:
+            carry_requests(kind, settings().nats)
+        with interruptible():
+            replayed = replay_recording(recorded, kind)
+    except Exception as error:
+        report(error)
+        raise typer.Exit(USAGE) from error
+    for line in str(replayed).splitlines():
+        write_line(line)
+    if replayed.error is not None and not path.startswith(SCHEME):  # no frame of a hook is here
+        write_line("traceback")
+        for line in replayed.replayed.traceback.splitlines():
+            write_line(line)
+    if debugger and replayed.traceback is not None:
+        pdb.post_mortem(replayed.traceback)
+    status = STATUS[replayed.verdict]
+    if status:
+        raise typer.Exit(status)
+
+
+def _recorded_path(recorded: Recording) -> str:
+    """Return the path of a hook's controller, which is all options."""
+    path = str(recorded.settings.get("path", ""))
+    if not path:
+        raise UsageError(
+            f"the recording is of the class {recorded.controller}: give --controller M:C"
+        )
+    return path

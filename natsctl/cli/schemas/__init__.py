@@ -1,1 +1,0 @@
-"""The types of objects, as daemons publish them or controllers declare them."""

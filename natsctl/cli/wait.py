@@ -1,0 +1,229 @@
+"""`natsctl wait` and `natsctl diff`, with the exit codes and messages of kubectl."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from natsctl.cli import values
+from natsctl.cli.arguments import FilesOption, NamesArgument, SelectorOption
+from natsctl.cli.command import App, connected, exit_status, report
+from natsctl.cli.output import write_unified
+from natsctl.cli.terminal import write_line
+from natsctl.cli.values import KeyDocument, read_documents
+from natsctl.core.compare_and_set import read
+from natsctl.errors import (
+    NatsctlError,
+    NotFoundError,
+    StoreTimeoutError,
+    UsageError,
+    WatchBrokenError,
+)
+from natsctl.jetstream.bucket import Bucket, Message
+from natsctl.jetstream.connection import connect
+from natsctl.jetstream.feed import names as key_names
+from natsctl.jetstream.options import NatsOptions
+from natsctl.jetstream.store import BucketStore
+from natsctl.model.documents import Document
+from natsctl.model.readiness import has_condition
+from natsctl.model.schemas.field_paths import FieldPath
+from natsctl.model.selectors import Selector
+from natsctl.model.store import Applied, Batch, Deleted, Listed, Listing
+from natsctl.operate.buckets import existing_bucket, selected
+from natsctl.operate.entries import described, object_in
+from natsctl.operate.names import parse_names
+from natsctl.operate.pauses import duration_in
+
+app = App()
+
+Met = Callable[[Document | None], bool]
+"""Whether an object, None if it doesn't exist, meets a condition."""
+
+DIFFERENT, TROUBLE = 1, 2  # exit statuses of `diff`
+
+
+@app.add(
+    "natsctl wait greetings/shop --for=condition=Ready --timeout=2m",
+    "natsctl wait greetings/shop --for=jsonpath='{.spec.text}'=hi",
+    "natsctl wait greetings -l tier=edge --for=delete",
+)
+@connected
+async def wait(
+    options: NatsOptions,
+    *,
+    objects: NamesArgument,
+    awaited: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="CONDITION",
+            help="condition=TYPE[=STATUS], jsonpath={PATH}[=VALUE], create or delete",
+        ),
+    ],
+    selector: SelectorOption = "",
+    all_: Annotated[bool, typer.Option("--all", help="All objects of the bucket")] = False,
+    limit: Annotated[
+        str, typer.Option("--timeout", metavar="TIME", help="Such as 90s or 2m; 0 checks once")
+    ] = "30s",
+) -> None:
+    """Wait until objects meet a condition.
+
+    A condition counts when the controller has observed the newest generation. The exit code is 1 if
+    the time is over first.
+    """
+    met, limit_s = _condition(awaited), _seconds(limit)
+    labels = Selector.parse(selector)
+    bucket_alone = bool(selector) or all_
+    if bucket_alone and (len(objects) > 1 or "/" in objects[0]):
+        raise UsageError("--selector and --all are for the objects of a bucket: give it alone")
+    names = [] if bucket_alone else parse_names(objects, otherwise="; or --all, or --selector")
+    wanted = objects[:1] if bucket_alone else list(dict.fromkeys(name.bucket for name in names))
+    async with connect(options) as connection:
+        for bucket in wanted:
+            source = await existing_bucket(connection, bucket)
+            keys = {name.key for name in names if name.bucket == bucket}
+            if bucket_alone:
+                listed = selected(await BucketStore(source).listing(), labels)
+                keys = {message.key for message in listed}
+                if not keys and awaited != "delete":
+                    raise NotFoundError(f"no matching objects in {source.name}")
+            elif awaited not in ("delete", "create"):
+                missing = sorted(keys - await key_names(source, ">"))
+                if missing:
+                    raise NotFoundError(f"{source.name} has no {', '.join(missing)}")
+            await until(source, keys, met, limit_s, done="condition met")
+
+
+async def until(
+    bucket: Bucket, keys: Collection[str], met: Met, limit_s: float | None, *, done: str = ""
+) -> None:
+    """Wait until each key meets a condition, and write a line for each if *done* isn't empty.
+
+    Raises `StoreTimeoutError` after *limit_s* seconds; 0 checks the stored objects once.
+    """
+    left = set(keys)
+
+    def check(key: str, value: bytes | None) -> None:
+        if key in left and met(None if value is None else object_in(value) or {}):
+            left.discard(key)
+            if done:
+                write_line(f"{bucket.name}/{key} {done}")
+
+    try:
+        async with asyncio.timeout(limit_s or None):
+            while left:
+                with suppress(WatchBrokenError):
+                    await _follow(bucket, left, check, once=limit_s == 0)
+                if limit_s == 0:
+                    break
+    except TimeoutError:
+        pass
+    if left:
+        names = ", ".join(f"{bucket.name}/{key}" for key in sorted(left))
+        raise StoreTimeoutError(f"timed out waiting for the condition on {names}")
+
+
+async def _follow(
+    bucket: Bucket, left: set[str], check: Callable[[str, bytes | None], None], *, once: bool
+) -> None:
+    """Check the keys as they are and as they change, until none is left."""
+    existing: dict[str, bytes] = {}
+    pattern = ">" if len(left) > 1 else next(iter(left))
+    listed = False
+    async with BucketStore(bucket, keys=pattern).watch() as events:
+        async for event in events:
+            changed: Iterable[str] = ()
+            match event:
+                case Applied() | Batch():
+                    states = event.states if isinstance(event, Batch) else [event.stored]
+                    existing.update((stored.key, stored.value) for stored in states)
+                    changed = [stored.key for stored in states]
+                case Deleted(key):
+                    existing.pop(key, None)
+                    changed = [key]
+                case Listed():
+                    listed, changed = True, sorted(left)
+                case Listing():
+                    existing.clear()
+                case _:
+                    pass
+            for key in changed if listed else ():
+                check(key, existing.get(key))
+            if not left or (once and listed):
+                return
+
+
+def _condition(text: str) -> Met:
+    """Return the condition that a user names; raises `UsageError` for an unknown one."""
+    kind, _, rest = text.partition("=")
+    if text == "delete":
+        return lambda document: document is None
+    if text == "create":
+        return lambda document: document is not None
+    if kind == "condition" and rest:
+        name, _, status = rest.partition("=")
+        return lambda document: has_condition(document or {}, name, status or "True")
+    if kind == "jsonpath" and rest:
+        path, brace, tail = rest.rpartition("}")
+        path, wanted = (f"{path}}}", tail) if brace else rest.partition("=")[::2]
+        parsed = FieldPath.parse(path.strip("'"))
+        expected = wanted.removeprefix("=").strip("'\"") if wanted else None
+
+        def found(document: Document | None) -> bool:
+            shown = parsed.text_in(document or {}, missing="")
+            return bool(shown) if expected is None else shown == expected
+
+        return found
+    raise UsageError(
+        f"--for {text!r} must be condition=TYPE, jsonpath={{PATH}}=VALUE, create or delete"
+    )
+
+
+def _seconds(text: str) -> float:
+    return 0.0 if text in ("0", "0s") else duration_in(text).total_seconds()
+
+
+@app.add(
+    "natsctl diff -f greetings.yaml",
+    "natsctl get greetings -o yaml | sed s/hi/hello/ | natsctl diff -f -",
+)
+@connected
+async def diff(options: NatsOptions, *, file: FilesOption) -> None:
+    """Show what natsctl apply would change.
+
+    Exit codes: 0 if nothing differs, 1 if something differs, 2 or more after an error.
+    """
+    try:
+        different = await _differences(options, read_documents(file))
+    except NatsctlError as error:
+        report(error)
+        raise typer.Exit(max(TROUBLE, exit_status(error))) from error
+    if different:
+        raise typer.Exit(DIFFERENT)
+
+
+async def _differences(options: NatsOptions, documents: Sequence[KeyDocument]) -> bool:
+    """Write the difference of each document to what is stored; return whether there was one."""
+    different = False
+    async with connect(options) as connection:
+        for document in documents:
+            bucket = await existing_bucket(connection, document.bucket)
+            current = await read(BucketStore(bucket), document.key)
+            value = values.apply(current, document.new)
+            before = None if current is None else _shown(bucket.name, document.key, current.value)
+            if current is None or value != current.value:
+                different = True
+                after = _shown(bucket.name, document.key, value)
+                write_unified(f"{bucket.name}/{document.key}", before, after)
+    return different
+
+
+def _shown(bucket: str, key: str, value: bytes) -> dict[str, object]:
+    shown = described(bucket, Message(key, 0, value, marker=None, created=""))
+    del shown["revision"]
+    metadata = shown.get("metadata")
+    if isinstance(metadata, dict):
+        shown["metadata"] = dict(sorted(metadata.items()))
+    return shown

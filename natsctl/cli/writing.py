@@ -1,0 +1,653 @@
+"""Writes objects, for real or to show the changes; `put`, `apply` and `delete`."""
+
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import typer
+from msgspec import UNSET, UnsetType
+
+from natsctl.cli import values
+from natsctl.cli.arguments import (
+    CreateOption,
+    FilesOption,
+    NamesArgument,
+    SelectorOption,
+    controller_option,
+)
+from natsctl.cli.command import (
+    App,
+    StoreOptions,
+    connected_to_stores,
+    exit_status,
+    exit_with,
+    report_error,
+)
+from natsctl.cli.output import TextOutput, write_differences, write_json
+from natsctl.cli.schemas import Validate, ValidateOption, Validator
+from natsctl.cli.terminal import YesOption, confirm, write_line, write_notice
+from natsctl.cli.values import (
+    DesiredObject,
+    KeyDocument,
+    NewValue,
+    ignored_fields,
+    keep_reserved,
+    outcome,
+    parse_value,
+    read_bytes,
+    read_documents,
+    replace,
+    with_version,
+    write_ignored_notice,
+)
+from natsctl.cli.wait import until
+from natsctl.core.compare_and_set import Rewritten, read, rewrite
+from natsctl.core.compare_and_set import delete as delete_object
+from natsctl.core.explain import source_of
+from natsctl.core.planning.planning_stores import Planned, planned
+from natsctl.daemon.plan import MadePlan
+from natsctl.daemon.published import published_schemas
+from natsctl.errors import (
+    ConflictError,
+    InvalidObjectError,
+    NatsctlError,
+    NotFoundError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+    TooLargeError,
+    UsageError,
+)
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.store import BucketStore
+from natsctl.jetstream.stores import connect
+from natsctl.model import documents
+from natsctl.model.kinds import KvKind
+from natsctl.model.objects import Object
+from natsctl.model.plans.plan import Action, Plan
+from natsctl.model.schemas.kind_schema import PublishedKind
+from natsctl.model.selectors import In, Selector
+from natsctl.model.store import Store, Stored
+from natsctl.model.write_guard import DRY_RUN
+from natsctl.operate.buckets import existing_bucket, selected
+from natsctl.operate.entries import object_in
+from natsctl.operate.names import Name, parse_name, parse_names
+
+app = App()
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, and store nothing")]
+
+ThenPlanOption = Annotated[
+    str | None,
+    controller_option("With --dry-run, also plan what it would do then"),
+]
+
+ChangeOutputOption = Annotated[
+    TextOutput,
+    typer.Option("--output", "-o", help="Format of the change of --dry-run"),
+]
+
+
+class WriteTarget(msgspec.Struct, frozen=True):
+    """The buckets of one command, whose writes are stored."""
+
+    connection: Connection
+    note: ClassVar[str] = ""
+    """The end of a result: whether it is one of a dry run."""
+
+    def outcome(self, rewritten: Rewritten) -> str:
+        """Return the result of a write as a phrase."""
+        return outcome(rewritten)
+
+    async def store(
+        self, bucket: str, value_type: type = bytes, *, create: bool | None = None
+    ) -> Store:
+        """Return the store of a bucket; raises `StoreMissingError` unless *create*."""
+        opened = await existing_bucket(self.connection, bucket, create=create)
+        return BucketStore(opened, value_type)
+
+    def report(self, bucket: str, key: str, result: str) -> None:
+        """Report the result of a write, and the change if it is not stored."""
+        write_line(f"{bucket}/{key} {result}")
+
+
+class _Shown(WriteTarget, frozen=True):
+    """Buckets whose writes are only shown."""
+
+    plan: Planned
+    output: TextOutput
+    note: ClassVar[str] = " (dry run)"
+
+    def outcome(self, rewritten: Rewritten) -> str:
+        """See `WriteTarget.outcome`."""
+        if rewritten.base is None:
+            return super().outcome(rewritten)
+        return f"{'configured' if rewritten.base else 'created'}{self.note}"
+
+    async def store(
+        self, bucket: str, value_type: type = bytes, *, create: bool | None = None
+    ) -> Store:
+        """See `WriteTarget.store`."""
+        creates = None if create is None else False  # a dry run creates no bucket
+        try:
+            opened = await existing_bucket(self.connection, bucket, create=creates)
+        except StoreMissingError:
+            if not create:
+                raise
+            return self.plan.nats.over(await self._kind(bucket, value_type), None)
+        kind = await self._kind(opened.name, value_type)
+        return self.plan.nats.over(kind, BucketStore(opened, value_type, guard=DRY_RUN))
+
+    async def _kind(self, bucket: str, value_type: type) -> KvKind[object]:
+        """Return the kind that the bucket's published schema names, if there is exactly one."""
+        try:
+            schemas = await published_schemas(self.connection, bucket)
+        except StoreError:  # validation has reported it
+            schemas = []
+        if len(schemas) == 1:
+            return PublishedKind(schemas[0], value_type)
+        return KvKind(value_type, bucket=bucket)
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        return self.plan.record.key_plan("").actions
+
+    def report(self, bucket: str, key: str, result: str) -> None:
+        """See `WriteTarget.report`; in JSON, the end of the command writes all changes."""
+        if self.output == "json":
+            return
+        super().report(bucket, key, result)
+        for action in self.actions:
+            if (_bucket(action), action.key) == (bucket, key):
+                write_differences(action.diff, indent="  ")
+
+
+class _Change(msgspec.Struct, frozen=True):
+    """The result of a dry run in JSON: the changes of the command, and the plan that follows."""
+
+    actions: tuple[Action, ...]
+    plan: Plan | UnsetType = UNSET
+
+
+def _bucket(action: Action) -> str:
+    return action.kind.rpartition(".")[2]
+
+
+class DryRun(msgspec.Struct, frozen=True):
+    """The treatment of the writes of a command: they are stored, or only shown.
+
+    With a controller, it also shows what the controller would do then.
+    """
+
+    shown: bool
+    controller: str | None
+    stores: StoreOptions
+    output: TextOutput = "text"
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for a controller or a format without a dry run."""
+        if self.output != "text" and not self.shown:
+            raise UsageError("--output is the format of a dry run: it needs --dry-run")
+        if self.controller is not None and not self.shown:
+            raise UsageError("--controller shows what follows a change: it needs --dry-run")
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[WriteTarget]:
+        """Connect to NATS, and yield the buckets; the end of the context shows the plan."""
+        async with connect(self.stores.nats) as nats:
+            if not self.shown:
+                yield WriteTarget(nats.connection)
+                return
+            target = _Shown(
+                nats.connection, planned(nats=nats, kube=None, key_of=lambda: ""), self.output
+            )
+            yield target
+            made_plan = None
+            if self.controller is not None:
+                made_plan = await self._plan(self.controller, target)
+            if self.output == "json":
+                write_json(_Change(target.actions, UNSET if made_plan is None else made_plan.plan))
+            if made_plan is not None:
+                self._show_plan(made_plan)
+
+    async def _plan(self, path: str, target: _Shown) -> "MadePlan":
+        """Return what the controller would do after the changes of the command."""
+        # a command without a plan does not need the controller runtime
+        from natsctl.cli.arguments import load_controller  # noqa: PLC0415
+        from natsctl.controller.slots.declare import only_primary  # noqa: PLC0415
+        from natsctl.core.sync import current_key  # noqa: PLC0415
+        from natsctl.daemon.cluster import cluster_for  # noqa: PLC0415
+        from natsctl.daemon.plan import make_plan  # noqa: PLC0415
+
+        controller = load_controller(path)
+        primary = only_primary(type(controller)).kind
+        changed = target.actions
+        bucket = primary.bucket if isinstance(primary, KvKind) else ""
+        keys = {action.key for action in changed if _bucket(action) == bucket}
+        logging.getLogger("natsctl").setLevel(logging.CRITICAL)
+        async with cluster_for([controller], self.stores.cluster) as kube:
+            return await make_plan(
+                controller,
+                stores=target.plan.of_another(current_key, cluster=kube),
+                keys=keys if len(keys) == len(changed) else (),
+                owner_names=self.stores.owner_names,
+            )
+
+    def _show_plan(self, made_plan: "MadePlan") -> None:
+        from natsctl.cli.plan import exit_with_plan, write_plan  # noqa: PLC0415
+
+        if self.output == "text":
+            write_plan(made_plan, "tree")
+        exit_with_plan(made_plan.plan, exit_code=False)
+
+
+NAME_WORDS = 2
+"""Words that name an object without a slash: a bucket and a key."""
+
+
+@app.add(
+    """natsctl put greetings/shop '{"spec": {"text": "hi"}}'""",
+    "natsctl put settings motd 'Closed on Sunday' --create-bucket",
+)
+@connected_to_stores
+async def put(
+    stores: StoreOptions,
+    *,
+    object_: Annotated[
+        str, typer.Argument(help="The object: BUCKET/KEY, or BUCKET KEY", metavar="BUCKET/KEY")
+    ],
+    value: Annotated[
+        str | None,
+        typer.Argument(help="JSON, YAML or text; - reads standard input", metavar="VALUE"),
+    ] = None,
+    last: Annotated[str | None, typer.Argument(hidden=True, metavar="VALUE")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", help="File with the value", metavar="FILE")
+    ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Store it only if the key does not exist")
+    ] = False,
+    revision: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Store it only if this is the newest revision",
+            metavar="REVISION",
+        ),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Store it exactly as given")] = False,
+    drop_reserved: Annotated[
+        bool,
+        typer.Option("--drop-reserved", help="Drop reserved annotations that VALUE lacks"),
+    ] = False,
+    create_bucket: CreateOption = False,
+    validate: ValidateOption = Validate.STRICT,
+    dry_run: DryRunOption = False,
+    controller: ThenPlanOption = None,
+    output: ChangeOutputOption = "text",
+) -> None:
+    """Store a whole object.
+
+    VALUE replaces the desired state; natsctl keeps status, finalizers and bookkeeping.
+    """
+    run = DryRun(dry_run, controller, stores, output)
+    if create and revision is not None:
+        raise UsageError("--create and --revision exclude each other")
+    words = [word for word in (object_, value, last) if word is not None]
+    count = 1 if "/" in object_ else NAME_WORDS
+    name, values = parse_name(words[:count]), words[count:]
+    if len(values) > 1:
+        raise UsageError(f"{name} has several values: quote a value with spaces")
+    bucket, key = name.bucket, name.key
+    new = _new_value(values[0] if values else None, file, raw=raw)
+    version: int | None = None
+    ignored: list[str] = []
+
+    def change(current: Stored | None) -> bytes:
+        if isinstance(new, bytes):
+            return new
+        ignored[:] = ignored_fields(current, new)
+        desired = with_version(current, new, version)
+        return replace(current, keep_reserved(None if drop_reserved else current, desired))
+
+    async with run.writing() as target:
+        store = await target.store(bucket, create=create_bucket)
+        bucket = source_of(store.kind)
+        if not isinstance(new, bytes):
+            validator = await Validator.of(target.connection, bucket, validate)
+            version = validator.check(key, new)
+            validator.check_new(key, new)
+        if create:
+            rewritten = Rewritten(await store.create(key, change(None)), 0)
+        elif revision is not None:
+            rewritten = await _update(store, key, change, revision)
+        else:
+            rewritten = await rewrite(store, key, change)
+        target.report(bucket, key, target.outcome(rewritten))
+        write_ignored_notice(f"{bucket}/{key}", ignored)
+
+
+def _new_value(value: str | None, file: str | None, *, raw: bool) -> NewValue | bytes:
+    """Return the parsed value, or its bytes if it is *raw*."""
+    if value == "-":
+        value, file = None, "-" if file is None else file
+    if (value is None) == (file is None):
+        raise UsageError("give one of VALUE, -f FILE and - for standard input")
+    data = read_bytes(file) if file is not None else (value or "").encode()
+    return data if raw else parse_value(data, file=file or "")
+
+
+async def _update(
+    store: Store, key: str, change: Callable[[Stored | None], bytes], revision: int
+) -> Rewritten:
+    current = await store.get(key)
+    if current.revision != revision:
+        raise ConflictError(f"{key} is at revision {current.revision}, not at {revision}")
+    value = change(current)
+    if value == current.value:
+        return Rewritten(current, None)
+    return Rewritten(await store.update(key, value, revision=revision), revision)
+
+
+_DOCUMENT_ERRORS = (UsageError, ConflictError, InvalidObjectError, TooLargeError)
+
+
+@app.add(
+    "natsctl apply -f shop.yaml",
+    "natsctl apply -f manifests/ -f extra.json --create-bucket",
+    "natsctl get greetings -o yaml | sed s/hi/hello/ | natsctl apply -f -",
+    "natsctl apply -f shop.yaml --dry-run -c controllers.greetings:Greetings",
+)
+@connected_to_stores
+async def apply(
+    stores: StoreOptions,
+    *,
+    file: FilesOption,
+    create_bucket: CreateOption = False,
+    validate: ValidateOption = Validate.STRICT,
+    dry_run: DryRunOption = False,
+    controller: ThenPlanOption = None,
+    output: ChangeOutputOption = "text",
+) -> None:
+    """Apply objects from files.
+
+    Each document names a bucket and a key. Each of its fields, such as the spec, replaces the whole
+    field of the object; other fields stay, and labels and annotations are merged. If a document is
+    invalid, nothing is written.
+    """
+    run = DryRun(dry_run, controller, stores, output)
+    documents = read_documents(file)
+    async with run.writing() as target:
+        names = dict.fromkeys(document.bucket for document in documents)
+        opened = {name: await target.store(name, create=create_bucket) for name in names}
+        validators = {name: await Validator.of(target.connection, name, validate) for name in names}
+        versions = _versions(validators, documents)
+        statuses = [
+            await _apply(
+                target, opened[document.bucket], document, validators[document.bucket], version
+            )
+            for document, version in zip(documents, versions, strict=True)
+        ]
+        exit_with(statuses)
+
+
+def _versions(
+    validators: Mapping[str, Validator], documents: Sequence[KeyDocument]
+) -> list[int | None]:
+    """Validate the documents, and return the version of each; exit if one is refused."""
+    versions: list[int | None] = []
+    statuses = []
+    for document in documents:
+        try:
+            versions.append(validators[document.bucket].check(document.key, document.new))
+        except InvalidObjectError as error:
+            report_error(f"{document.bucket}/{document.key}: {error}")
+            statuses.append(exit_status(error))
+    exit_with(statuses)
+    return versions
+
+
+async def _apply(
+    target: WriteTarget,
+    store: Store,
+    document: KeyDocument,
+    validator: Validator,
+    version: int | None,
+) -> int:
+    """Apply one document, and return its exit status."""
+    name = f"{document.bucket}/{document.key}"
+    ignored: list[str] = []
+
+    def change(current: Stored | None) -> bytes:
+        if current is None:
+            validator.check_new(document.key, document.new)
+        ignored[:] = ignored_fields(current, document.new)
+        desired = with_version(current, document.new, version)
+        return values.apply(current, desired)
+
+    try:
+        seen = await read(store, document.key)
+        rewritten = await rewrite(store, document.key, change, seen=seen)
+    except _DOCUMENT_ERRORS as error:
+        report_error(f"{name}: {error}")
+        return exit_status(error)
+    target.report(document.bucket, document.key, target.outcome(rewritten))
+    write_ignored_notice(name, ignored)
+    return 0
+
+
+@app.add(
+    "natsctl delete greetings shop market",
+    "natsctl delete greetings/shop routes/shop --wait --wait-timeout 60",
+    "natsctl delete sites -l tier=edge,!kept",
+    "natsctl delete greetings --all --yes",
+)
+@connected_to_stores
+async def delete(
+    stores: StoreOptions,
+    *,
+    objects: NamesArgument,
+    selector: SelectorOption = "",
+    all_: Annotated[
+        bool, typer.Option("--all", help="Delete all keys of BUCKET, the only word then")
+    ] = False,
+    yes: YesOption = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the objects are gone")] = False,
+    wait_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Maximum time to wait, in seconds; implies --wait", metavar="SECONDS", min=0
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    controller: ThenPlanOption = None,
+    output: ChangeOutputOption = "text",
+) -> None:
+    """Delete objects.
+
+    An object with finalizers is marked as deleted. It's gone when each controller has cleaned up
+    and has removed its finalizer.
+    """
+    run = DryRun(dry_run, controller, stores, output)
+    labels, whole = Selector.parse(selector), all_ or bool(selector)
+    if whole and (len(objects) > 1 or "/" in objects[0]):
+        option = "--all deletes every key" if all_ else "--selector chooses among the keys"
+        raise UsageError(f"{option} of a bucket: give the bucket alone")
+    every = "; --all is for every key of a bucket"
+    names = [] if whole else parse_names(objects, otherwise=every)
+    waits = not dry_run and (wait or wait_timeout is not None)
+    statuses: list[int] = []
+    deleted: dict[str, set[str]] = {}
+    async with run.writing() as target:
+        wanted = [objects[0]] if whole else list(dict.fromkeys(name.bucket for name in names))
+        sources = {bucket: await existing_bucket(target.connection, bucket) for bucket in wanted}
+        for bucket, source in sources.items():
+            keys = [name.key for name in names if name.bucket == bucket]
+            if whole:
+                listed = selected(await BucketStore(source).listing(), labels)
+                keys = [message.key for message in listed]
+                if not keys:
+                    nothing = "nothing in bucket {} matches" if selector else "bucket {} is empty"
+                    return write_notice(nothing.format(source.name))
+            if all_:
+                confirm(f"Delete all {len(keys)} keys of {source.name}?", yes=yes or dry_run)
+            results = [await _delete(target, source, key) for key in keys]
+            statuses += results
+            deleted[bucket] = {key for key, status in zip(keys, results, strict=True) if not status}
+        for bucket, left in deleted.items() if waits else ():
+            try:
+                await until(sources[bucket], left, lambda document: document is None, wait_timeout)
+            except StoreTimeoutError:
+                raise StoreTimeoutError(
+                    f"{', '.join(sorted(left))} of {bucket} not deleted within {wait_timeout:g} s: "
+                    "natsctl get -o wide shows the finalizers"
+                ) from None
+        return exit_with(statuses)
+
+
+async def _delete(target: WriteTarget, bucket: Bucket, key: str) -> int:
+    """Delete an object or mark it as deleted, and return the exit status."""
+    try:
+        message = await BucketStore(bucket).find(key)
+        document = object_in(message.value)
+        store = await target.store(bucket.name, bytes if document is None else Object)
+        marked = (await delete_object(store, key)).stored is not None
+    except (NotFoundError, ConflictError) as error:
+        report_error(str(error))
+        return exit_status(error)
+    if marked:
+        finalizers = ", ".join(documents.finalizers_of(document or {}))
+        target.report(bucket.name, key, f"marked deleted{target.note}, held by {finalizers}")
+    else:
+        target.report(bucket.name, key, f"deleted{target.note}")
+    return 0
+
+
+# ---- labels and annotations
+
+_CHANGE = re.compile(r"[^=]+=.*|[^=]+-", re.DOTALL)
+
+ChangesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        help="BUCKET/KEY, or BUCKET KEY, or BUCKET with --selector; then NAME=TEXT to set, "
+        "NAME- to remove",
+        metavar="BUCKET/KEY NAME=TEXT",
+    ),
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Change what has another text already")
+]
+
+
+@app.add(
+    "natsctl label sites/a tier=edge",
+    "natsctl label sites -l tier=edge region=eu tier-",
+    "natsctl label sites a tier=core --overwrite --dry-run",
+)
+@connected_to_stores
+async def label(
+    stores: StoreOptions,
+    *,
+    words: ChangesArgument,
+    selector: SelectorOption = "",
+    overwrite: OverwriteOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Set or remove labels of objects."""
+    run = DryRun(dry_run, None, stores)
+    await _change_metadata(run, words, selector, field="labels", overwrite=overwrite)
+
+
+@app.add(
+    "natsctl annotate sites/a owner=ann",
+    "natsctl annotate sites a owner-",
+)
+@connected_to_stores
+async def annotate(
+    stores: StoreOptions,
+    *,
+    words: ChangesArgument,
+    selector: SelectorOption = "",
+    overwrite: OverwriteOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Set or remove annotations of objects."""
+    run = DryRun(dry_run, None, stores)
+    await _change_metadata(run, words, selector, field="annotations", overwrite=overwrite)
+
+
+async def _change_metadata(
+    run: DryRun, words: Sequence[str], selector: str, *, field: str, overwrite: bool
+) -> None:
+    """Set the labels or the annotations of objects; exit with the status of the first failure."""
+    first = next((number for number, word in enumerate(words) if _CHANGE.fullmatch(word)), None)
+    if first is None:
+        raise UsageError("nothing is to be changed: give NAME=TEXT, or NAME- to remove one")
+    changes: dict[str, str | None] = {}
+    for word in words[first:]:
+        name, equals, text = word.partition("=")
+        if not equals and not word.endswith("-"):
+            raise UsageError(f"{word!r} is neither NAME=TEXT nor NAME-: objects come first")
+        changes[name if equals else word[:-1]] = text if equals else None
+    labels = Selector.parse(selector)
+    if field == "labels":
+        for name, label_text in changes.items():
+            In(name, frozenset((label_text or "",)))  # raises if it's not a label
+    if selector and (first != 1 or "/" in words[0]):
+        raise UsageError("--selector chooses among the keys of a bucket: give the bucket alone")
+    names = [] if selector else parse_names(words[:first], otherwise="; or --selector")
+    async with run.writing() as target:
+        if selector:
+            source = await existing_bucket(target.connection, words[0])
+            listed = selected(await BucketStore(source).listing(), labels)
+            names = [Name(source.name, message.key) for message in listed]
+            if not names:
+                return write_notice(f"nothing in bucket {source.name} matches")
+        statuses = [
+            await _change_one(target, name, field, changes, overwrite=overwrite) for name in names
+        ]
+        return exit_with(statuses)
+
+
+async def _change_one(
+    target: WriteTarget,
+    name: Name,
+    field: str,
+    changes: Mapping[str, str | None],
+    *,
+    overwrite: bool,
+) -> int:
+    store = await target.store(name.bucket)
+    bucket = source_of(store.kind)
+
+    def change(current: Stored | None) -> bytes:
+        if current is None:
+            raise NotFoundError(f"{bucket} has no {name.key}")
+        document = object_in(current.value)
+        if document is None:
+            raise UsageError(f"{bucket}/{name.key} has no metadata: it isn't an object")
+        present: Any = documents.metadata_of(document).get(field) or {}
+        for one, text in changes.items():
+            if one in present and text not in (None, present[one]) and not overwrite:
+                raise NatsctlError(
+                    f"{one!r} already has a value ({present[one]}), and --overwrite is not given"
+                )
+        wanted = {one: text for one, text in changes.items() if text is not None or one in present}
+        return values.apply(current, DesiredObject({"metadata": {field: wanted}}))
+
+    try:
+        rewritten = await rewrite(store, name.key, change, seen=await read(store, name.key))
+    except (NatsctlError, NotFoundError) as error:
+        report_error(f"{bucket}/{name.key}: {error}")
+        return exit_status(error)
+    verb = "labeled" if field == "labels" else "annotated"
+    done = verb if any(text is not None for text in changes.values()) else f"un{verb}"
+    target.report(
+        bucket, name.key, f"not {verb}" if rewritten.base is None else f"{done}{target.note}"
+    )
+    return 0
