@@ -409,6 +409,7 @@ async def names(bucket: Bucket, *patterns: str) -> set[str]:
         if page is not None:
             keys |= page
             continue
+        await bucket.watched_over.wait_connected(forever=False)
         reached, newest = 0, await bucket.newest_revision((pattern,))
         async with Consumers(bucket, (pattern,)).open(names_only=True) as feed:
             for _ in range(PASSES):
