@@ -504,9 +504,16 @@ class Connection:
         loss of this connection is logged by the watches that it breaks.
         """
         if self._watches is None and not self._closed:
-            dial = Dial(self._options, report=self._report, progress=self._report_progress)
-            self._watches = Connection(self._options, dial=dial)
+            self._watches = self.apart()
         return self._watches or self
+
+    def apart(self) -> "Connection":
+        """Return another connection to these servers, which the caller closes.
+
+        Its first `wait_connected` opens it. Its losses are not logged.
+        """
+        dial = Dial(self._options, report=self._report, progress=self._report_progress)
+        return Connection(self._options, dial=dial)
 
     @property
     def inbox_prefix(self) -> str:

@@ -478,8 +478,13 @@ class Service:
 
 @asynccontextmanager
 async def serving(connection: Connection, identity: ServiceIdentity) -> AsyncIterator[Service]:
-    """Run a service while the context lasts; it has no endpoints until `Service.offer`."""
-    service = Service(connection, identity)
+    """Run a service while the context lasts; it has no endpoints until `Service.offer`.
+
+    It has a connection of its own, so that a flood of large requests delays neither the answers
+    that this process waits for nor its leases.
+    """
+    own = connection.apart()
+    service = Service(own, identity)
     tasks = [
         asyncio.create_task(service.listen(), name=f"service {identity.name}"),
         asyncio.create_task(service.refuse(), name=f"rejections of service {identity.name}"),
@@ -491,3 +496,4 @@ async def serving(connection: Connection, identity: ServiceIdentity) -> AsyncIte
             task.cancel()
         await asyncio.wait(tasks)
         await service.close()
+        await own.close()
