@@ -127,9 +127,14 @@ def _paused(pause: KeyPause) -> str:
 
 
 def _member(key: Description) -> str:
+    share = "" if key.share is None else f"share {key.share}, "
+    if key.leaving:
+        return f"{share}{key.member} gives it up when its syncs have ended"
     if key.here:
-        return f"{key.member}, which is this one"
-    return f"{key.member} has it" if key.member else "none: the key is moving to another member"
+        return f"{share}{key.member}, which is this one"
+    if key.member:
+        return f"{share}{key.member} has it"
+    return f"{share}none: the key is moving to another member"
 
 
 def _field(name: str, text: str) -> str:

@@ -27,7 +27,7 @@ from natsctl.core.coordination.installation import (
     InstallationAnnotation,
     installation,
 )
-from natsctl.core.coordination.term import shares_keys
+from natsctl.core.coordination.term import current_leadership, shares_keys
 from natsctl.core.explain import source_of
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
@@ -35,10 +35,10 @@ from natsctl.core.loop import KeyQueue
 from natsctl.core.pausing.pausing import Pausing
 from natsctl.core.readers import Primary
 from natsctl.core.recording.recordings import current_recordings, listed
-from natsctl.core.table import Keeping
+from natsctl.core.table import Invalid, Keeping
 from natsctl.core.workqueue import Operation
 from natsctl.core.writes import Barrier
-from natsctl.errors import UsageError
+from natsctl.errors import NewerVersionError, UsageError
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import Recorder
 from natsctl.model.store import ManifestStores, Stores
@@ -179,11 +179,18 @@ class Opener(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return GarbageCycles(collector, runs, reports, self.keys, controller.deletion_policy)
 
     async def _open_primary(self, slot: Slot[Primary[Any]], reports: SyncReports) -> Primary[Any]:
+        leadership = current_leadership.get()
+
+        def invalid(found: Invalid) -> None:
+            reports.invalid(found)
+            if leadership is not None and isinstance(found.error, NewerVersionError):
+                leadership.unreadable(found.stored.key)
+
         informer: Informer[Any] = Informer(
             await self._backends.open(slot.kind),
             slot.kind,
             indexes=slot.indexes,
-            on_invalid=reports.invalid,
+            on_invalid=invalid,
             on_listed=self.keys.queue.hasten_retries,
             keeping=Keeping(self.keys.keeps, quiet=True) if shares_keys() else None,
             notes_deleted=shares_keys(),

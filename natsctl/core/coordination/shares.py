@@ -62,6 +62,7 @@ from natsctl.time_limit import happens
 
 log = get_logger(__name__)
 
+SLOW_S = 5.0  # for the end of the syncs of shares that are given up, until it is logged
 RELEASE_S = 2.0  # for the end of cancelled work and the release of the shares
 PAUSE_S = 0.001  # the shortest wait, because clocks and timers differ by less
 WATCH_S, WATCH_MAX_S = 0.05, 1.0  # before a broken watch is opened again
@@ -135,7 +136,7 @@ class Shares:
         if self.listed and (revision, value is not None) == (self.revision, self.exists):
             return  # the watch repeats it
         self.revision, self.exists, self.released = revision, value is not None, 0
-        self.record, self.masks = record_in(value)
+        named, (self.record, self.masks) = self.masks, record_in(value)
         self.damaged = self.record is None or self.record.epoch <= self.seen
         if self.damaged:
             self.calm_at, self._unaware = now + self.wait_s, {}
@@ -145,6 +146,9 @@ class Shares:
             key = heartbeat_key(self._name, session)
             if key != self.lease.key and key not in self.others:
                 self.others[key] = _Other(session, now)
+            elif session not in named and key in self.others:  # its silence counts from now
+                other = self.others[key]
+                other.since = now if other.since > -math.inf else other.since
 
     def see_heartbeat(self, key: str, value: bytes | None, revision: int, now: float) -> None:
         """Note another session's heartbeat; each message restarts the wait before its end."""
@@ -154,7 +158,7 @@ class Shares:
         if other is None or (revision, value is not None) == (other.revision, other.exists):
             return
         other.revision, other.exists = revision, value is not None
-        other.since = max(now, other.since) if other.since > -math.inf else other.since
+        other.since = now if other.since > -math.inf else other.since
         if heartbeat is not None:
             other.heartbeat, other.over = heartbeat, other.over or heartbeat.over
             self._is_aware(key, other, now)
@@ -360,7 +364,7 @@ class Shares:
         excess = (mine & ~giving).bit_count() - part
         for some in (self.giving, self.every):
             giving |= _first(rest & some & ~giving, excess - (giving & rest).bit_count())
-        self.giving = giving
+        self.giving = giving = giving | mine & self.released  # a release may be lost
         return mine & ~(giving & ~busy)
 
     def take(self, now: float, mine: int, owned: int) -> int:
@@ -540,6 +544,11 @@ class Participation:
         masks = self._shares.masks.items() if self._shares.good else ()
         return next((session for session, mask in masks if mask >> share & 1), None)
 
+    def share_of(self, key: str) -> tuple[int, bool]:
+        """Return the share of a key, and whether this process gives it up."""
+        share = self.leadership.share_of(key)
+        return share, bool(self._shares.giving >> share & 1)
+
     async def during(self, work: Work, synced: asyncio.Event) -> None:
         """Call *work*, whose loops run in terms only, and take part until it has ended.
 
@@ -587,8 +596,10 @@ class Participation:
                     pass
                 while (stored := await read(self._store, record_key(self.name))) is not None:
                     record, masks = record_in(stored.value)
-                    if record is None or lease.session not in masks or record.epoch < shares.seen:
+                    if record is None or lease.session not in masks:
                         break
+                    if stored.revision != shares.revision and record.epoch <= shares.seen:
+                        break  # it was put back
                     members = {who: m for who, m in record.members.items() if who != lease.session}
                     left = msgspec.structs.replace(record, epoch=record.epoch + 1, members=members)
                     with suppress(ConflictError):
@@ -836,8 +847,17 @@ class Participation:
         elif shares.count == 1:
             if self._is_news(leadership.epoch):
                 log.info("leading", epoch=leadership.epoch)
+        else:
+            self._report_shares()
+
+    def _report_shares(self) -> None:
+        shares, drained_s = self._shares, self._clock() - self._draining_since
+        if shares.giving and drained_s > SLOW_S:
+            if self._is_news(self._draining_since):
+                count = shares.giving.bit_count()
+                log.warning("shares for another process are still worked on", shares=count)
         elif not self.state().moving:
-            members, mine = len(shares.masks), leadership.mask.bit_count()
+            members, mine = len(shares.masks), self.leadership.mask.bit_count()
             if self._is_news((members, mine)):
                 log.info("sharing keys", members=members, shares=mine)
 

@@ -153,6 +153,7 @@ class ControllerEndpoints:
     def status(self) -> ControllerStatus:
         """Return the status of the controller; some parts are empty before its caches exist."""
         status = Status(controller=self._runnable.name)
+        part = None if self._participation is None else self._participation.state()
         if self._hosted is not None and self._hosted.prepared:
             status = self._hosted.status()
         if self._dry_run:  # a plan may have another id
@@ -160,12 +161,13 @@ class ControllerEndpoints:
         return replace(
             ControllerStatus.of(status, self._daemon),
             state=self._state(),
-            members=[] if self._shard is None else list(self._shard.state().members),
+            members=[] if self._shard is None or part is None else list(part.members),
+            shares=0 if part is None else part.shares.get(part.identity, 0),
+            draining=0 if part is None else part.draining,
+            draining_s=0.0 if part is None else part.draining_s,
             mode=current_mode(self._participation, dry_run=self._dry_run),
             cluster=self._cluster,
-            trouble=""
-            if self._participation is None
-            else hidden(self._participation.state().trouble),
+            trouble="" if part is None else hidden(part.trouble),
             activity=self._activity.read(self._clock(), self._sync_counts),
         )
 
@@ -207,7 +209,10 @@ class ControllerEndpoints:
         explanation = replace(explanation, planned=runtime.planned(key))
         if self._shard is not None:
             member = self._shard.whose(key) or ""
-            explanation = replace(explanation, member=member, here=runtime.holds(key))
+            share, leaving = self._shard.share_of(key)
+            explanation = replace(
+                explanation, member=member, here=runtime.holds(key), share=share, leaving=leaving
+            )
         explanation = await self._with_events(explanation)
         return self._fitting(OWNED_MAX, explanation.limited)
 

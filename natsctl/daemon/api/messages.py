@@ -48,8 +48,11 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     Attributes:
         failing_count: the number of keys whose last sync failed.
         members: the daemons that share the keys; empty if the controller is not sharded.
-        mode: `alone`, `leader`, `standby`, `shard 2 of 4`, `shard` while it joins, or `dry-run`;
-            empty if the daemon has version 0.1.
+        mode: `alone`, `leader`, `standby`, `shard 2 of 4, 64 shares` with how many it gives up and
+            since when, `shard` while it joins, or `dry-run`; empty if the daemon has version 0.1.
+        shares: how many of the shares of the keys the daemon has.
+        draining: how many of them it gives up when their syncs have ended.
+        draining_s: since when it gives up shares, in seconds.
         cluster: the identity of the controller's Kubernetes cluster; empty if it has none, or if it
             is not known.
         trouble: why the daemon does not take part in the election or in the sharding; empty if it
@@ -65,6 +68,9 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
     contested_count: int = 0
     members: list[str] = msgspec.field(default_factory=list)
     mode: str = ""
+    shares: int = 0
+    draining: int = 0
+    draining_s: float = 0.0
     cluster: str = ""
     trouble: str = ""
     activity: Activity | None = None
@@ -121,6 +127,8 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
         member: the daemon that syncs the key if the controller is sharded; empty if it is not, or
             if no daemon is known to sync the key.
         here: whether the answering daemon syncs the key.
+        share: the share of the key if the controller is sharded.
+        leaving: whether the answering daemon gives this share up when its syncs have ended.
         planned: what a daemon that only plans would do; None from any other daemon.
     """
 
@@ -128,6 +136,8 @@ class KeyExplanation(Explanation, frozen=True, kw_only=True):
     owned_more: int = 0
     events: list[KeyEvent] = msgspec.field(default_factory=list)
     events_error: str = ""
+    share: int | None = None
+    leaving: bool = False
     member: str = ""
     here: bool = True
     planned: KeyPlan | None = None

@@ -45,7 +45,11 @@ def _shard_of(state: ShareState) -> str:
     if state.identity not in state.members:
         return Mode.SHARED.value
     members = sorted(state.members)
-    return f"shard {members.index(state.identity) + 1} of {len(members)}"
+    text = f"shard {members.index(state.identity) + 1} of {len(members)}"
+    text += f", {state.shares[state.identity]} shares"
+    if state.draining:
+        text += f", gives up {state.draining} for {state.draining_s:.0f} s"
+    return text
 
 
 def counted(mode: str, alone: int) -> str:

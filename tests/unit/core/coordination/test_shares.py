@@ -402,3 +402,24 @@ async def test_members_join_and_leave_without_a_pause_of_the_whole() -> None:
             assert sorted(three.state().shares.values()) == [84, 86, 86]
         await eventually(lambda: len(one.state().members) == 2, within_s=1.0)
         await eventually(lambda: one.leadership.mask | two.leadership.mask == EVERY)
+
+
+def test_a_release_that_may_be_lost_is_sent_again_even_if_the_parts_changed() -> None:
+    process = Process(it=(record(1), 5))
+    process.see(record(2, **{process.me: EVERY}), 6)
+    process.see(heartbeat("other"), 7, "other")
+    released = process.shares.change(process.now, 0)
+    assert released is not None
+    process.shares.asked(released)
+    process.see(heartbeat("other", over=True), 8, "other")
+    assert process.shares.change(process.now, 0) == released
+
+
+def test_silence_counts_from_when_the_record_names_a_session() -> None:
+    process = Process(it=(record(4), 5), other=(heartbeat("other"), 4))
+    process.wait(WAIT_S - 0.1)
+    process.see(record(5, other=EVERY), 6)
+    process.wait(0.2)
+    assert process.shares.to_end(process.now) == []
+    process.wait(WAIT_S)
+    assert len(process.shares.to_end(process.now)) == 1

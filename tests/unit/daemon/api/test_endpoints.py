@@ -471,7 +471,11 @@ async def test_each_shard_member_answers_for_its_own_keys() -> None:
 
     statuses = [await client.status() for client in clients]
     assert [(len(status.members), status.state) for status in statuses] == [(2, "syncing")] * 2
-    assert sorted(status.mode for status in statuses) == ["shard 1 of 2", "shard 2 of 2"]
+    assert sorted(status.mode for status in statuses) == [
+        "shard 1 of 2, 128 shares",
+        "shard 2 of 2, 128 shares",
+    ]
+    assert [status.shares for status in statuses] == [128, 128]
     assert sum(status.keys or 0 for status in statuses) == len(keys)
     assert [status.primaries for status in statuses] == [len(keys)] * 2
 

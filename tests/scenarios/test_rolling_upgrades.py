@@ -1,0 +1,123 @@
+"""Old and new members of a group run side by side, and no key waits for the end of the roll."""
+
+import asyncio
+import random
+from collections import defaultdict
+from itertools import pairwise
+
+import msgspec
+
+from natsctl import Controller, Object, kv, primary
+from natsctl.testing import MemoryStores
+from tests.support.controllers.sharing_group import TTL_S, SharingMember
+from tests.support.eventually import eventually
+
+AGAIN_S = 1.0
+WITHIN_S = 4.0  # the longest time without a sync of a key
+KEYS = [f"shop{number}" for number in range(400)]
+
+
+class OldSpec(msgspec.Struct, frozen=True):
+    image: str
+
+
+class NewSpec(msgspec.Struct, frozen=True):
+    images: tuple[str, ...]
+
+
+class Old:
+    """The first version of the program."""
+
+    class Shop(Object, frozen=True):
+        spec: OldSpec
+
+
+class New:
+    """The second version of the program."""
+
+    class Shop(Object, frozen=True):
+        spec: NewSpec
+
+
+def upgrade(old: Old.Shop) -> New.Shop:
+    return New.Shop(spec=NewSpec((old.spec.image,)))
+
+
+SYNCS: dict[str, list[float]] = defaultdict(list)
+
+
+class OldShops(Controller):
+    """Syncs each shop again and again, and counts its syncs in the shop's status."""
+
+    name = "shops"
+    workers = 20
+    shops = primary(kv(Old.Shop, bucket="shops"))
+
+    async def sync_handler(self, key: str) -> float | None:
+        if self.shops.get(key) is None:
+            return None
+        SYNCS[key].append(asyncio.get_running_loop().time())
+        await self.shops.update_status(key, {"syncs": len(SYNCS[key])})
+        return AGAIN_S
+
+
+class NewShops(OldShops):
+    """The same with a newer type: each write of a status stores the newer form."""
+
+    name, version = "shops", "2.0"
+    shops = primary(kv(New.Shop, bucket="shops", older=[(Old.Shop, upgrade)]))  # type: ignore[assignment]
+
+
+def works(member: SharingMember[Controller]) -> bool:
+    return member.operator.participations["shops"].state().works
+
+
+async def stop(member: SharingMember[Controller]) -> None:
+    member.leave()
+    await member.task
+
+
+async def test_each_of_400_objects_is_synced_within_seconds_while_three_members_are_replaced() -> (
+    None
+):
+    SYNCS.clear()
+    stores, clock = MemoryStores(), asyncio.get_running_loop().time
+    shops = stores.store(OldShops.shops.kind)
+    for key in KEYS:
+        await shops.create(key, b'{"spec": {"image": "nginx"}}')
+    members = [SharingMember[Controller](stores, OldShops()) for _ in range(3)]
+    await eventually(lambda: all(works(member) for member in members), within_s=5 * TTL_S)
+    await eventually(lambda: len(SYNCS) == len(KEYS))
+    begun = clock()
+    for number in (0, 0, 1, 2):  # the first new one restarts: its objects come to old members
+        await stop(members[number])
+        members[number] = SharingMember[Controller](stores, NewShops())
+        await eventually(lambda: works(members[number]), within_s=5 * TTL_S)  # noqa: B023
+        await asyncio.sleep(random.uniform(5.0, 15.0))
+    check_gaps(begun, clock())
+    for member in members:
+        await stop(member)
+
+
+async def test_an_old_member_gives_back_the_keys_that_only_new_ones_can_read() -> None:
+    SYNCS.clear()
+    stores, clock = MemoryStores(), asyncio.get_running_loop().time
+    shops = stores.store(OldShops.shops.kind)
+    for key in KEYS:
+        await shops.create(key, b'{"spec": {"image": "nginx"}}')
+    new = SharingMember[Controller](stores, NewShops())
+    await eventually(lambda: len(SYNCS) == len(KEYS))
+    old, begun = SharingMember[Controller](stores, OldShops()), clock()
+    await eventually(lambda: works(old), within_s=TTL_S)
+    await asyncio.sleep(3 * TTL_S)
+    check_gaps(begun, clock())
+    await stop(old)
+    await stop(new)
+
+
+def check_gaps(begun: float, ended: float) -> None:
+    """Check that no key waited for long between these times."""
+    for key in KEYS:
+        times = [begun, *(at for at in SYNCS[key] if begun < at < ended), ended]
+        gaps = [after - before for before, after in pairwise(times)]
+        assert max(gaps) < WITHIN_S, key
