@@ -101,6 +101,7 @@ OnChanges = Callable[[Sequence[Change[T]]], object]
 BEHIND_S = 5.0  # until a cache that is behind its store is logged, and its store is asked again
 APPLIED_MAX = 64  # states that are applied before the clock is read
 EVENTS = 10  # events and changes after which the informer reads the clock
+SHARE = 4  # items that one change of a listing counts for: its sync takes longer than its notice
 FILLED_MAX = 500  # values that are added or forgotten before other tasks run
 HEALTHY_S = 30.0  # the backoff starts over after a watch that lasted this long
 BACKOFF_S = 0.05
@@ -300,7 +301,7 @@ class Informer(Generic[T]):
         while steps := list(islice(changes, APPLIED_MAX)):
             for _, batch in groupby(filter(None, steps), _initial):
                 self._notify_all(list(batch))
-            if slices.is_over_after(len(steps)):
+            if slices.is_over_after(SHARE * len(steps)):
                 return False
         return True
 

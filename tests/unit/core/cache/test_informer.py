@@ -456,6 +456,8 @@ class TestSubscribing:
         for number in range(2 * ITEMS_MAX):
             await store.create(f"k{number}", value())
         async with informed(informer):
+            while informer.notifying:  # noqa: ASYNC110 - of the listing
+                await asyncio.sleep(0)
             adding = asyncio.create_task(informer.add(lambda change: received.append(change.key)))
             await asyncio.sleep(0)
             assert informer.notifying
