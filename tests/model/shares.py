@@ -7,8 +7,8 @@ lost, and nobody learns which, except by the watch. That covers lost requests, l
 processes that are stopped between check and write, and writes of processes that are gone. Time is
 ticks: a session works for `limit` of them after it sent its newest heartbeat that came back.
 
-`RULES` are those of `natsctl.core.coordination`. Leave one out, and the checker finds a shortest
-run in which two sessions work on one share.
+`RULES` are those of `natsctl.core.coordination`, and what has the same name does the same. Leave
+one out, and the checker finds a shortest run in which two sessions work on one share.
 
 What the model leaves out, it allows more freely: a heartbeat that lands may have been sent at any
 time, and a session that no record names is of any age. Between epochs only order and neighbourhood
@@ -279,7 +279,7 @@ class Shares:
                 if m.unread or m.late:
                     yield from self.watch(w, i, m)
                 yield from self.record_requests(w, i, m)
-                yield from self.end_marks(w, i, m)
+                yield from self.to_end(w, i, m)
             else:
                 rank = NEVER if any(m.up for m in w.members) else 8
                 yield rank, ("starts", i), put(w, i, self.begin(w, m))
@@ -340,9 +340,11 @@ class Shares:
             if calm or not has["calm"]:
                 yield from self.take(w, i, m)
         elif calm or not has["calm again"]:
-            owners = m.record[1] if m.record and has["keep"] else self.free
-            n = m._replace(change=(m.seen + 1, owners))
+            n = m._replace(change=self.make_again(m))
             yield 2, ("makes the record again", i, n.change), put(w, i, n)
+
+    def make_again(self, m: Member) -> Record:
+        return (m.seen + 1, m.record[1] if m.record and self.has["keep"] else self.free)
 
     def shown(self, w: World, i: int, listed: Record) -> bool:
         """Return whether all others saw the record; those that no record names can't work."""
@@ -376,7 +378,7 @@ class Shares:
                 rank = NEVER if age and m.lease < 0 else 4
                 yield rank, ("takes", i, share), put(w, i, n)._replace(newest=newest)
 
-    def end_marks(self, w: World, i: int, m: Member) -> Iterator[Step[World]]:
+    def to_end(self, w: World, i: int, m: Member) -> Iterator[Step[World]]:
         has = self.has
         if m.ending != FREE or not m.good or not has["mark"]:
             return
