@@ -29,6 +29,7 @@ from tests.benchmarks import (
     bench_memory,
     bench_plan,
     bench_queue,
+    bench_reconnect,
     bench_record,
     bench_shards,
     bench_soak,
@@ -61,6 +62,7 @@ async def queue(_sizes: Sizes) -> list[Row]:
 BENCHMARKS: dict[str, Callable[[Sizes], Awaitable[list[Row]]]] = {
     "cold": bench_cold.run,
     "live": bench_live.run,
+    "reconnect": bench_reconnect.run,
     "record": bench_record.run,
     "latency": bench_latency.run,
     "memory": bench_memory.run,

@@ -1,0 +1,107 @@
+"""What a watch costs: its first list, the next watches, and a list of names.
+
+The time counts until the watch has caught up. Processor times are natsctl's and the server's.
+"""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from natsctl import connect
+from natsctl.jetstream.feed import names
+from natsctl.jetstream.store import KvStore
+from natsctl.model.store import Applied, Batch, Listed, Listing
+from tests.benchmarks.support.dataset import ITEMS
+from tests.benchmarks.support.measured_server import Sizes, filled
+from tests.benchmarks.support.results import Row, limited, shown
+from tests.support.servers.nats_server import NatsServer
+
+RECONNECT_MS = 500.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Measured:
+    """The times of one step, in milliseconds."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._server = server
+        self._began = time.monotonic(), time.process_time(), self._server_s()
+
+    def rows(self, label: str) -> tuple[float, list[Row]]:
+        wall, client, server = self._began
+        took = 1000 * (time.monotonic() - wall)
+        costs = {
+            "natsctl": 1000 * (time.process_time() - client),
+            "server": 1000 * (self._server_s() - server),
+        }
+        rows = [
+            shown(f"  {label}, processor time of {who}", "ms", [ms]) for who, ms in costs.items()
+        ]
+        return took, rows
+
+    def _server_s(self) -> float:
+        fields = Path(f"/proc/{self._server.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+async def run(sizes: Sizes) -> list[Row]:
+    return [row for count in sizes.growth for row in await _measured(count)]
+
+
+async def _measured(count: int) -> list[Row]:
+    rows: list[Row] = []
+    keys: dict[str, None] = {}
+    lost = asyncio.Event()
+    async with filled(count) as server, connect(server.url) as nats:
+        store = await nats.open(ITEMS)
+        view = keys.keys()
+        for label in ("cold start", "reconnect"):
+            measured = Measured(server)
+            lists = await _watched(store, view, keys)
+            took, costs = measured.rows(label)
+            assert lists == (label == "cold start")
+            name = f"{label}, {count:,} keys"
+            rows += [_row(name, took, within_ms=None if lists else RECONNECT_MS), *costs]
+        with nats.connection.on_lost(lambda _: lost.set()):
+            server.kill()
+            await lost.wait()
+        await server.start()
+        measured = Measured(server)
+        assert not await _watched(store, view, keys)
+        took, costs = measured.rows("reconnect after kill -9")
+        rows += [_row(f"reconnect after kill -9, {count:,} keys", took), *costs]
+        measured = Measured(server)
+        assert len(await names(store._bucket, ">")) == count  # noqa: SLF001 - what a comparison lists
+        took, costs = measured.rows("list of names")
+        rows += [_row(f"list of names, {count:,} keys", took), *costs]
+    return rows
+
+
+async def _watched(store: KvStore, view: object, keys: dict[str, None]) -> bool:
+    """Watch until the reader has caught up; return whether it got a list."""
+    lists = False
+    async with store.watch(view) as events:  # type: ignore[arg-type]  # a view of these keys
+        async for event in events:
+            match event:
+                case Listing():
+                    lists = True
+                case Batch(states):
+                    keys.update((stored.key, None) for stored in states)
+                case Applied(stored):
+                    keys[stored.key] = None
+                case Listed():
+                    following = asyncio.ensure_future(anext(events))
+                    await asyncio.sleep(0)  # it has taken the end of the list
+                    following.cancel()
+                    await asyncio.wait({following})
+                    break
+    return lists
+
+
+def _row(label: str, ms: float, *, within_ms: float | None = None) -> Row:
+    if within_ms is None:
+        return shown(label, "ms", [ms])
+    return limited(
+        label, "ms", [ms], target=f"<= {within_ms:g} ms", enough=lambda took: took <= within_ms
+    )
