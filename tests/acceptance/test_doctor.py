@@ -256,6 +256,12 @@ VERBS = (
     "gc.accept",
 )
 VERB_SUBJECTS = [f"natsctl.api.{verb}.greetings" for verb in VERBS]
+LEASES = [
+    f"{API}.CONSUMER.CREATE.KV_natsctl_leases.*.$KV.natsctl_leases.greetings.>",
+    f"{API}.CONSUMER.DELETE.KV_natsctl_leases.*",
+    "$JS.FC.KV_natsctl_leases.>",
+    "$KV.natsctl_leases.greetings.>",
+]
 ALLOWED = [
     *("natsctl.events.greetings.>", "natsctl.natsctl-doctor", f"{API}.INFO"),
     *(f"{API}.STREAM.NAMES", f"{API}.STREAM.CREATE.natsctl_events"),
@@ -280,7 +286,7 @@ ALLOWED = [
     ),
     *("$KV.greetings.>", "$KV.routes.>"),
     *("$KV.natsctl.gc.greetings", "$KV.natsctl.installation", "$KV.natsctl.lease.greetings"),
-    "$KV.natsctl_leases.greetings",
+    *LEASES,
 ]
 
 
@@ -309,21 +315,12 @@ async def test_doctor_finds_no_problem_for_a_user_with_the_needed_permissions(
 
 @pytest.mark.parametrize("option", ["--leader-elect", "--shard"])
 async def test_several_processes_need_permission_to_watch_the_leases(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, option: str
 ) -> None:
-    records = "$KV.natsctl_leases.greetings.>"
-    watching = [
-        f"{API}.CONSUMER.CREATE.KV_natsctl_leases.*.{records}",
-        f"{API}.CONSUMER.DELETE.KV_natsctl_leases.*",
-        "$JS.FC.KV_natsctl_leases.>",
-    ]
-    allowed = [*ALLOWED, *watching, records]
-    assert problems(await examined_as(folder, tmp_path / "all", allowed, shared="--shard")) == []
-    for missing in (*watching, records):
-        remaining = [entry for entry in allowed if entry != missing]
-        findings = await examined_as(
-            folder, tmp_path / "some", remaining, shared="--shard", status=1
-        )
+    assert problems(await examined_as(folder, tmp_path / "all", shared=option)) == []
+    for missing in LEASES:
+        remaining = [entry for entry in ALLOWED if entry != missing]
+        findings = await examined_as(folder, tmp_path / "some", remaining, shared=option, status=1)
         assert problems(findings) == ["permissions natsctl_leases"]
         assert (
             missing.replace(">", "*").partition("*")[0] in findings["permissions natsctl_leases"][1]
@@ -359,7 +356,7 @@ async def test_the_documented_user_of_a_daemon_lacks_only_permission_to_read_lim
         (f"{API}.STREAM.INFO.KV_natsctl_leases", "bucket natsctl_leases"),
         (f"{API}.STREAM.CREATE.KV_natsctl_leases", "bucket natsctl_leases"),
         (f"{API}.STREAM.MSG.GET.KV_natsctl_leases", "permissions natsctl_leases"),
-        ("$KV.natsctl_leases.greetings", "permissions natsctl_leases"),
+        ("$KV.natsctl_leases.greetings.>", "permissions natsctl_leases"),
         ("natsctl.events.greetings.>", "permissions of events"),
         (f"{API}.STREAM.CREATE.natsctl_events", "permissions of events"),
         (f"{API}.STREAM.INFO.natsctl_events", "event stream"),

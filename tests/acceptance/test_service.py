@@ -425,7 +425,7 @@ async def test_daemons_that_shard_keys_answer_for_their_own_keys(
     async def is_explained() -> bool:
         reported = (await natsctl("describe", "greetings", keys[0], "-o", "json")).json
         assert [entry["here"] for entry in reported] == [True]
-        expected = f"member      {reported[0]['member']}, which is this one"
+        expected = f"{reported[0]['member']}, which is this one"
         return expected in await natsctl.done("describe", "greetings", keys[0])
 
     async def are_resynced(*words: str) -> bool:

@@ -395,7 +395,7 @@ async def test_an_unreachable_lease_does_not_delay_the_stop(folder: Path, tmp_pa
     async with NatsServer(tmp_path / "nats", config=config) as server:
         natsctl = Natsctl(folder, server.url.replace("//", "//it:it@"))
         async with natsctl.running("run", "-c", "jobs:Jobs", *ELECT) as running:
-            await running.logged("record out of reach")
+            await running.logged("lease out of reach")
             assert await running.ends(signal.SIGTERM) == 0
             assert "begun" not in running.log
 
