@@ -25,8 +25,8 @@ from natsctl.cli.command import (
 from natsctl.cli.gc import LOCAL_HINT, LocalOption, local_controller, open_local
 from natsctl.cli.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
+from natsctl.controller.slots import secondaries
 from natsctl.controller.slots.declare import only_primary
-from natsctl.controller.sync import events
 from natsctl.core import history, informer
 from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
@@ -38,7 +38,7 @@ from natsctl.operate.pauses import duration_in, new_pause
 
 app = App()
 
-REPORTED_LOGGERS = (events.__name__, history.__name__, informer.INVALID_LOG)
+REPORTED_LOGGERS = (secondaries.__name__, history.__name__, informer.INVALID_LOG)
 """Loggers of failures that a local resync reports itself."""
 
 AllOption = Annotated[

@@ -8,35 +8,88 @@ the key is done, requeued after a delay, or retried with backoff.
 Seed: Kumori controllerruntime v0.0.7, whose nine type parameters are lists of slots here.
 """
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from natsctl.controller.controller import Controller, check_controller
-from natsctl.controller.opened import OpenController, Opener
-from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.garbage.collector import GarbageCollector
+from natsctl.controller.garbage.evidence import MEMORY, Evidence
+from natsctl.controller.slots.declare import only_primary, slots
+from natsctl.controller.slots.kube_secondary import KubeSecondary
+from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.owners import OwnerNames
-from natsctl.controller.sync.gc_cycles import repeat_cycles
+from natsctl.controller.slots.reads import Reads
+from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.controller.sync.resync import keeps_up, resync
-from natsctl.core.coordination.installation import Installation
-from natsctl.core.coordination.term import led
+from natsctl.controller.sync.sync_run import SyncRuns
+from natsctl.core.backends import Backends
+from natsctl.core.coordination.installation import (
+    Installation,
+    InstallationAnnotation,
+    installation,
+)
+from natsctl.core.coordination.term import KeyFilter, current_leadership, led, shares_keys
 from natsctl.core.explain import Explanation, Status, source_of
 from natsctl.core.hosted import KeyedController
-from natsctl.core.readers import Primary
+from natsctl.core.informer import Informer
+from natsctl.core.loop import PrimaryListener
+from natsctl.core.readers import CacheReader, Primary
+from natsctl.core.recording.recordings import current_recordings, listed
 from natsctl.core.status import Measures, UpkeepMeasures, health_of, measures_of
-from natsctl.core.table import is_read
+from natsctl.core.table import Invalid, Keeping, is_read
 from natsctl.core.tree import Beyond, Branch, held_by, tree
 from natsctl.core.workqueue import Operation
 from natsctl.core.writes import Barrier
-from natsctl.errors import NotFoundError, PausedError, UsageError, is_delay
+from natsctl.errors import (
+    NewerVersionError,
+    NotFoundError,
+    PausedError,
+    UnreadError,
+    UsageError,
+    is_delay,
+)
 from natsctl.model import documents
 from natsctl.model.garbage import GarbagePlan, Removed
-from natsctl.model.recorder import Recorder
+from natsctl.model.manifests import KubeKind
+from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
 from natsctl.telemetry.hiding import hidden, shown
+from natsctl.telemetry.logger import get_logger
+
+log = get_logger(__name__)
+
+REASON_INVALID = "InvalidObject"
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """The parts of a controller whose stores are open; a `ShareListener`.
+
+    `readers` has the reader of every slot by name, in the order of declaration.
+    """
+
+    installation: Installation
+    primary: Primary[Any]
+    secondaries: Secondaries
+    reads: Reads
+    readers: dict[str, CacheReader[Any]]
+    runs: SyncRuns
+    garbage: GarbageCollector
+    moves: PrimaryListener
+
+    async def lost(self, holds: KeyFilter) -> None:
+        await self.runs.history.keep_only(holds)
+        await self.reads.keep(holds)
+
+    async def gained(self, gained: KeyFilter) -> None:
+        """Enqueue primaries, and missing primaries that have secondaries."""
+        await self.secondaries.enqueue_orphaned(gained)
+        await self.moves.gained(gained)
 
 
 class ControllerRuntime(KeyedController):
@@ -64,14 +117,22 @@ class ControllerRuntime(KeyedController):
         barrier_timeout_s: float = 10.0,
         stop_timeout_s: float = 30.0,
     ) -> None:
+        cls = type(controller)
         check_controller(controller)
+        for slot in slots(cls):
+            if isinstance(slot.kind, KubeKind) and kube is None:
+                raise UsageError(
+                    f"{cls.__name__}.{slot.name} is stored in Kubernetes, but there is no "
+                    "cluster: pass kube=, see natsctl.connect_kube"
+                )
         self.controller = controller
         self.name = controller.name
-        self.kind = only_primary(type(controller)).kind.name  # as owner labels name it
+        self.kind = only_primary(cls).kind.name  # as owner labels name it
         self.nats = nats
         self._owner_names = OwnerNames() if owner_names is None else owner_names
         self._barrier = Barrier(barrier_timeout_s)
-        self._opened: OpenController | None = None
+        self._backends = Backends(nats=nats, kube=kube)
+        self._opened: Parts | None = None
         super().__init__(
             self.sync,
             start=controller.start,
@@ -80,40 +141,44 @@ class ControllerRuntime(KeyedController):
             retry=controller.retry,
             rate_limit=controller.rate_limit,
         )
-        self._opener = Opener(
-            controller=controller,
-            keys=self._keys,
-            barrier=self._barrier,
-            history=self._host.history,
-            pausing=self._host.pausing,
-            nats=nats,
-            kube=kube,
-            names=self._owner_names,
-        )
         controller.runtime = self
 
     async def run(self) -> None:
-        """See `Hosted.run`; `clean` has run before it returns."""
-        async with self._opener.recorders() as recorders, self._open(recorders) as opened:
-            for slot in opened.slots.values():
-                self._loop.watch(slot.reader.informer, slot.on_change, slot.on_changes)
-            workers = self.controller.workers
+        """Sync keys until `stop`; `clean` has run before it returns."""
+        writes_kube = any(slot.role is KubeSecondary for slot in slots(type(self.controller)))
+        systems = (self.nats, self._backends.kube if writes_kube else None)
+        async with AsyncExitStack() as stack:
+            recorders = [
+                await stack.enter_async_context(stores.recorder(self.name))
+                for stores in systems
+                if stores is not None
+            ]
+            parts = await stack.enter_async_context(self._open(recorders))
+            for reader in parts.readers.values():
+                if reader is parts.primary:
+                    self._loop.watch(
+                        reader.informer,
+                        partial(self._keys.primary_changed, parts.primary),
+                        partial(self._keys.primaries_changed, parts.primary),
+                    )
+                else:
+                    see = reader.see if isinstance(reader, Owned) else lambda _: None
+                    self._loop.watch(reader.informer, see)
             await self._host.run(
-                self._loop.run(self._prepare_first_sync, opened.enqueuer, workers=workers),
+                self._loop.run(self._prepare_first_sync, parts, workers=self.controller.workers),
                 upkeep=(self._resync(), self._collect(), self._follow_bucket()),
-                loops_ended=opened.garbage.save,
+                loops_ended=parts.garbage.evidence.close,
             )
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """See `Hosted.opened`."""
         async with self._open(()):
             yield
 
     async def complete(self) -> None:
         """Wait until every cache is synced, and review whether deletions can be proved."""
         await super().complete()
-        await self._parts.garbage.start()
+        await self._parts.garbage.begin()
 
     async def sync(self, key: str) -> float | None:
         """Sync the key now, outside the loop, even if it failed for good; raises its failure.
@@ -164,7 +229,7 @@ class ControllerRuntime(KeyedController):
 
     def owners(self, change: Change[Any]) -> list[str]:
         """Return the keys of the primaries that owned the object before or after the change."""
-        return self._parts.enqueuer.owners(change)
+        return self._parts.secondaries.owners(change)
 
     @property
     def version(self) -> str:  # type: ignore[override]  # the version of the controller
@@ -173,7 +238,6 @@ class ControllerRuntime(KeyedController):
 
     @property
     def replay_settings(self) -> Mapping[str, object]:
-        """See `Hosted.replay_settings`."""
         return {
             "owner_names": msgspec.to_builtins(self._owner_names),
             "installation": msgspec.to_builtins(self.installation),
@@ -195,7 +259,10 @@ class ControllerRuntime(KeyedController):
         *at_once* ignores the grace period, for orphans that a person has checked. If there are
         more than *orphans_max*, the others are only counted.
         """
-        return await self._parts.garbage.plan(at_once=at_once, orphans_max=orphans_max)
+        if self.controller.deletion_policy == "orphan":
+            return GarbagePlan((), "the deletion policy keeps orphans")
+        collector = self._parts.garbage
+        return await collector.plan_for_person(at_once=at_once, orphans_max=orphans_max)
 
     async def garbage_apply(self, plan: GarbagePlan) -> Removed:
         """Remove exactly the objects that the plan names, at a person's command.
@@ -203,7 +270,8 @@ class ControllerRuntime(KeyedController):
         Each object is checked again; the result has those that were kept, with the reasons. If
         several processes share the keys, each removes what its own keys owned.
         """
-        return await self._parts.garbage.apply(plan)
+        own = tuple(orphan for orphan in plan.orphans if self.holds(orphan.owner))
+        return await self._parts.garbage.apply(msgspec.structs.replace(plan, orphans=own))
 
     async def garbage_accept(self) -> GarbagePlan:
         """Trust the bucket of primaries as it is, at a person's command; return the new plan.
@@ -211,16 +279,27 @@ class ControllerRuntime(KeyedController):
         Garbage collection is held if the bucket is not the one that was seen before, see
         `garbage_held`.
         """
-        return await self._parts.garbage.accept()
+        collector = self._parts.garbage
+        await collector.evidence.accept()
+        collector.last = await collector.plan()
+        return collector.last
 
     @property
     def garbage_held(self) -> str:
         """The reason why garbage collection waits for a person; empty if it does not."""
-        return self._parts.garbage.held
+        return self._parts.garbage.evidence.held
 
     async def collect_garbage(self) -> None:
-        """Run a GC cycle: sync the owners of orphans whose grace period is over, to remove them."""
-        await self._parts.garbage.collect()
+        """Run a GC cycle: sync the owners of orphans whose grace period is over, to remove them.
+
+        Does nothing while the controller is paused, and if its deletion policy is `orphan`.
+        """
+        if self.controller.deletion_policy == "orphan" or self._keys.stopped:
+            return
+        for owner in await self._parts.garbage.cycle():
+            if self.holds(owner):
+                self._parts.runs.confirm_missing(owner)
+                self._keys.enqueue(owner, Operation.RESYNC)
 
     async def sweep(self) -> None:
         """Run a GC cycle; deprecated, use `collect_garbage`."""
@@ -249,7 +328,6 @@ class ControllerRuntime(KeyedController):
         return explanation.held_back(self.garbage_held)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
-        """See `Hosted.tree`."""
         owned = (
             (slot.kind, slot.informer.cache.newest(stored.key) or stored)
             for slot, stored in self._parts.secondaries.owned(key)
@@ -257,7 +335,6 @@ class ControllerRuntime(KeyedController):
         return tree(key, self._parts.primary.informer, owned, beyond)
 
     def status(self) -> Status:
-        """See `Hosted.status`."""
         contests = self._parts.secondaries.contests()
         return msgspec.structs.replace(
             super().status(),
@@ -286,7 +363,7 @@ class ControllerRuntime(KeyedController):
         )
 
     @property
-    def _parts(self) -> OpenController:
+    def _parts(self) -> Parts:
         if self._opened is None:
             raise UsageError(f"{self.name} has not opened its stores yet: run it first")
         return self._opened
@@ -296,18 +373,96 @@ class ControllerRuntime(KeyedController):
         return self._parts.primary
 
     @asynccontextmanager
-    async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[OpenController]:
-        self._opened = opened = await self._opener.open(recorders)
-        primaries = (opened.primary.informer,)
-        self._loop.start = opened.runs.start
-        self._loop.paused.follow(primaries)
-        watching = self._host.watching(opened.informers, primaries, records=self.nats)
-        async with watching, opened.reads.running():
-            yield opened
+    async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[Parts]:
+        """Open every slot, and assign its reader to the attribute of the controller."""
+        controller, keys, history = self.controller, self._keys, self._host.history
+        backends, barrier, names = self._backends, self._barrier, self._owner_names
+        history.recorders, history.recorder = recorders, current_recordings.get()
+        barrier.notes = history.recorder is not None
+        installed = await installation(self.nats)
+        slot = only_primary(type(controller))
+        informer: Informer[Any] = Informer(
+            await backends.open(slot.kind),
+            slot.kind,
+            indexes=slot.indexes,
+            on_invalid=self._report_invalid,
+            on_listed=keys.queue.hasten_retries,
+            keeping=Keeping(keys.keeps, quiet=True) if shares_keys() else None,
+            notes_deleted=shares_keys(),
+        )
+        primary: Primary[Any] = Primary(informer, barrier, backends.open, keys.queue)
+        maps = type(controller).handle_secondary is not Controller.handle_secondary
+        secondaries = Secondaries(
+            primary,
+            keys,
+            history,
+            backends=backends,
+            barrier=barrier,
+            names=names,
+            mark=InstallationAnnotation(names.installation, installed),
+            maps=controller.handle_secondary if maps else None,
+        )
+        history.regarding = secondaries.references
+        history.around = lambda key, steps: (*listed(steps), *secondaries.around(key))
+        reads = Reads(
+            backends,
+            lambda key: keys.enqueue(key, Operation.SECONDARY),
+            keys.queue.is_claimed,
+        )
+        evidence = Evidence(informer, await backends.open(MEMORY), self.name)
+        runs = SyncRuns(
+            controller.sync_handler,
+            primary,
+            secondaries,
+            barrier,
+            history,
+            reads=reads,
+            evidence=evidence,
+            policy=controller.deletion_policy,
+            paused=keys.paused_keys,
+            queue=keys.queue,
+            timeout_s=controller.sync_timeout_s,
+        )
+        readers = {
+            each.name: primary if each.role is Primary else await secondaries.open(each)
+            for each in slots(type(controller))
+        }
+        vars(controller).update(readers, reads=reads)
+        paused = partial(self._host.pausing.advice, source=source_of(slot.kind))
+        self._opened = parts = Parts(
+            installation=installed,
+            primary=primary,
+            secondaries=secondaries,
+            reads=reads,
+            readers=readers,
+            runs=runs,
+            garbage=GarbageCollector(
+                informer, secondaries.slots, evidence, controller.garbage, paused
+            ),
+            moves=PrimaryListener(keys, primary),
+        )
+        self._loop.start = runs.start
+        self._loop.paused.follow((informer,))
+        informers = {name: reader.informer for name, reader in readers.items()}
+        watching = self._host.watching(informers, (informer,), records=self.nats)
+        async with watching, reads.running():
+            yield parts
+
+    def _report_invalid(self, invalid: Invalid) -> None:
+        """Record an event about a primary that is skipped because it is invalid.
+
+        A member that can read its newer version gets the key.
+        """
+        stored = invalid.stored
+        message = f"revision {stored.revision} is invalid and skipped: {invalid.error}"
+        self.event(stored.key, EventType.WARNING, REASON_INVALID, message)
+        leadership = current_leadership.get()
+        if leadership is not None and isinstance(invalid.error, NewerVersionError):
+            leadership.unreadable(stored.key)
 
     async def _prepare_first_sync(self) -> None:
         """Prepare the first sync of a term; an earlier term may have ended before that was done."""
-        await self._parts.garbage.start()
+        await self._parts.garbage.begin()
         if not self.synced.is_set():
             await self._host.begin()
 
@@ -326,12 +481,19 @@ class ControllerRuntime(KeyedController):
 
     async def _follow_bucket(self) -> None:
         await self.synced.wait()
-        await self._parts.garbage.follow()
+        if self._parts.secondaries.slots:  # without secondaries, there is nothing to prove
+            await self._parts.garbage.evidence.follow()
 
     async def _collect(self) -> None:
+        """Run GC cycles while this process leads; a failure ends only its cycle."""
         await self.synced.wait()
-        await repeat_cycles(
-            self.controller.garbage_secondaries,
-            controller=self.name,
-            interval_s=self.controller.garbage.interval_s,
-        )
+        while True:
+            await led()
+            try:
+                await self.controller.garbage_secondaries()
+            except UnreadError as error:
+                await asyncio.sleep(error.delay_s)
+                continue
+            except (Exception, SystemExit):
+                log.exception("a GC cycle failed", controller=self.name)
+            await asyncio.sleep(self.controller.garbage.interval_s)

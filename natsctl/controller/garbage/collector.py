@@ -67,14 +67,18 @@ class _Suspect(msgspec.Struct, frozen=True):
 
 
 class GarbageCollector(msgspec.Struct, eq=False):
-    """Plans which orphans to remove; a sync of the owner's key, or `apply`, removes them."""
+    """Plans which orphans to remove; a sync of the owner's key, or `apply`, removes them.
+
+    `last` is the plan of the last GC cycle.
+    """
 
     primary: Informer[Any]
-    secondaries: Sequence[Owned[Any]]
+    secondaries: Collection[Owned[Any]]
     evidence: Evidence
     limits: GarbageLimits
     paused: Callable[[str], str] = lambda _: ""
     """Returns why the objects of a paused owner are kept; empty if they are not."""
+    last: GarbagePlan = GarbagePlan(())
     _suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
 
     async def plan(self, *, at_once: bool = False, orphans_max: int | None = None) -> GarbagePlan:
@@ -108,11 +112,45 @@ class GarbageCollector(msgspec.Struct, eq=False):
             return GarbagePlan((), hidden(f"the owners cannot be read: {error}"))
         return GarbagePlan(orphans, refused, self._stores(), unchecked)
 
+    async def cycle(self) -> set[str]:
+        """Return the owners whose keys are to be synced, to remove orphans that are due.
+
+        An owner with an orphan whose grace period is not over waits.
+        """
+        self.last, before = await self.plan(), self.last
+        refused, orphans = self.last.refused, self.last.orphans
+        if refused and refused != before.refused:
+            name = self.evidence.controller
+            if orphans:
+                log.error(
+                    "keeping orphans: `natsctl gc plan` lists them, `natsctl repair gc` accepts "
+                    "the bucket as it is, `natsctl gc apply` removes them",
+                    controller=name,
+                    orphans=len(orphans),
+                    reason=refused,
+                )
+            else:
+                log.warning("collecting no garbage", controller=name, reason=refused)
+        if refused:
+            return set()
+        waiting = {orphan.owner for orphan in orphans if not orphan.held and not orphan.due}
+        return {orphan.owner for orphan in orphans if not orphan.held} - waiting
+
+    async def plan_for_person(self, *, at_once: bool, orphans_max: int | None) -> GarbagePlan:
+        """Return the plan of the next cycle, and the objects that name no owner."""
+        plan = await self.plan(at_once=at_once, orphans_max=orphans_max)
+        try:
+            nameless = await self.nameless()
+        except StoreError as error:
+            log.warning("cannot read which objects lost their owners", error=error)
+            return plan
+        return msgspec.structs.replace(plan, orphans=(*plan.orphans, *nameless))
+
     async def nameless(self) -> list[Orphan]:
         """Return the objects that name no owner, although they were made for one; they stay.
 
-        They lost their labels, or natsctl 0.1 made them, which named no installation. While a
-        daemon runs, the next sync of an existing owner restores the labels.
+        They lost their labels. While a daemon runs, the next sync of an existing owner restores the
+        labels.
         """
         found: list[tuple[Owned[Any], Stored]] = []
         slices = Slices()
@@ -166,10 +204,6 @@ class GarbageCollector(msgspec.Struct, eq=False):
                     log.warning("cannot read the remembered state of the bucket yet", error=error)
                     return
                 await asyncio.sleep(backoff(failures, base_s=0.05, limit_s=5.0))
-
-    async def accept(self) -> None:
-        """Trust the bucket of primaries as it is, at a person's command."""
-        await self.evidence.accept()
 
     async def apply(self, plan: GarbagePlan) -> Removed:
         """Remove what the plan names and nothing else, at a person's command.

@@ -10,6 +10,7 @@ was replaced.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from natsctl.telemetry.logger import get_logger
 log = get_logger(__name__)
 
 SOON_S = 1.0  # after a change until the state of the bucket is stored
+SAVE_S = 2.0  # how long a stop waits until the state of the bucket is stored
 SHOWN_S = 5.0  # the deadline for the watch to show what another process has seen
 
 
@@ -54,7 +56,7 @@ class Evidence:
     def __init__(self, primary: Informer[Any], memory: Store, controller: str) -> None:
         self.held = ""  # why garbage collection waits for a person
         self._cache, self._store = primary.cache, primary.store
-        self._kind, self._controller = primary.cache.kind.name, controller
+        self.controller, self._kind = controller, primary.cache.kind.name
         self._memory = memory
         self._key = f"gc.{controller}"
         self._reviewed: str | None = None  # the incarnation that was reviewed
@@ -120,7 +122,7 @@ class Evidence:
         if not self.held:
             log.error(
                 "garbage collection is held: `natsctl repair gc` accepts the bucket as it is",
-                controller=self._controller,
+                controller=self.controller,
                 reason=reason,
             )
             self.held = reason
@@ -196,6 +198,12 @@ class Evidence:
             return msgspec.json.encode(merged)
 
         await self._rewrite(change)
+
+    async def close(self) -> None:
+        """Store the state of the bucket at a stop, if its store answers within `SAVE_S`."""
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(SAVE_S):
+                await self.save()
 
     async def follow(self) -> None:
         """Store the state of the bucket `SOON_S` after each change, while this process leads.

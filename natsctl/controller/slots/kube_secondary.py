@@ -6,7 +6,7 @@ lacks, and keeps the fields of other managers. https://kubernetes.io/docs/refere
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,7 +36,7 @@ from natsctl.model.managed_fields import LostField, lost_fields
 from natsctl.model.manifests import KubeKind, Manifest, OnImmutable, Reference
 from natsctl.model.objects import Metadata
 from natsctl.model.recorder import EventType
-from natsctl.model.store import ManifestStore, Stored
+from natsctl.model.store import Change, ManifestStore, Stored
 
 T = TypeVar("T")
 
@@ -166,9 +166,10 @@ class KubeSecondary(Owned[T]):
             self.contests.forget(stored.key)
             self._note_touched(stored)
 
-    def forget_applied(self, key: str) -> None:
-        """Forget what was applied to an object that is gone, whoever deleted it."""
-        self._last.deleted(key)
+    def see(self, change: Change[Any]) -> None:
+        if change.after is None:  # whoever deleted it
+            self._last.deleted(change.key)
+        super().see(change)
 
     @property
     def remembered(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from natsctl.controller.slots.owners import Owner, OwnerNames
 from natsctl.core.compare_and_set import Rewritten, Written, read
@@ -13,7 +13,7 @@ from natsctl.core.table import is_read
 from natsctl.core.writes import Barrier, OwnWrites
 from natsctl.errors import ConflictError, ExistsError, InvalidObjectError, NotFoundError, UsageError
 from natsctl.model.objects import Metadata
-from natsctl.model.store import Deleted, Stored
+from natsctl.model.store import Change, Deleted, Stored
 from natsctl.telemetry.hiding import VALUE_MAX, hidden
 
 T = TypeVar("T")
@@ -44,6 +44,10 @@ class Owned(CacheReader[T]):
         self._own_writes = own_writes
         self._names = names
         self._owner_kind = owner_kind
+
+    def see(self, change: Change[Any]) -> None:
+        """Take a change of an object of the kind, which may be an own write."""
+        self._own_writes.see(change)
 
     async def delete(self, key: str) -> None:
         """Delete the object if this owner owns it; does nothing if the object does not exist.
