@@ -13,7 +13,7 @@ from natsctl.core.coordination.installation import installation
 from natsctl.core.coordination.lease import is_first_run
 from natsctl.core.coordination.shares import Participation, participations
 from natsctl.core.coordination.term import SHARES
-from natsctl.core.pausing.claims import ClaimedKeys, current_claims
+from natsctl.core.quarantine import ClaimedKeys, current_claims
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.planner import Planner
 from natsctl.daemon.api.service import answering, this_process

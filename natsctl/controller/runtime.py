@@ -67,7 +67,7 @@ log = get_logger(__name__)
 REASON_INVALID = "InvalidObject"
 
 
-class Parts(msgspec.Struct, frozen=True):
+class ControllerParts(msgspec.Struct, frozen=True):
     """The parts of a controller whose stores are open; a `ShareListener`.
 
     `readers` has the reader of every slot by name, in the order of declaration.
@@ -132,7 +132,7 @@ class ControllerRuntime(KeyedController):
         self._owner_names = OwnerNames() if owner_names is None else owner_names
         self._barrier = Barrier(barrier_timeout_s)
         self._backends = Backends(nats=nats, kube=kube)
-        self._opened: Parts | None = None
+        self._opened: ControllerParts | None = None
         super().__init__(
             self.sync,
             start=controller.start,
@@ -190,6 +190,12 @@ class ControllerRuntime(KeyedController):
         if paused:
             raise PausedError(paused)
         return await self._parts.runs.sync(key)
+
+    async def _paused(self, owner: str) -> str:
+        """Return why the objects of a missing owner are kept; its history may show a pause."""
+        primary = self._primary
+        await self._loop.paused.recall(owner, primary.informer.store)
+        return self._host.pausing.advice(owner, source_of(primary.kind))
 
     async def visit(self, key: str) -> float | None:
         """Sync the key now; deprecated, use `sync`."""
@@ -363,7 +369,7 @@ class ControllerRuntime(KeyedController):
         )
 
     @property
-    def _parts(self) -> Parts:
+    def _parts(self) -> ControllerParts:
         if self._opened is None:
             raise UsageError(f"{self.name} has not opened its stores yet: run it first")
         return self._opened
@@ -373,7 +379,7 @@ class ControllerRuntime(KeyedController):
         return self._parts.primary
 
     @asynccontextmanager
-    async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[Parts]:
+    async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[ControllerParts]:
         """Open every slot, and assign its reader to the attribute of the controller."""
         controller, keys, history = self.controller, self._keys, self._host.history
         backends, barrier, names = self._backends, self._barrier, self._owner_names
@@ -428,8 +434,7 @@ class ControllerRuntime(KeyedController):
             for each in slots(type(controller))
         }
         vars(controller).update(readers, reads=reads)
-        paused = partial(self._host.pausing.advice, source=source_of(slot.kind))
-        self._opened = parts = Parts(
+        self._opened = parts = ControllerParts(
             installation=installed,
             primary=primary,
             secondaries=secondaries,
@@ -437,7 +442,7 @@ class ControllerRuntime(KeyedController):
             readers=readers,
             runs=runs,
             garbage=GarbageCollector(
-                informer, secondaries.slots, evidence, controller.garbage, paused
+                informer, secondaries.slots, evidence, controller.garbage, self._paused
             ),
             moves=PrimaryListener(keys, primary),
         )

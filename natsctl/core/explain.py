@@ -13,7 +13,7 @@ import msgspec
 from natsctl.core.counters import Counts
 from natsctl.core.history import SyncRecord
 from natsctl.core.host import Host
-from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.pauses import Pausing
 from natsctl.core.status import health_of, invalid_of
 from natsctl.core.table import Cache
 from natsctl.core.workqueue import Place, Priority, QueueStats, Work, WorkQueue

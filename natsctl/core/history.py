@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from natsctl.core.pausing.failing_records import FailingRecords, LastingFailure
+from natsctl.core.failing import FailingRecords, LastingFailure
 from natsctl.core.planning.record import planning
 from natsctl.core.recording.document import Delivery
 from natsctl.core.recording.recordings import KeptSync, Recordings, frames_of

@@ -17,7 +17,7 @@ from typing import Any
 
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
-from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.pauses import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.recording.recordings import Recordings, current_recordings
 from natsctl.core.sync import call_hook, report_stuck

@@ -13,7 +13,6 @@ from natsctl.core.explain import Explanation, Status, explanation_of, status_of
 from natsctl.core.host import Hook, Host
 from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue, SyncHandler, SyncLoop
-from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.readers import Primary
 from natsctl.core.recording.document import Recording, Surface
 from natsctl.core.recording.recordings import Recordings
@@ -206,7 +205,7 @@ class KeyedController(Hosted):
             handler, queue=queue, retry=retry, pausing=host.pausing, on_held_back=on_held_back
         )
         self._keys = KeyQueue(self._loop)
-        host.pausing.report_to(PauseReports(self.name, holds=self.holds, event=self.event))
+        host.pausing.report_to(self.event, holds=self.holds)
 
     @property
     @abstractmethod
@@ -218,27 +217,21 @@ class KeyedController(Hosted):
         self._host.history.event(key, type, reason, message)
 
     def holds(self, key: str) -> bool:
-        """See `Hosted.holds`."""
         return self._keys.holds(key)
 
     def hold_only(self, keys: Collection[str]) -> None:
-        """See `Hosted.hold_only`."""
         self._keys.hold_only(keys)
 
     def resync(self, *keys: str) -> int:
-        """See `Hosted.resync`."""
         return self._keys.resync(self._primary, keys)
 
     def explain(self, key: str) -> Explanation:
-        """See `Hosted.explain`."""
         return explanation_of(self._host, key, self._primary.informer.cache, self._loop.queue)
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
-        """See `Hosted.tree`."""
         return tree(key, self._primary.informer, beyond=beyond)
 
     def status(self) -> Status:
-        """See `Hosted.status`."""
         return status_of(self._host, self.holds, self._keys.count, syncs=self._counts())
 
     def _counts(self) -> Counts:

@@ -16,9 +16,9 @@ from natsctl.core.coordination.term import (
 )
 from natsctl.core.counters import SyncCounters
 from natsctl.core.informer import Informer, OnChange, OnChanges, deleted_keys
-from natsctl.core.pausing.claims import ClaimedKey
-from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.pauses import Pausing
 from natsctl.core.planning.record import PlanRecord, current_plan
+from natsctl.core.quarantine import ClaimedKey
 from natsctl.core.readers import Primary
 from natsctl.core.retry import Drop, RetryPolicy, always_retry
 from natsctl.core.sync import Rest, failure_of, first_step, outlives, supervising
@@ -162,8 +162,7 @@ class SyncLoop(Generic[K]):
 
     async def gained(self, gained: KeyFilter) -> None:
         """Enqueue the keys that this process syncs now; see `ShareListener`."""
-        self.paused.check_records()
-        await self._pausing.note_deaths(self.paused, shared=True)
+        await self.paused.quarantine.find(shared=True)
         if self._listener is not None:
             await self._listener.gained(gained)
 
@@ -171,9 +170,9 @@ class SyncLoop(Generic[K]):
         self.queue.answers = True
         try:
             await self._pausing.listed.wait()
-            self.paused.check_records()
-            with self._pausing.claims.of_loop(self.paused.name, workers) as claims:
-                await self._pausing.note_deaths(self.paused, shared=self.own.shared)
+            quarantine = self.paused.quarantine
+            with self._pausing.claims.of_loop(quarantine.name, workers) as claims:
+                await quarantine.find(shared=self.own.shared)
                 self._context = log_context()
                 async with together() as group:
                     with supervising():
@@ -270,7 +269,7 @@ class SyncLoop(Generic[K]):
         """Note that the process has survived a sync of the key."""
         claim.release()
         if self._pausing.claims.wary:
-            self._pausing.survived(self.paused, str(key), self.queue)
+            self.paused.quarantine.survived(str(key), self.queue)
 
     async def _held_back(self, work: Work[K], claim: ClaimedKey | None) -> bool:
         """Give back the key if it may not be synced now; return whether it may not."""
@@ -295,7 +294,7 @@ class SyncLoop(Generic[K]):
         """Wait until the key may be synced, after a process has died; if not, give it back."""
         key = work.key
         try:
-            later_s = await self._pausing.admit(self.paused, str(key), claim, self.queue)
+            later_s = await self.paused.quarantine.admit(str(key), claim, self.queue)
         except asyncio.CancelledError:
             self.queue.give_back(key, untouched=True)
             raise
@@ -380,13 +379,10 @@ class KeyQueue:
         self.queue = loop.queue
         self._loop = loop
         self.paused_keys = loop.paused
-        self.paused_keys.listen(self)
+        self.paused_keys.listen(self._resumed)
 
-    def paused(self, key: str, pause: Pause) -> None:
-        """See `PauseListener.paused`."""
-
-    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:  # noqa: ARG002 - the protocol's signature
-        """See `PauseListener.resumed`: syncs the key once if a sync was held back."""
+    def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
+        """Sync a resumed key once if a sync was held back."""
         if pending:
             self.enqueue(key, Operation.RESUME)
 

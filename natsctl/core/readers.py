@@ -114,7 +114,6 @@ class Primary(CacheReader[T]):
         """The work queue of the keys, which has the notes of their syncs."""
 
     def get(self, key: str) -> T | None:
-        """See `CacheReader.get`."""
         sync, cache = current_sync.get(), self.informer.cache
         if self._barrier.unseen or (sync is not None and sync.tape is not None):
             stored = self._barrier.read(self.informer, key)

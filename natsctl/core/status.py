@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from natsctl.core.counters import Counts
+from natsctl.core.failing import LastingFailure
 from natsctl.core.host import Host
 from natsctl.core.informer import Informer
-from natsctl.core.pausing.failing_records import LastingFailure
 from natsctl.core.recording.recordings import Recordings
 from natsctl.core.workqueue import QueueStats
 from natsctl.errors import StoreError

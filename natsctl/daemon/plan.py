@@ -11,9 +11,9 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
+from natsctl.core.failing import failing_prefix
 from natsctl.core.hosted import Hosted
-from natsctl.core.pausing.failing_records import failing_prefix
-from natsctl.core.pausing.pausing import PAUSES
+from natsctl.core.pauses import PAUSES
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.core.planning.record import PlannedChange, place_of
 from natsctl.core.sync import current_key

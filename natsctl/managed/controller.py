@@ -115,7 +115,7 @@ class ManagedController(KeyedController, Generic[T]):
             on_held_back=self._report_pause,
         )
         self._host.history.regarding, self._host.history.reported = self._references, True
-        self._loop.paused.listen(self)
+        self._loop.paused.listen(lambda *_: None, self._paused)
 
     def reconciler(self, managed: Primary[T]) -> ManagedReconciler[T]:
         """Return the reconciler of these objects; `self` is a recorder for it."""
@@ -216,12 +216,9 @@ class ManagedController(KeyedController, Generic[T]):
     def _all_changed(self, changes: Sequence[Change[Any]]) -> None:
         self._keys.primaries_changed(self._primary, changes)
 
-    def paused(self, key: str, pause: Pause) -> None:  # noqa: ARG002 - the protocol's signature
-        """See `PauseListener.paused`: the status of the object shows the pause."""
+    def _paused(self, key: str, _pause: Pause) -> None:
+        """Let the status of the object show the pause."""
         self._keys.enqueue(key, Operation.PUT)
-
-    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:
-        """See `PauseListener.resumed`."""
 
     async def _report_pause(self, key: str) -> float | None:
         """Set the condition of a paused object; the reconciler calls nothing outside.

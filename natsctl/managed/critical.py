@@ -50,7 +50,6 @@ class RetryingCriticalAnnotationUpdater:
         self._within_s = within_s
 
     async def update_critical_annotations(self, managed: Managed[Any]) -> None:
-        """See `CriticalAnnotationUpdater`."""
         await retry_store_errors(lambda: self._update(managed), within_s=self._within_s)
 
     async def _update(self, managed: Managed[Any]) -> None:

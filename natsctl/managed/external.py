@@ -120,19 +120,15 @@ class ExternalClientFns(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     delete_fn: Callable[[Managed[T]], Awaitable[None]] = _do_nothing
 
     async def observe(self, managed: Managed[T]) -> Observation:
-        """See `ExternalClient.observe`."""
         return await awaitable(self.observe_fn, managed)
 
     async def create(self, managed: Managed[T]) -> None:
-        """See `ExternalClient.create`."""
         await awaitable(self.create_fn, managed)
 
     async def update(self, managed: Managed[T]) -> None:
-        """See `ExternalClient.update`."""
         await awaitable(self.update_fn, managed)
 
     async def delete(self, managed: Managed[T]) -> None:
-        """See `ExternalClient.delete`."""
         await awaitable(self.delete_fn, managed)
 
 
@@ -147,11 +143,9 @@ class ExternalConnectDisconnecterFns(msgspec.Struct, Generic[T], frozen=True, kw
     disconnect_fn: ExternalDisconnectorFn = _disconnect_nothing
 
     async def connect(self, managed: Managed[T]) -> ExternalClient[T]:
-        """See `ExternalConnecter.connect`."""
         return await self.connect_fn(managed)
 
     async def disconnect(self) -> None:
-        """See `ExternalDisconnecter.disconnect`."""
         await self.disconnect_fn()
 
 
@@ -170,7 +164,6 @@ class NopDisconnecter(Generic[T]):
         self._connecter = connecter
 
     async def connect(self, managed: Managed[T]) -> ExternalClient[T]:
-        """See `ExternalConnecter.connect`."""
         return await self._connecter.connect(managed)
 
     async def disconnect(self) -> None:

@@ -78,7 +78,6 @@ class ExternalConnection(Generic[T]):
             await awaitable(self._connecter.disconnect)
 
     async def observe(self, managed: Managed[T]) -> Observation:
-        """See `ExternalClient.observe`."""
 
         async def observe() -> Observation:
             observation = await observed(await self._connected(managed), managed)
@@ -93,15 +92,12 @@ class ExternalConnection(Generic[T]):
         return msgspec.structs.replace(observation, diff=self._diff)
 
     async def create(self, managed: Managed[T]) -> None:
-        """See `ExternalClient.create`."""
         await self._write("create", managed)
 
     async def update(self, managed: Managed[T]) -> None:
-        """See `ExternalClient.update`."""
         await self._write("update", managed)
 
     async def delete(self, managed: Managed[T]) -> None:
-        """See `ExternalClient.delete`."""
         await self._write("delete", managed)
 
     async def _write(self, verb: Effect, managed: Managed[T]) -> None:

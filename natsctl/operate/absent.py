@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from natsctl.core.explain import KeyPause, PrimarySource, Status
-from natsctl.core.pausing.failing_records import LastingFailure, failing_prefix, failure_in
-from natsctl.core.pausing.pausing import PAUSES, controller_record
-from natsctl.core.pausing.quarantine import DEATHS_MAX, deaths_in
+from natsctl.core.failing import LastingFailure, failing_prefix, failure_in
+from natsctl.core.pauses import PAUSES, controller_record
+from natsctl.core.quarantine import DEATHS_MAX, deaths_in
 from natsctl.core.tree import Branch
 from natsctl.daemon.api.endpoints import with_past
 from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, KeyEvent, KeyExplanation

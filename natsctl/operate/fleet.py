@@ -353,7 +353,7 @@ class Fleet:
 
         async def resume_one(name: Name) -> str:
             controllers = await self._syncing(name) if controller is None else [controller]
-            ended = await pauses.resume_object(self.connection, name.bucket, name.key, controllers)
+            ended = await pauses.resume_object(self.connection, name.bucket, name.key)
             if ended.pause is None and not ended.exists:
                 raise NotFoundError(f"{name.bucket} has no {name.key}")
             for one in controllers:

@@ -3,22 +3,20 @@
 import getpass
 import re
 import socket
-from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from natsctl.core.compare_and_set import read, rewrite
-from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
+from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.errors import InvalidObjectError, NotFoundError, StoreMissingError, UsageError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
-from natsctl.jetstream.feed import names
 from natsctl.jetstream.store import BucketStore
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.objects import PAUSED
-from natsctl.model.pause import NO_PAUSE, Pause, active_pause
+from natsctl.model.pause import Pause, active_pause
 from natsctl.model.store import Stored
 from natsctl.model.times import time_text
 
@@ -82,17 +80,15 @@ async def pause_object(connection: Connection, bucket: str, key: str, pause: Pau
     await rewrite(store, key, change, seen=await read(store, key))
 
 
-async def resume_object(
-    connection: Connection, bucket: str, key: str, controllers: Collection[str] = ()
-) -> Resumption:
-    """Remove the pause of an object, or of an object that was deleted while it was paused.
+async def resume_object(connection: Connection, bucket: str, key: str) -> Resumption:
+    """Remove the pause of an object; purge an object that was deleted while it was paused.
 
-    *controllers* may have seen the deletion. Raises `UsageError` if the object has no metadata.
+    Raises `UsageError` if the object has no metadata.
     """
     store = BucketStore(Bucket(connection, bucket))
     stored = await read(store, key)
     if stored is None:
-        return Resumption(await _resume_deleted(connection, bucket, key, controllers), exists=False)
+        return Resumption(await _resume_deleted(store, key), exists=False)
     before = active_pause(documents.annotation(_object(stored), PAUSED), datetime.now(UTC))
 
     def change(current: Stored | None) -> bytes:
@@ -134,33 +130,25 @@ async def paused_controller(connection: Connection, controller: str) -> Pause | 
     return active_pause(text, datetime.now(UTC))
 
 
-async def _resume_deleted(
-    connection: Connection, bucket: str, key: str, controllers: Collection[str]
-) -> Pause | None:
-    """Write the records that resume a deleted object, and return its pause."""
-    store, pauses = await _records(connection), list[Pause | None]()
-    wanted = {key_record(controller, bucket, key) for controller in controllers}
-    known = await names(Bucket(connection, PAUSES.bucket), key_record("*", bucket, key))
-    for name in known | wanted:
-        stored = await read(store, name)
-        if stored is None and name not in wanted:
-            continue  # a delete marker
-        text = None if stored is None else stored.value.decode(errors="replace")
-        pauses.append(active_pause(text, datetime.now(UTC)))
-        await rewrite(store, name, lambda _: NO_PAUSE.encode(), seen=stored)
-    pauses.append(await _last_pause(connection, bucket, key))
-    return next((pause for pause in pauses if pause is not None), None)
+async def _resume_deleted(store: BucketStore, key: str) -> Pause | None:
+    """Purge a deleted object, whose last state pauses it, and return its pause.
 
-
-async def _last_pause(connection: Connection, bucket: str, key: str) -> Pause | None:
-    """Return the pause in the last state of a deleted object."""
-    history = await BucketStore(Bucket(connection, bucket)).history(key)
+    In a bucket with a history of 1, only a daemon may know that the object was paused.
+    """
+    history = await store.history(key)
+    if not history or isinstance(history[-1], Stored):
+        return None
     states = [state for state in history if isinstance(state, Stored)]
     try:
         text = documents.annotation(documents.parse(states[-1].value), PAUSED) if states else None
     except InvalidObjectError:
-        return None
-    return active_pause(text, datetime.now(UTC))
+        text = None
+    pause = active_pause(text, datetime.now(UTC))
+    if not states and not history[-1].purged:
+        pause = Pause()
+    if pause is not None:
+        await store.delete(key, purge=True)
+    return pause
 
 
 async def _records(connection: Connection) -> BucketStore:

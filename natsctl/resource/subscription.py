@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from natsctl.core.history import HandlerFailures
 from natsctl.core.informer import Informer
-from natsctl.core.pausing.paused_keys import PausedKeys
+from natsctl.core.pauses import PausedKeys
 from natsctl.core.retry import Drop, Retry, Stop, TokenBucket
 from natsctl.core.table import Cache
 from natsctl.core.workqueue import Failed, Priority, WorkQueue
@@ -55,7 +55,7 @@ class Subscription(Generic[T]):
         self._delivered: dict[str, Stored] = {}  # the state of each key's last upsert
         self._cache: Cache[T] | None = None  # None until there is an informer
         self._paused = PausedKeys()
-        self._paused.listen(self)
+        self._paused.listen(self._resumed)
         self._following = ExitStack()
         self._failures = HandlerFailures(log)
         self._lost = ""  # names an event that was never marked done
@@ -65,7 +65,7 @@ class Subscription(Generic[T]):
     async def follow(self, informer: Informer[T]) -> None:
         """Enqueue every cached object, and every later change until `close`."""
         self._cache = informer.cache
-        self._paused.follow((informer,), records=False)
+        self._paused.follow((informer,), outlast=False)
         await informer.add(self._enqueue_changed)
         self._following.callback(informer.remove, self._enqueue_changed)
         if self._closed:
@@ -102,7 +102,6 @@ class Subscription(Generic[T]):
             raise EventNotDoneError(self._lost)
 
     def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
-        """See `Origin.settle`."""
         if self._closed:
             return
         if error is None:
@@ -116,13 +115,11 @@ class Subscription(Generic[T]):
             self._forget(key)
 
     def restore(self, key: Key) -> None:
-        """See `Origin.restore`."""
         if not self._closed:
             self._queue.offer(key)  # it's delivered again before other events
             self._queue.give_back(key)
 
     def lose(self, kind: EventKind, key: Key) -> None:
-        """See `Origin.lose`."""
         if self._closed or self._lost:
             return
         event = f"{kind} of {key}" if key else kind
@@ -141,11 +138,8 @@ class Subscription(Generic[T]):
         self._paused.close()
         self._delivered.clear()
 
-    def paused(self, key: str, pause: Pause) -> None:
-        """See `PauseListener.paused`."""
-
-    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:  # noqa: ARG002 - the protocol's signature
-        """See `PauseListener.resumed`: delivers the newest state of the object."""
+    def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
+        """Deliver the newest state of the object."""
         if pending:
             self._queue.offer(key)
 

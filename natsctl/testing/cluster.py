@@ -24,7 +24,6 @@ class MemoryCluster(Guarded):
         self._kinds: dict[tuple[str, str], ClusterObjects] = {}
 
     async def open(self, kind: Kind[Any]) -> MemoryManifestStore:
-        """See `ManifestStores.open`."""
         if not isinstance(kind, KubeKind):
             raise UsageError(f"{kind.name} is not a Kubernetes kind")
         return self.store(kind)
@@ -41,11 +40,9 @@ class MemoryCluster(Guarded):
         return all(objects.delivered for objects in self._kinds.values())
 
     async def resource(self, api_version: str, kind: str) -> MemoryResource:
-        """See `Discovers.resource`."""
         await asyncio.sleep(0)
         return self.kinds.resource(api_version, kind)
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all
-        """See `Stores.recorder`."""
         yield self.events.guarded(self.guard)

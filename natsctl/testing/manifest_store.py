@@ -60,13 +60,11 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         self._kinds = kinds
 
     async def get(self, key: str) -> Stored:
-        """See `Store.get`."""
         await self._pass()
         return self._stored(self._existing(key))
 
     @_rehearsed
     async def create(self, key: str, value: bytes) -> Stored:
-        """See `Store.create`."""
         await self._pass(writes=True)
         self._expect_none(key)
         created = self._named(key, documents.parse(value))
@@ -75,7 +73,6 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
 
     @_rehearsed
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        """See `Store.update`."""
         await self._pass(writes=True)
         before = self._expect(key, revision)
         after = self._named(key, {**documents.parse(value), "status": before.get("status")})
@@ -114,7 +111,6 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         return [] if stored is None else [self._stored(stored)]
 
     async def locate(self, manifest: Document) -> str:
-        """See `ManifestStore.locate`."""
         metadata = metadata_of(manifest)
         namespace = str(metadata.get("namespace") or self.kind.namespace or "")
         namespaced = self._kinds.resource(self.kind.api_version, self.kind.kind).namespaced
@@ -127,7 +123,6 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
-        """See `ManifestStore.apply`."""
         await self._pass(writes=True)
         key = await self.locate(manifest)
         before = self._objects.by_key.get(key)
@@ -154,12 +149,10 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
         return self._stored(self._objects.put(key, after))
 
     async def check_create(self, manifest: Document, *, manager: str) -> None:
-        """See `ManifestStore.check_create`."""
         await self._pass(writes=not self.rehearses)
         await self.rehearsal().apply(manifest, manager=manager, uid="")
 
     async def managed(self, key: str) -> ManagedFields:
-        """See `ManifestStore.managed`."""
         await self._pass()
         revision = int(str(metadata_of(self._existing(key))["resourceVersion"]))
         managers = self._objects.managers.get(key, {}).items()
@@ -172,7 +165,6 @@ class MemoryManifestStore(WatchedStore[KubeKind[Any], ObjectChange]):
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
-        """See `ManifestStore.patch_status`."""
         await self._pass(writes=True)
         before = self._existing(key) if revision is None else self._expect(key, revision)
         return self._stored(self._objects.put(key, documents.with_status(before, patch)))

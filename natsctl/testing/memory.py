@@ -49,19 +49,16 @@ class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
         self._reader: _Reader | None = None  # with the view that was watched last
 
     async def get(self, key: str) -> Stored:
-        """See `Store.get`."""
         await self._pass()
         return self._existing(self._own(key))
 
     async def create(self, key: str, value: bytes) -> Stored:
-        """See `Store.create`."""
         await self._pass(writes=True)
         if isinstance(self._bucket.last(self._own(key)), Stored):
             raise ConflictError(f"{key} exists in {self._name}")
         return self._write(key, value)
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        """See `Store.update`."""
         await self._pass(writes=True)
         self._expect(self._own(key), revision)
         return self._write(key, value)
@@ -74,7 +71,6 @@ class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
         uid: str = "",  # noqa: ARG002 - a revision is of one object only
         purge: bool = False,
     ) -> int:
-        """See `Store.delete`."""
         await self._pass(writes=True)
         last = self._bucket.last(self._own(key))
         if revision is not None:
@@ -86,17 +82,14 @@ class MemoryStore(WatchedStore[Kind[Any], "tuple[Entry, int]"]):
         return deleted.revision
 
     async def history(self, key: str) -> list[Stored | Deleted]:
-        """See `Store.history`."""
         await self._pass()
         return self._bucket.history(self._own(key))
 
     async def last_revision(self) -> int:
-        """See `Sequenced.last_revision`."""
         await self._pass()
         return self._bucket.revision
 
     async def newest_revision(self) -> int:
-        """See `Sequenced.newest_revision`."""
         await self._pass()
         newest = self._newest()
         return newest[-1].revision if newest else 0
@@ -344,7 +337,6 @@ class MemoryStores(Guarded):
         return await self.jetstream.api(endpoint, body)
 
     async def open(self, kind: Kind[Any]) -> MemoryStore:
-        """See `Stores.open`."""
         return self.store(kind)
 
     def store(self, kind: Kind[Any]) -> MemoryStore:
@@ -360,5 +352,4 @@ class MemoryStores(Guarded):
 
     @asynccontextmanager
     async def recorder(self, controller: str) -> AsyncIterator[MemoryRecorder]:  # noqa: ARG002 - one recorder serves all
-        """See `Stores.recorder`."""
         yield self.events.guarded(self.guard)

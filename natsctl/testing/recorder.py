@@ -36,13 +36,11 @@ class MemoryRecorder(Guarded):
         *,
         sync: SyncNote | None = None,
     ) -> None:
-        """See `Recorder.event`."""
         if self.guard.may_record(key):
             about = tuple(regarding)
             self.events.append(RecordedEvent(key, type, reason, message, about, sync))
 
     async def past_failures(self, key: str, handler: str = "") -> int:
-        """See `RemembersSyncs.past_failures`."""
         notes = (event.sync for event in self.events if event.key == key)
         syncs = [note for note in notes if note is not None and note.handler == handler]
         return syncs[-1].failures if syncs else 0

@@ -61,7 +61,6 @@ class WatchedStore(ABC, Generic[KindT, ChangeT]):
     async def watch(
         self, shown: Collection[str] | None = None
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """See `Store.watch`."""
         await self._pass()
         with self._watched.queue() as queue:
             async with aclosing(self._events(queue, shown, self._first_events(shown))) as events:

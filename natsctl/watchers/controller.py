@@ -21,7 +21,6 @@ from natsctl.core.host import Host
 from natsctl.core.hosted import Hosted
 from natsctl.core.informer import Informer
 from natsctl.core.options import POLICY, SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
-from natsctl.core.pausing.pause_reports import PauseReports
 from natsctl.core.recording.document import Delivery
 from natsctl.core.retry import RetryPolicy
 from natsctl.core.status import Measures, health_of, measures_of
@@ -118,7 +117,7 @@ class InformerController(Hosted):
         )
         policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
         self._resource_kinds = ResourceKinds(self.name, policies, host.history, host.pausing)
-        host.pausing.report_to(PauseReports(self.name, holds=self.holds, event=host.history.event))
+        host.pausing.report_to(host.history.event, holds=self.holds)
         super().__init__(host)
 
     def use(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
@@ -206,7 +205,6 @@ class InformerController(Hosted):
         await deliveries.deliver(self.name, registration, change)
 
     def hold_only(self, keys: Collection[str]) -> None:
-        """See `Hosted.hold_only`."""
         for deliveries, _ in self._resource_kinds.routes():
             deliveries.hold_only(keys)
 
@@ -281,7 +279,6 @@ class InformerController(Hosted):
         return next((informer for informer in informers if key in informer.cache), informers[0])
 
     def holds(self, key: str) -> bool:
-        """See `Hosted.holds`."""
         return all(deliveries.holds(key) for deliveries in self._resource_kinds.deliveries.values())
 
     @property

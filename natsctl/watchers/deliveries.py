@@ -16,7 +16,7 @@ import msgspec
 
 from natsctl.core.history import SyncHistory
 from natsctl.core.loop import SyncLoop
-from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.pauses import Pausing
 from natsctl.core.recording.document import Delivery
 from natsctl.core.retry import Stop
 from natsctl.core.sync import Calls, Sync
@@ -82,7 +82,7 @@ class Deliveries:
             retry=lambda _error, _failures: Stop(),
             pausing=self._pausing,
         )
-        self._loop.paused.listen(self)
+        self._loop.paused.listen(self._resumed)
         if self._only is not None:
             self._loop.own.only(self._only)
         return self._loop
@@ -92,11 +92,8 @@ class Deliveries:
         if self._loop is not None and self._loop.paused.concerns(change):
             self._loop.paused.observe(change)
 
-    def paused(self, key: str, pause: Pause) -> None:
-        """See `PauseListener.paused`: the changes of the object wait, in their order."""
-
-    def resumed(self, key: str, pause: Pause, *, pending: bool) -> None:  # noqa: ARG002 - the protocol's signature
-        """See `PauseListener.resumed`: delivers the changes that waited."""
+    def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
+        """Deliver the changes that waited."""
         if pending and self.holds(key):
             self.queue.offer(key)
 

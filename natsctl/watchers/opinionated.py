@@ -117,7 +117,6 @@ class OpinionatedWatcher:
             self.sync_func = watcher.add
 
     async def add(self, new: Snapshot[Any]) -> None:
-        """See `ResourceWatcher.add`."""
         await self._note_memory(new.key)
         own_write = self._own_writes.get(new.key)
         if own_write is not None and new.revision < own_write.added:
@@ -131,7 +130,6 @@ class OpinionatedWatcher:
             await self._add(new)
 
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
-        """See `ResourceWatcher.update`."""
         await self._note_memory(new.key)
         if new.revision < old.revision:  # another store has the object now
             self._own_writes.pop(new.key, None)

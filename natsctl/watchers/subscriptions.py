@@ -8,7 +8,7 @@ import msgspec
 from natsctl.core.coordination.term import KeyFilter
 from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
-from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.pauses import Pausing
 from natsctl.core.workqueue import Priority
 from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind

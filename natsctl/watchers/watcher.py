@@ -114,16 +114,13 @@ class SimpleWatcher:
         self.delete_func = delete_func
 
     async def add(self, new: Snapshot[Any]) -> None:
-        """See `ResourceWatcher.add`."""
         if self.add_func is not None:
             await awaitable(self.add_func, new)
 
     async def update(self, old: Snapshot[Any], new: Snapshot[Any]) -> None:
-        """See `ResourceWatcher.update`."""
         if self.update_func is not None:
             await awaitable(self.update_func, old, new)
 
     async def delete(self, last: Snapshot[Any]) -> None:
-        """See `ResourceWatcher.delete`."""
         if self.delete_func is not None:
             await awaitable(self.delete_func, last)

@@ -152,7 +152,7 @@ async def test_the_text_output_has_a_line_for_each_check_with_advice_below(
     assert lines[0].startswith("ok      nats server: nats://127.0.0.1:")
     line = lines.index(
         "warning bucket routes: history 1: the last state of an object that is deleted while no "
-        "daemon runs cannot be read"
+        "daemon runs cannot be read, nor whether it was paused"
     )
     assert lines[line + 1] == "        → nats stream edit KV_routes --max-msgs-per-subject 5"
     assert lines[-1] == "12 ok, 1 warning, 0 failed"

@@ -115,7 +115,7 @@ async def test_a_deleted_paused_object_is_resumed(nats: Nats, apps: BucketStore)
         await eventually(lambda: _paused(daemons))
         assert await has_part()
         assert controller.syncs == []
-        resumption = await resume_object(nats.connection, "apps", "shop", ["apps"])
+        resumption = await resume_object(nats.connection, "apps", "shop")
         assert resumption.pause == PAUSE
         await eventually(has_no_part)
 

@@ -156,7 +156,7 @@ async def _pause_and_resume(operator: Nats, routes: BucketStore) -> None:
     await eventually(lambda: _has(routes, 2))
     await pause_object(connection, "greetings", "mill", Pause())
     await BucketStore(greetings).delete("mill")
-    await resume_object(connection, "greetings", "mill", ["greetings"])
+    await resume_object(connection, "greetings", "mill")
     await eventually(lambda: _has(routes, 1))
 
 

@@ -7,10 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from natsctl.core.pausing.claim_records import ClaimRecord, claim_record
-from natsctl.core.pausing.claims import ClaimedKeys, current_claims
-from natsctl.core.pausing.pausing import PAUSES
-from natsctl.core.pausing.quarantine import Deaths
+from natsctl.core.pauses import PAUSES
+from natsctl.core.quarantine import ClaimedKeys, ClaimRecord, Deaths, claim_record, current_claims
 from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
 from tests.support.controllers.quarantined_apps import Stuck, deaths, prepared, syncs_of

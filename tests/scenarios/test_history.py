@@ -20,7 +20,7 @@ from natsctl import (
     primary,
 )
 from natsctl.core.hosted import Hosted
-from natsctl.core.pausing.claims import ClaimedKeys, current_claims
+from natsctl.core.quarantine import ClaimedKeys, current_claims
 from natsctl.managed import Managed, ManagedController, ManagedReconciler, Observation
 from natsctl.model.recorder import SyncNote
 from natsctl.testing import MemoryStores

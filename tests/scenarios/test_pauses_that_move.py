@@ -10,11 +10,11 @@ import pytest
 from natsctl import ControllerRuntime, Operator
 from natsctl.core.coordination.shares import participations
 from natsctl.core.coordination.term import SHARES
-from natsctl.core.pausing.claims import ClaimedKeys, current_claims
-from natsctl.core.pausing.pausing import PAUSES, deaths_record, key_record
+from natsctl.core.pauses import PAUSES
+from natsctl.core.quarantine import ClaimedKeys, current_claims, deaths_record
 from natsctl.model.pause import Pause
 from natsctl.testing import MemoryStores
-from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit, put
+from tests.support.controllers.app_controller import APPS, AppClient, Apps, edit
 from tests.support.controllers.quarantined_apps import die
 from tests.support.controllers.sharding_group import TTL_S, Way, WayStore
 from tests.support.eventually import eventually
@@ -177,37 +177,6 @@ async def test_a_key_that_moves_there_and_back_stays_paused(group: Group) -> Non
     assert group.syncs("app0") == 0
 
 
-async def test_the_pause_of_an_object_is_recorded_by_one_process_and_once(group: Group) -> None:
-    await edit(group.client.apps, "app0", *PAUSED, to=HELD.text)
-    await asyncio.sleep(1)
-    name = key_record("apps", "apps", "app0")
-    (recorded,) = await group.records.history(name)
-    await edit(group.client.apps, "app0", "spec", "text", to="new")
-    await asyncio.sleep(TTL_S)
-    assert await group.records.history(name) == [recorded]
-
-
-async def test_the_record_of_a_pause_that_ends_after_a_move_is_deleted(group: Group) -> None:
-    await edit(group.client.apps, "app0", *PAUSED, to=HELD.text)
-    await asyncio.sleep(1)
-    await group.moved("app0", killed=True)
-    await edit(group.client.apps, "app0", *PAUSED, to=None)
-    await asyncio.sleep(1)
-    assert key_record("apps", "apps", "app0") not in list(group.records.keys())
-
-
-async def test_the_record_of_a_pause_that_ends_while_no_process_syncs_the_key_is_deleted(
-    group: Group,
-) -> None:
-    await edit(group.client.apps, "app0", *PAUSED, to=HELD.text)
-    await asyncio.sleep(1)
-    await group.holder_of("app0").kill()
-    assert group.holder("app0") is None
-    await edit(group.client.apps, "app0", *PAUSED, to=None)
-    await group.settled()
-    assert key_record("apps", "apps", "app0") not in list(group.records.keys())
-
-
 @pytest.mark.parametrize("killed", [False, True])
 async def test_a_deleted_paused_object_keeps_its_secondaries_over_moves(
     group: Group,
@@ -223,10 +192,9 @@ async def test_a_deleted_paused_object_keeps_its_secondaries_over_moves(
         await process.runtime.collect_garbage()
     await asyncio.sleep(GARBAGE_CYCLES_S)
     assert "app0.main" in group.client.part_keys
-    await put(group.records, key_record("apps", "apps", "app0"), b"false")
+    await group.client.apps.delete("app0", purge=True)
     await asyncio.sleep(TTL_S)
     assert "app0.main" not in group.client.part_keys
-    assert list(group.records.keys()).count(key_record("apps", "apps", "app0")) == 0
 
 
 async def test_an_object_deleted_while_paused_and_unheld_keeps_its_secondaries(

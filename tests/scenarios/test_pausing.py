@@ -2,16 +2,23 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
+import msgspec
 import pytest
 
-from natsctl import InformerController, Kind, Operation, Resource, ResourceWatcher, Snapshot
-from natsctl.core.pausing.pausing import PAUSES, controller_record, key_record
-from natsctl.errors import PausedError, PermissionDeniedError
+from natsctl import (
+    InformerController,
+    Operation,
+    Resource,
+    ResourceWatcher,
+    Snapshot,
+    kv,
+    primary,
+)
+from natsctl.core.pauses import PAUSES, controller_record
+from natsctl.errors import PausedError
 from natsctl.model.pause import Pause
-from natsctl.model.store import Stored
-from natsctl.testing import Harness, MemoryStore, MemoryStores, running
+from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
     PARTS,
@@ -206,30 +213,6 @@ async def test_a_key_that_is_resumed_after_a_restart_is_synced_once() -> None:
         assert syncs_of(harness) == ["shop"]
 
 
-async def test_a_record_that_is_refused_delays_no_record_of_another_key() -> None:
-    refused = key_record("apps", "apps", "shop")
-
-    class Refusing(MemoryStore):
-        async def create(self, key: str, value: bytes) -> Stored:
-            if key == refused:
-                raise PermissionDeniedError(f"you may not write {key}")
-            return await super().create(key, value)
-
-    class RefusingStores(MemoryStores):
-        def store(self, kind: Kind[Any]) -> MemoryStore:
-            store = super().store(kind)
-            store.__class__ = Refusing
-            return store
-
-    async with running(Calm(), stores=RefusingStores()) as harness:
-        client = await built(harness, "bar", "shop", "inn")
-        for key in ("bar", "shop", "inn"):
-            await edit(client.apps, key, *PAUSED, to="true")
-        await asyncio.sleep(60)
-        recorded = await records(harness.stores)
-        assert set(recorded) == {key_record("apps", "apps", key) for key in ("bar", "inn")}
-
-
 async def test_a_failing_key_that_is_paused_is_retried_after_it_is_resumed() -> None:
     class Failing(Calm):
         broken = True
@@ -269,26 +252,22 @@ class TestDeletedWhilePaused:
             await client.apps.delete("shop")
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["shop.main"]
-            assert await records(client.stores) == {key_record("apps", "apps", "shop"): HELD.text}
 
-            await set_record(client.stores, key_record("apps", "apps", "shop"), "false")
+            await client.apps.delete("shop", purge=True)
             await harness.run_until_idle()
             assert client.part_keys == []
-            await harness.run_for(1)
-            assert await records(client.stores) == {}
 
-    @pytest.mark.parametrize("purge", [False, True])
-    async def test_the_secondaries_stay_after_a_restart(self, purge: bool) -> None:  # noqa: FBT001 - pytest passes it
+    async def test_the_secondaries_stay_after_a_restart(self) -> None:
         stores = MemoryStores()
         async with running(Calm(), stores=stores) as harness:
             client = await built(harness, "shop", "market")
             await edit(client.apps, "shop", *PAUSED, to=HELD.text)
             await harness.run_for(1)
-        await client.apps.delete("shop", purge=purge)
+        await client.apps.delete("shop")
         async with running(Calm(), stores=stores) as harness:
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main", "shop.main"]
-            await set_record(stores, key_record("apps", "apps", "shop"), "false")
+            await client.apps.delete("shop", purge=True)
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main"]
 
@@ -301,8 +280,7 @@ class TestDeletedWhilePaused:
         async with running(Calm(), stores=stores) as harness:
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main", "shop.main"]
-            assert await records(stores) == {key_record("apps", "apps", "shop"): HELD.text}
-            await set_record(stores, key_record("apps", "apps", "shop"), "false")
+            await client.apps.delete("shop", purge=True)
             await harness.run_for(AN_HOUR)
             assert client.part_keys == ["market.main"]
 
@@ -316,6 +294,40 @@ class TestDeletedWhilePaused:
             assert client.part_keys == ["shop.main"]
             await harness.run_for(61)
             assert client.part_keys == []
+
+    async def test_a_person_collects_no_garbage_of_a_key_that_no_process_saw_paused(self) -> None:
+        stores = MemoryStores()
+        async with running(Calm(), stores=stores) as harness:
+            client = await built(harness, "shop", "market")
+        await edit(client.apps, "shop", *PAUSED, to="true")
+        await client.apps.delete("shop")
+        async with running(Calm(), stores=stores) as harness:
+            plan = await harness.runtime.garbage_plan(at_once=True)
+            (orphan,) = plan.orphans
+            assert orphan.held == "shop is paused without a reason: natsctl resume apps/shop"
+            applied = msgspec.structs.replace(orphan, held="")
+            removed = await harness.runtime.garbage_apply(
+                msgspec.structs.replace(plan, orphans=(applied,))
+            )
+            assert removed.orphans == ()
+            assert client.part_keys == ["market.main", "shop.main"]
+
+    async def test_a_history_of_one_forgets_the_pause_at_a_restart(self) -> None:
+        class Short(Calm):
+            name = "apps"
+            apps = primary(kv(App, bucket="apps", history=1))
+
+        stores = MemoryStores()
+        async with running(Short(), stores=stores) as harness:
+            client = await built(harness, "shop", "market")
+            await edit(client.apps, "shop", *PAUSED, to="true")
+            await harness.run_for(1)
+            await client.apps.delete("shop")
+            await harness.run_for(AN_HOUR)
+            assert client.part_keys == ["market.main", "shop.main"]
+        async with running(Short(), stores=stores) as harness:
+            await harness.run_for(AN_HOUR)
+            assert client.part_keys == ["market.main"]
 
     async def test_garbage_collection_names_the_command_that_resumes_the_key(self) -> None:
         async with running(Calm()) as harness:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.core.pausing.claims import ClaimedKeys, current_claims
+from natsctl.core.quarantine import ClaimedKeys, current_claims
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import APPS, Apps, app_client, edit
 from tests.support.controllers.quarantined_apps import Stuck, deaths, die, prepared, syncs_of

@@ -7,7 +7,7 @@ with its bucket, so such orphans are kept while the evidence about the bucket is
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -50,6 +50,15 @@ BEGIN_S = 60.0  # for which a start waits for the remembered state of the bucket
 BEGIN_TRIES = 8  # which it makes at least, also if the machine slept for longer
 
 
+Paused = Callable[[str], Awaitable[str]]
+"""Returns why the objects of a paused owner are kept; empty if they are not."""
+
+
+async def not_paused(_owner: str) -> str:
+    """Return that no owner is paused."""
+    return ""
+
+
 class _Suspect(msgspec.Struct, frozen=True):
     secondary: Owned[Any]
     stored: Stored
@@ -76,8 +85,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
     secondaries: Collection[Owned[Any]]
     evidence: Evidence
     limits: GarbageLimits
-    paused: Callable[[str], str] = lambda _: ""
-    """Returns why the objects of a paused owner are kept; empty if they are not."""
+    paused: Paused = not_paused
     last: GarbagePlan = GarbagePlan(())
     _suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
 
@@ -217,7 +225,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
         removed: list[Orphan] = []
         kept: list[Kept] = []
         for orphan in plan.orphans:
-            reason = orphan.held if not orphan.owner else self.paused(orphan.owner)
+            reason = orphan.held if not orphan.owner else await self.paused(orphan.owner)
             reason = reason or await self._remove(orphan)
             if reason:
                 log.warning("keeping an orphan", kind=orphan.kind, key=orphan.key, reason=reason)
@@ -366,7 +374,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
                 uid=suspect.uid,
-                held=self.paused(suspect.owner)
+                held=await self.paused(suspect.owner)
                 or (f"its owner was {edited.key} before an edit" if edited is not None else ""),
             )
 

@@ -177,15 +177,12 @@ class KubeSecondary(Owned[T]):
         return len(self._last)
 
     def is_terminating(self, stored: Stored) -> bool:
-        """See `Owned.is_terminating`."""
         return self._kube_kind.metadata(stored.value).deletion_timestamp is not None
 
     def is_foreign(self, stored: Stored) -> bool:
-        """See `Owned.is_foreign`."""
         return bool(self._mark.foreign(self.metadata(stored)))
 
     def foreign_installation(self, metadata: Metadata) -> str:
-        """See `Owned.foreign_installation`."""
         return self._mark.foreign(metadata)
 
     def owner_of(self, stored: Stored) -> Owner | None:

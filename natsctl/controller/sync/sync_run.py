@@ -14,7 +14,7 @@ from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
 from natsctl.core.history import SyncHistory
 from natsctl.core.loop import SyncHandler, skips_invalid
-from natsctl.core.pausing.paused_keys import PausedKeys
+from natsctl.core.pauses import PausedKeys
 from natsctl.core.planning.record import because
 from natsctl.core.readers import Primary
 from natsctl.core.sync import (
@@ -32,8 +32,6 @@ from natsctl.core.workqueue import Operation, Place, Priority, Work, WorkQueue
 from natsctl.core.writes import Barrier
 from natsctl.errors import NotFoundError
 from natsctl.model.garbage import orphan_reason
-from natsctl.model.pause import pause_in
-from natsctl.model.store import Stored
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import log_context, set_log_context
 from natsctl.telemetry.tracing import SDK, records_spans, sync_span
@@ -230,15 +228,12 @@ class SyncRuns:
 
         The bucket's history shows that. A primary without secondaries needs no such check.
         """
-        key, store = sync.key, self._primary.informer.store
-        if sync.last is not None or self._cache.kind.plain or key in self._cache:
+        key, cache = sync.key, self._cache
+        if sync.last is not None or cache.kind.plain or key in cache:
             return False
         if not list(self._secondaries.owned(key)):
             return False
-        states = [state for state in await store.history(key) if isinstance(state, Stored)]
-        pause = pause_in(states[-1].value) if states else None
-        if pause is None or not self._paused.recover(key, pause):
-            return False
+        await self._paused.recall(key, self._primary.informer.store)
         return self._paused.holds_back(key)
 
     async def _remove_secondaries(self, sync: Sync) -> None:
@@ -264,14 +259,12 @@ class SyncRuns:
         return ""
 
     def _note_success(self, sync: Sync) -> None:
-        key, noted = sync.key, self._queue.noted(sync.key)
-        if sync.stored is None:
-            self._paused.synced_deleted(key)
+        noted = self._queue.noted(sync.key)
         if noted is not None:
             noted.failed = None
             if noted.last is sync.last:
                 noted.last = None
-            self._queue.tidy(key)
+            self._queue.tidy(sync.key)
 
     def _record_failure(self, sync: Sync, error: BaseException) -> None:
         failures = self._queue.failures(sync.key) + 1

@@ -32,11 +32,9 @@ class PlanningManifestStore(PlanningStore):
     _stored: ManifestStore
 
     async def locate(self, manifest: Document) -> str:
-        """See `ManifestStore.locate`."""
         return await self._stored.locate(manifest)
 
     async def check_create(self, manifest: Document, *, manager: str) -> None:
-        """See `ManifestStore.check_create`."""
         self._guard.check(self.kind)
         await self._stored.check_create(manifest, manager=manager)
 
@@ -49,7 +47,6 @@ class PlanningManifestStore(PlanningStore):
     async def apply(
         self, manifest: Document, *, manager: str, uid: str, force: bool = False
     ) -> Stored:
-        """See `ManifestStore.apply`."""
         self._guard.check(self.kind)
         key = await self.locate(manifest)
         current = await self._current(key)
@@ -87,7 +84,6 @@ class PlanningManifestStore(PlanningStore):
     async def patch_status(
         self, key: str, patch: Document, *, revision: int | None = None
     ) -> Stored:
-        """See `ManifestStore.patch_status`."""
         self._guard.check(self.kind)
         current = await self.get(key)
         if revision not in {None, current.revision}:

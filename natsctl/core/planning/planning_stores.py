@@ -84,7 +84,6 @@ class PlanningStores(_Planning[Stores]):
         self.missing: set[str] = set()  # the opened buckets that do not exist
 
     async def open(self, kind: Kind[Any]) -> PlanningStore:
-        """See `Stores.open`."""
         stored = await self._opened(kind)
         if stored is None and isinstance(kind, KvKind) and not kind.create:
             stored = await self._stores.open(kind)  # raises that the bucket does not exist
@@ -138,14 +137,12 @@ class PlanningManifestStores(_Planning[ManifestStores]):
     """
 
     async def open(self, kind: Kind[Any]) -> PlanningManifestStore:
-        """See `ManifestStores.open`."""
         stored = await self._stores.open(kind)
         declared: KubeKind[Any] = stored.kind
         overlay = self._overlay(place_of(declared))
         return PlanningManifestStore(declared, stored, overlay, self._record, guard=self.guard)
 
     async def resource(self, api_version: str, kind: str) -> ResourceType:
-        """See `Discovers.resource`."""
         if not isinstance(self._stores, Discovers):
             raise StoreMissingError("this cluster cannot look kinds up")
         return await self._stores.resource(api_version, kind)

@@ -75,7 +75,6 @@ class PlanningStore:
     # ---- reads
 
     async def get(self, key: str) -> Stored:
-        """See `Store.get`."""
         planned = self._overlay.entries.get(key)
         if planned is None:
             return await self._get_stored(key)
@@ -92,14 +91,12 @@ class PlanningStore:
         return [*stored, *(() if planned is None else planned.states)][-HISTORY_MAX:]
 
     async def last_revision(self) -> int:
-        """See `Sequenced.last_revision`."""
         last = 0
         if isinstance(self._stored, Sequenced):
             last = await self._stored.last_revision()
         return self._newest_planned(last)
 
     async def newest_revision(self) -> int:
-        """See `Sequenced.newest_revision`."""
         newest = 0
         if isinstance(self._stored, Sequenced):
             newest = await self._stored.newest_revision()
@@ -113,7 +110,6 @@ class PlanningStore:
     # ---- writes
 
     async def create(self, key: str, value: bytes) -> Stored:
-        """See `Store.create`."""
         self._guard.check(self.kind)
         planned, marker = self._overlay.entries.get(key), 0
         if planned is None:
@@ -131,7 +127,6 @@ class PlanningStore:
         return self._plan(key, new, None, planned, base=base, fresh=True)
 
     async def update(self, key: str, value: bytes, *, revision: int) -> Stored:
-        """See `Store.update`."""
         self._guard.check(self.kind)
         current, planned = await self._expected(key, revision)
         base, fresh = (revision, False) if planned is None else (planned.base, planned.fresh)
@@ -147,7 +142,6 @@ class PlanningStore:
     async def delete(
         self, key: str, *, revision: int | None = None, uid: str = "", purge: bool = False
     ) -> int:
-        """See `Store.delete`."""
         self._guard.check(self.kind)
         current, planned = await self._to_delete(key, revision, uid, purge=purge)
         base = current.revision if planned is None else planned.base
@@ -215,7 +209,6 @@ class PlanningStore:
         self,
         shown: Collection[str] | None = None,  # noqa: ARG002 - the store has fewer keys
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        """See `Store.watch`."""
         async with AsyncExitStack() as stack:
             inbox = stack.enter_context(self._overlay.subscribed())
             stored = aclosing(self._missing()) if self._stored is None else self._stored.watch()

@@ -185,7 +185,7 @@ def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield (
             (
                 "history 1: the last state of an object that is deleted while no daemon runs "
-                "cannot be read"
+                "cannot be read, nor whether it was paused"
             ),
             f"{edit} --max-msgs-per-subject 5",
         )

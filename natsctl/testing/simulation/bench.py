@@ -43,7 +43,6 @@ class SimulationLoop(VirtualTimeLoop):
     def call_at(  # type: ignore[override]  # typeshed's generic form is for callers
         self, when: float, *args: Any, **options: Any
     ) -> asyncio.TimerHandle:
-        """See `asyncio.loop.call_at`."""
         self._timers += 1
         return super().call_at(when + self._timers % TIES_MAX * TIE_S, *args, **options)
 

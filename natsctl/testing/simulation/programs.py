@@ -19,7 +19,6 @@ class HostedProgram:
 
     @property
     def idle(self) -> bool:
-        """See `Program.idle`."""
         return self.hosted.idle and self.hosted.failure is None
 
     def resync(self) -> None:

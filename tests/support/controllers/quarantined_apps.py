@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from natsctl.core.pausing.pausing import PAUSES
+from natsctl.core.pauses import PAUSES
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
 
@@ -13,7 +13,7 @@ DYING = """
 import os, sys
 from contextlib import ExitStack
 from pathlib import Path
-from natsctl.core.pausing.claims import ClaimedKeys
+from natsctl.core.quarantine import ClaimedKeys
 claims, stack = ClaimedKeys(Path(sys.argv[1])), ExitStack()
 loops = {}
 for word in sys.argv[2:]:

@@ -33,12 +33,13 @@ from natsctl.core.coordination.lease import is_first_run
 from natsctl.core.coordination.shares import participations
 from natsctl.core.coordination.term import SHARES
 from natsctl.core.hosted import Hosted
-from natsctl.core.pausing.pausing import PAUSES, controller_record
+from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.daemon.operator import Runnable
 from natsctl.managed import Managed
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.objects import PAUSED
+from natsctl.model.store import Deleted
 from natsctl.testing import MemoryManifestStore, MemoryStore, MemoryStores, SimulatedExternal
 from natsctl.testing.simulation.objects import Desired, put, remove, store_of
 from natsctl.testing.simulation.world.choices import Choices
@@ -438,12 +439,12 @@ class Storm:
         await self._record(b"false")
         for stored in self._primaries.stored():
             await self._annotate(stored.key, None)
-        records = self._stores.store(PAUSES)
-        for stored in records.stored():
-            deleted_object = stored.key.startswith(f"{controller_record(NAME)}.")
-            if deleted_object and stored.value != b"false":
-                with suppress(ConflictError):  # it is resumed later
-                    await records.update(stored.key, b"false", revision=stored.revision)
+        primaries = self._primaries
+        if isinstance(primaries, MemoryStore):
+            newest = [entries[-1] for entries in primaries.backup().entries.values() if entries]
+            for entry in newest:
+                if isinstance(entry, Deleted) and not entry.purged:  # it may be paused
+                    await primaries.delete(entry.key, purge=True)
 
     def _unfinished(self) -> list[str]:
         """Return the promises that do not hold yet."""

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from natsctl import Retry, UsageError
-from natsctl.core.pausing.pausing import PAUSES, controller_record, deaths_record
-from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
+from natsctl.core.pauses import PAUSES, controller_record
+from natsctl.core.quarantine import DEATHS_MAX, Deaths, deaths_record
 from natsctl.managed import ManagedController
 from natsctl.testing import MemoryStores
 from tests.support.controllers.disk_reconciler import (

@@ -6,7 +6,7 @@ import pytest
 
 from natsctl import give_up_after
 from natsctl.core.history import SyncHistory
-from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.pauses import Pausing
 from natsctl.core.workqueue import Priority
 from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore

@@ -147,20 +147,16 @@ class ExternalSpecs:
         self._external = external
 
     async def observe(self, managed: Managed[Any]) -> Observation:
-        """See `ExternalClient.observe`."""
         fields = await self._external.read(_name(managed))
         return Observation(exists=fields is not None, up_to_date=fields == managed.spec)
 
     async def create(self, managed: Managed[Any]) -> None:
-        """See `ExternalClient.create`."""
         await self._external.create(managed.spec, name=_name(managed))
 
     async def update(self, managed: Managed[Any]) -> None:
-        """See `ExternalClient.update`."""
         await self._external.update(_name(managed), managed.spec)
 
     async def delete(self, managed: Managed[Any]) -> None:
-        """See `ExternalClient.delete`."""
         await self._external.delete(_name(managed))
 
 

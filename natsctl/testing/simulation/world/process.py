@@ -76,7 +76,6 @@ class ProcessLife:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def crash(self, restart_s: float) -> None:
-        """See `Life.crash`."""
         self.crashed = True
         self.restart_s = restart_s
         self.over.set()

@@ -1,7 +1,7 @@
 """Garbage collection plans: orphaned secondaries, refusals and limits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -85,12 +85,14 @@ class Yard:
         self.secondaries = [self._secondary(store) for store in (self.parts, self.things)]
         self.collector = self.collect()
 
-    def collect(
-        self, limits: GarbageLimits = LIMITS, paused: Callable[[str], str] = lambda _: ""
-    ) -> GarbageCollector:
+    def collect(self, limits: GarbageLimits = LIMITS, paused: str = "") -> GarbageCollector:
         """Return a collector that has just started."""
         evidence = Evidence(self.primary, self.memory, "apps")
-        return GarbageCollector(self.primary, self.secondaries, evidence, limits, paused=paused)
+
+        async def reason(_owner: str) -> str:
+            return paused
+
+        return GarbageCollector(self.primary, self.secondaries, evidence, limits, reason)
 
     def _secondary(self, store: MemoryStore) -> Secondary[Thing]:
         kind = store.kind
@@ -512,7 +514,7 @@ class TestLimits:
         assert [orphan.due for orphan in plan.orphans] == [True]
 
     async def test_orphans_of_paused_owners_do_not_count(self, yard: Yard) -> None:
-        yard.collector = yard.collect(paused=lambda owner: f"{owner} is paused")
+        yard.collector = yard.collect(paused="shop is paused")
         plan = await self.orphans(yard, 50, 21)
         assert plan.refused == ""
         assert {orphan.held for orphan in plan.orphans} == {"shop is paused"}
@@ -531,7 +533,7 @@ class TestApply:
         await yard.app("bar")
         await yard.part("shop")
         plan = await yard.plan()
-        removed = await yard.collect(paused=lambda _: "paused").apply(plan)
+        removed = await yard.collect(paused="paused").apply(plan)
         assert [(kept.orphan.key, kept.reason) for kept in removed.kept] == [
             ("shop.part", "paused")
         ]

@@ -8,11 +8,10 @@ import pytest
 from natsctl import Operation, Primary, kube
 from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue, PrimaryListener, SyncLoop, skips_invalid
-from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
+from natsctl.core.quarantine import DEATHS_MAX, Deaths
 from natsctl.core.workqueue import Priority
 from natsctl.core.writes import Barrier
 from natsctl.errors import InvalidInputError
-from natsctl.model.pause import Pause
 from natsctl.model.store import Applied, Deleted, Listed, Listing, Stored, WatchEvent
 from natsctl.testing import MemoryStore
 from tests.support.places import Ready, place
@@ -196,13 +195,6 @@ class TestRequests:
         keys.keys.hold_only(["a"])
         assert [keys.keys.holds(key) for key in "ab"] == [True, False]
         assert keys.keys.count(keys.primary.informer.cache) == 1
-
-    async def test_a_key_that_is_resumed_is_synced_if_a_sync_was_held_back(
-        self, keys: Keys
-    ) -> None:
-        keys.keys.resumed("a", Pause(), pending=True)
-        keys.keys.resumed("b", Pause(), pending=False)
-        assert keys.taken() == {"a": Operation.RESUME}
 
 
 class TestGainedKeys:

@@ -11,10 +11,9 @@ import pytest
 from natsctl import Drop, Retry, Stop
 from natsctl.core.informer import Informer
 from natsctl.core.loop import SyncLoop
-from natsctl.core.pausing.claims import ClaimedKeys, current_claims
-from natsctl.core.pausing.pausing import PAUSES, Pausing, controller_record
-from natsctl.core.pausing.quarantine import DEATHS_MAX, Deaths
+from natsctl.core.pauses import PAUSES, Pausing, controller_record
 from natsctl.core.planning.record import PlanRecord, current_plan
+from natsctl.core.quarantine import DEATHS_MAX, ClaimedKeys, Deaths, current_claims
 from natsctl.core.workqueue import Priority
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change
@@ -327,7 +326,7 @@ class TestPauses:
     async def test_a_paused_key_is_held_back(self) -> None:
         handler = Handler()
         loop = SyncLoop(handler)
-        loop.paused.recover("a", Pause())
+        loop.paused.pauses["a"] = Pause()
         async with running(loop):
             for key in ("a", "b"):
                 loop.queue.offer(key)
@@ -337,9 +336,9 @@ class TestPauses:
     async def test_a_resumed_key_is_synced(self) -> None:
         handler = Handler()
         loop = SyncLoop(handler)
-        loop.paused.recover("a", Pause())
+        loop.paused.pauses["a"] = Pause()
         async with running(loop):
-            loop.paused.recorded("a", None)
+            del loop.paused.pauses["a"]
             loop.queue.offer("a")
             await idle(loop)
         assert handler.calls == ["a"]
@@ -361,7 +360,7 @@ class TestPauses:
 
         handler, reported = Handler(), Handler(report)
         loop = SyncLoop(handler, on_held_back=reported)
-        loop.paused.recover("a", Pause())
+        loop.paused.pauses["a"] = Pause()
         async with running(loop):
             loop.queue.offer("a")
             await idle(loop)
@@ -369,7 +368,7 @@ class TestPauses:
 
     async def test_the_change_of_a_paused_key_waits_for_no_sync(self) -> None:
         loop = SyncLoop(Handler())
-        loop.paused.recover("a", Pause())
+        loop.paused.pauses["a"] = Pause()
         async with running(loop):
             await asyncio.sleep(1)
             loop.queue.offer("a", changed=True)
@@ -383,7 +382,7 @@ class TestPauses:
 
         reported = Handler(fail)
         loop = SyncLoop(Handler(), on_held_back=reported)
-        loop.paused.recover("a", Pause())
+        loop.paused.pauses["a"] = Pause()
         async with running(loop):
             loop.queue.offer("a")
             await idle(loop)

@@ -10,8 +10,8 @@ import pytest
 from natsctl import Drop
 from natsctl.core.coordination.term import Leadership, current_leadership
 from natsctl.core.loop import SyncLoop
-from natsctl.core.pausing.claims import ClaimedKeys, current_claims
-from natsctl.core.pausing.pausing import Pausing
+from natsctl.core.pauses import Pausing
+from natsctl.core.quarantine import ClaimedKeys, current_claims
 
 TERM_S = 10.0
 
@@ -113,7 +113,7 @@ async def test_a_key_is_noted_as_claimed_before_its_sync_begins(tmp_path: Path) 
         pass
 
     loop = SyncLoop(sync, pausing=pausing)
-    loop.paused.name = "apps.0"
+    loop.paused.quarantine.name = "apps.0"
     loop.queue.offer("shop")
     task = asyncio.create_task(loop.run(ready))
     await asyncio.sleep(1)

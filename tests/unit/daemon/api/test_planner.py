@@ -19,7 +19,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.core.pausing.claims import ClaimedKeys, current_claims
+from natsctl.core.quarantine import ClaimedKeys, current_claims
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.daemon.api.endpoints import ControllerEndpoints
 from natsctl.daemon.api.messages import DaemonProcess, KeyPlans, fitting

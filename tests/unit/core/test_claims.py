@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from natsctl.core.pausing.claims import LENGTH, SLOT, ClaimedKeys, Left
+from natsctl.core.quarantine import LENGTH, SLOT, ClaimedKeys, Left
 from tests.support.controllers.quarantined_apps import DYING
 
 

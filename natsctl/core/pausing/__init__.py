@@ -1,1 +1,0 @@
-"""Holds back the syncs of paused keys and controllers."""
