@@ -145,6 +145,8 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         if self.server_address[0] == "::":
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # a connection of the process before may still wait for its last packets
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
