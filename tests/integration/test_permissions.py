@@ -11,6 +11,7 @@ import pytest
 
 from controllers.greetings import Greetings
 from natsctl import NatsOptions, Operator, connect
+from natsctl.core.failing import failing_prefix
 from natsctl.daemon.api.messages import KeyExplanation
 from natsctl.daemon.nats_permissions import nats_configuration
 from natsctl.daemon.published import published_schemas
@@ -23,7 +24,12 @@ from natsctl.jetstream.store import BucketStore
 from natsctl.jetstream.stores import Nats
 from natsctl.model.keys import matches
 from natsctl.model.pause import Pause
-from natsctl.operate.pauses import pause_object, resume_object
+from natsctl.operate.pauses import (
+    pause_controller,
+    pause_object,
+    resume_controller,
+    resume_object,
+)
 from tests.support.clients.daemons import find_daemons, running_operator
 from tests.support.eventually import eventually
 from tests.support.patience import WAIT_S
@@ -118,6 +124,7 @@ async def _run_operations(server: NatsServer, large: int) -> None:
         await greetings.delete("market")
         await eventually(lambda: _has(routes, 1))
         await _pause_and_resume(operator, routes)
+        await _fail_for_a_while(admin, greetings, routes)
         for bucket in ("greetings", "defaults", "routes"):
             await _fill(admin, bucket, large)
         await _fill(admin, "natsctl", large, "controllers.greetings.paused.greetings.")
@@ -150,14 +157,31 @@ async def _has(store: BucketStore, number: int) -> bool:
 
 
 async def _pause_and_resume(operator: Nats, routes: BucketStore) -> None:
-    """Delete an object while it is paused, and resume it."""
+    """Pause and resume the controller, and an object that is deleted in between."""
     connection, greetings = operator.connection, Bucket(operator.connection, "greetings")
+    await pause_controller(connection, "greetings", Pause())
+    await resume_controller(connection, "greetings")
     await BucketStore(greetings).create("mill", b'{"spec": {"text": "hm"}}')
     await eventually(lambda: _has(routes, 2))
     await pause_object(connection, "greetings", "mill", Pause())
     await BucketStore(greetings).delete("mill")
     await resume_object(connection, "greetings", "mill")
     await eventually(lambda: _has(routes, 1))
+
+
+async def _fail_for_a_while(admin: Nats, greetings: BucketStore, routes: BucketStore) -> None:
+    """Make a key fail, because its route belongs to nobody, until its failure is recorded."""
+    await routes.create("bank", b'{"spec": {}}')
+    await greetings.create("bank", b'{"spec": {"text": "ha"}}')
+    records = BucketStore(Bucket(admin.connection, "natsctl"))
+    name = failing_prefix("greetings") + "bank"
+
+    async def is_recorded() -> bool:
+        return any(record.key == name for record in await records.listing())
+
+    await eventually(is_recorded)
+    await greetings.delete("bank")
+    await routes.delete("bank")
 
 
 async def _fill(admin: Nats, bucket: str, large: int, prefix: str = "") -> None:
