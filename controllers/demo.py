@@ -98,8 +98,7 @@ and in another terminal:
     . {activate}
     natsctl put greetings shop '{{"spec": {{"text": "hi"}}}}'
     natsctl describe greetings/shop
-    natsctl describe greetings/shop
-    natsctl history greetings shop
+    natsctl history greetings/shop
     natsctl get -w routes
 
 Look at all of it in a browser:

@@ -84,15 +84,15 @@ async def test_the_suggested_commands_of_the_tour_work(
     _, _, after = tour.output.partition("Try this next:")
     commands = [line.strip() for line in after.splitlines() if line.startswith("    natsctl ")]
     commands.remove("natsctl console")  # a test of the console runs it
-    starts = [line for line in commands if line.startswith(("natsctl run ", "natsctl dev "))]
+    starts = [line for line in commands if line.startswith("natsctl run ")]
     assert len(starts) == 2
     for start in starts:
         async with Reader(folder, nats_server.url, {}) as reader:
             await reader.run(RunCommand(0, start, "… primaries listed, syncing …"))
             for line in commands:
                 if line not in starts:
-                    once = " --once" if " watch " in line else ""
-                    await reader.run(RunCommand(0, line + once, "…"))
+                    shown = "…shop…" if " -w " in line else "…"
+                    await reader.run(RunCommand(0, line, shown))
 
 
 def test_the_tour_opens_the_console_at_a_terminal(tour: Tour) -> None:

@@ -246,6 +246,7 @@ VERBS = (
     "status",
     "explain",
     "tree",
+    "manifest",
     "plan",
     "resync",
     "record",

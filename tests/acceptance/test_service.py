@@ -356,7 +356,7 @@ async def test_status_and_doctor_report_another_application_with_the_same_name(
     await daemon(GREETINGS, options=("--leader-elect", "--lease-ttl", "600"))
     (folder / "other.py").write_text(OTHER)
     async with natsctl.running("run", "-c", "other:Greetings", "--leader-elect") as other_daemon:
-        await other_daemon.logged("this process does not lead")
+        await other_daemon.logged("this process does not take part")
 
         async def is_reported() -> bool:
             status = await natsctl("status")
