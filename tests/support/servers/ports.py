@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 
-PORTS = 500  # reserved by each process
+PORTS = 200  # reserved by each process: enough for its servers, and a hundred processes fit
 
 
 _claims: list[socket.socket] = []
