@@ -310,3 +310,30 @@ async def test_an_error_truncates_a_long_owner_key() -> None:
         await client.app("new", "new")
         await asyncio.sleep(1)
         assert len(harness.runtime.status().failing["new"]) < 1000
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        ({"text": "hi"}, "declare a plain Struct: the values have no `spec`"),
+        (b"\x81\xa4text\xa2hi", "declare `bytes`, or give a decoder"),
+        ({"spec": {"text": 7}}, ""),
+    ],
+)
+async def test_ten_invalid_objects_are_logged_and_the_others_counted_each_minute(
+    caplog: pytest.LogCaptureFixture, value: bytes | dict[str, Any], cause: str
+) -> None:
+    async with running(Apps()) as harness:
+        client = app_client(harness)
+        with caplog.at_level(logging.ERROR):
+            for number in range(100):
+                await put(client.apps, f"k{number}", value)
+            await asyncio.sleep(600)
+            await put(client.apps, "late", value)
+            await asyncio.sleep(1)
+    lines = [message for message in caplog.messages if "invalid" in message]
+    assert [" revision=" in line for line in lines] == [True] * 10 + [False, True]
+    assert "skipped more invalid objects kind=App.apps objects=90" in lines[10]
+    assert "key=late" in lines[11]
+    assert (cause in lines[0], "declare" in lines[0]) == (True, bool(cause))
+    assert not any("declare" in line for line in lines[1:10])

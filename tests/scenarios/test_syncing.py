@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import Counter
 
 import pytest
@@ -99,6 +100,30 @@ async def test_a_rate_limit_of_another_type_is_refused_when_the_controller_is_lo
 def test_an_invalid_rate_limit_is_refused(qps: float, burst: int) -> None:
     with pytest.raises(UsageError, match="a rate limit needs"):
         RateLimit(qps=qps, burst=burst)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        *(("workers", value, "must be a whole number") for value in (0, 10_001, 1.0, True, "1")),
+        *(("resync_s", value, "resync_s is") for value in (0, -1, math.inf, math.nan, True, "1")),
+        ("version", b"a", "version is"),
+        ("worker", 5, "worker = 5 is not an option; did you mean workers"),
+        ("resync", 5, "did you mean resync_s"),
+    ],
+)
+def test_an_option_that_is_wrong_or_misspelt_is_refused(
+    name: str, value: object, message: str
+) -> None:
+    wrong = type("Wrong", (type("Parent", (Apps,), {name: value}),), {})
+    for _ in range(2):
+        with pytest.raises(UsageError, match=message):
+            check_controller(wrong())
+
+
+def test_other_attributes_of_a_controller_are_no_options() -> None:
+    names = {"_worker": 5, "worker": "five", "labels": "app", "image": 5, "work": 5}
+    check_controller(type("Fine", (Apps,), {**names, "workers": 10_000})())
 
 
 # ---- changes that cause a sync
