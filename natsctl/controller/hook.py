@@ -16,7 +16,7 @@ import msgspec
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.finalized import finalized
-from natsctl.controller.slots.declare import Slot, only_primary, primary, secondary, slots
+from natsctl.controller.slots.declare import STATUSES, Slot, only_primary, primary, secondary, slots
 from natsctl.controller.slots.kube_secondary import KubeSecondary
 from natsctl.controller.slots.secondary import Secondary
 from natsctl.core.readers import Primary
@@ -140,7 +140,7 @@ class HookController(Controller):
         self._names = {
             slot_name(slot.kind): slot.name
             for slot in slots(type(self))
-            if slot.role in (Secondary, KubeSecondary)
+            if slot.role in (Secondary, KubeSecondary) and not slot.name.endswith(STATUSES)
         }
 
     async def sync_handler(self, key: str) -> float | None:

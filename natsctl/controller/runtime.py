@@ -20,12 +20,14 @@ import msgspec
 from natsctl.controller.controller import Controller, check_controller
 from natsctl.controller.garbage.collector import GarbageCollector
 from natsctl.controller.garbage.evidence import MEMORY, Evidence
-from natsctl.controller.slots.declare import only_primary, slots
+from natsctl.controller.slots.declare import STATUSES, only_primary, slots
 from natsctl.controller.slots.kube_secondary import KubeSecondary
+from natsctl.controller.slots.mirrored import MirroredPrimary
 from natsctl.controller.slots.owned import Owned
 from natsctl.controller.slots.owners import OwnerNames
 from natsctl.controller.slots.reads import Reads
 from natsctl.controller.slots.secondaries import Secondaries
+from natsctl.controller.slots.secondary import Secondary
 from natsctl.controller.sync.resync import keeps_up, resync
 from natsctl.controller.sync.sync_run import SyncRuns
 from natsctl.core.backends import Backends
@@ -56,6 +58,7 @@ from natsctl.errors import (
 )
 from natsctl.model import documents
 from natsctl.model.garbage import GarbagePlan, Removed
+from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.recorder import EventType, Recorder
 from natsctl.model.store import Change, ManifestStores, Stores
@@ -396,7 +399,9 @@ class ControllerRuntime(KeyedController):
             keeping=Keeping(keys.keeps, quiet=True) if shares_keys() else None,
             notes_deleted=shares_keys(),
         )
-        primary: Primary[Any] = Primary(informer, barrier, backends.open, keys.queue)
+        mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None
+        role = MirroredPrimary if mirrored else Primary
+        primary: Primary[Any] = role(informer, barrier, backends.open, keys.queue)
         maps = type(controller).handle_secondary is not Controller.handle_secondary
         secondaries = Secondaries(
             primary,
@@ -433,6 +438,9 @@ class ControllerRuntime(KeyedController):
             each.name: primary if each.role is Primary else await secondaries.open(each)
             for each in slots(type(controller))
         }
+        statuses = readers.get(f"{slot.name}{STATUSES}")
+        if isinstance(primary, MirroredPrimary) and isinstance(statuses, Secondary):
+            primary.statuses = statuses
         vars(controller).update(readers, reads=reads)
         self._opened = parts = ControllerParts(
             installation=installed,

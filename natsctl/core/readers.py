@@ -183,18 +183,22 @@ class Primary(CacheReader[T]):
         """
         self.kind.require_metadata()
         patch = documents.plain(status)
-        sync = current_sync.get()
-        read_generation = sync.generation if sync is not None and sync.key == key else 0
 
         def change(current: Stored | None) -> bytes:
             before = _existing(key, current).value
             document = self.kind.document(before)
-            generation = read_generation or documents.metadata_of(document).get("generation")
-            observed = {} if generation is None else {"observedGeneration": generation}
-            changed = documents.with_status(document, {**observed, **patch})
+            changed = documents.with_status(document, {**self._observed(key, document), **patch})
             return before if changed == document else self.kind.render(changed, before)
 
         return await self._rewrite(key, change)
+
+    @staticmethod
+    def _observed(key: str, document: Document) -> Document:
+        """Return the status field with the generation that the sync of the key has read."""
+        sync = current_sync.get()
+        read_generation = sync.generation if sync is not None and sync.key == key else 0
+        generation = read_generation or documents.metadata_of(document).get("generation")
+        return {} if generation is None else {"observedGeneration": generation}
 
     async def add_finalizer(self, key: str, name: str) -> int:
         """Add the finalizer *name* to the object, and return the revision."""

@@ -10,7 +10,7 @@ from natsctl.controller.slots.declare import slots
 from natsctl.core.readers import Primary, Tertiary
 from natsctl.daemon.operator import Guest, Runnable
 from natsctl.managed import ManagedController
-from natsctl.model.kinds import Kind
+from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.schemas.kind_schema import Role
 from natsctl.watchers import InformerController
 
@@ -39,7 +39,8 @@ def kinds_of(controller: Controller | Runnable) -> Iterator[UsedKind]:
     """Yield the kinds of the controller in the order of their declaration."""
     if isinstance(controller, Controller):
         for slot in slots(type(controller)):
-            written = slot.role is not Tertiary
+            mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None
+            written = slot.role is not Tertiary and not mirrored
             role = _ROLES.get(slot.role, "secondary")
             recreated = slot.on_immutable == "recreate"
             yield UsedKind(slot.kind, role, written, slot.name, recreated)

@@ -33,7 +33,7 @@ from natsctl.core.workqueue import Operation
 from natsctl.core.writes import Barrier
 from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
-from natsctl.model.kinds import Kind
+from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.pause import Pause
 from natsctl.model.store import Change, ManifestStores, Stored, Stores
@@ -101,6 +101,8 @@ class ManagedController(KeyedController, Generic[T]):
 
     def __init__(self, *, nats: Stores | None = None, kube: ManifestStores | None = None) -> None:
         check_class(self, ManagedController, _OPTIONS, _METHODS)
+        if isinstance(self.kind, KvKind) and self.kind.statuses is not None:
+            raise UsageError(f"{self.kind.name}: only a Controller's primary has a status_bucket")
         self._backends = Backends(nats=nats, kube=kube)
         self._calls = Calls(self.name, "reconcile")
         self._opened: _Opened[T] | None = None

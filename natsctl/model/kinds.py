@@ -303,10 +303,15 @@ class Kind(Generic[T]):
         return documents.desire_differs(old, new)
 
 
+class KeptStatus(Object, frozen=True):
+    """The status of a primary whose own bucket is a read-only mirror."""
+
+
 class KvKind(Kind[T]):
     """The objects of one JetStream KV bucket whose keys match `keys`.
 
-    These are subject patterns, separated by spaces.
+    These are subject patterns, separated by spaces. `statuses` is the kind of their statuses, if
+    they have a bucket of their own.
     """
 
     def __init__(
@@ -321,6 +326,7 @@ class KvKind(Kind[T]):
         storage: Literal["file", "memory"] | None = None,
         max_value_bytes: int | None = None,
         create: bool = True,
+        status_bucket: str | None = None,
         decoder: Callable[[bytes], T] | None = None,
         encoder: Callable[[T], bytes] | None = None,
         older: Older[T] = (),
@@ -347,6 +353,12 @@ class KvKind(Kind[T]):
         self.storage = storage
         self.max_value_bytes = max_value_bytes
         self.create = create
+        self.statuses: KvKind[KeptStatus] | None = None
+        if status_bucket is not None:
+            self.require_metadata()
+            if status_bucket == bucket:
+                raise UsageError(f"{self.name}: status_bucket has to be another bucket")
+            self.statuses = KvKind(KeptStatus, bucket=status_bucket, keys=keys)
         self.schema: Document | None = None  # in place of the type's; empty if it's not known
 
     def part(self, keys: str) -> "KvKind[T]":
@@ -391,6 +403,7 @@ def kv(
     storage: Literal["file", "memory"] | None = None,
     max_value_bytes: int | None = None,
     create: bool = True,
+    status_bucket: str | None = None,
     decoder: Callable[[bytes], T] | None = None,
     encoder: Callable[[T], bytes] | None = None,
     older: Older[T] = (),
@@ -414,6 +427,9 @@ def kv(
         storage: the bucket's storage, `file` or `memory`.
         max_value_bytes: the largest value of the bucket, including 60 to 100 bytes of headers.
         create: create the bucket if it doesn't exist; if False, it has to exist.
+        status_bucket: where the status of each primary goes, under its key, if *bucket* is a
+            read-only mirror. It's created if it doesn't exist. Only for the primary of a
+            `Controller`.
         decoder: decodes a value that isn't JSON; to refuse it, raise any exception.
         encoder: encodes an object; a kind with a decoder and no encoder is read-only.
         older: the earlier types of the objects, the newest first, each with a pure function that
@@ -437,6 +453,7 @@ def kv(
         storage=storage,
         max_value_bytes=max_value_bytes,
         create=create,
+        status_bucket=status_bucket,
         decoder=decoder,
         encoder=encoder,
         older=older,

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from nats.js.errors import NotFoundError
 
+from natsctl import NatsOptions
 from tests.support.cli.natsctl_command import Natsctl
+from tests.support.clients.console_client import console_on
 from tests.support.clients.plain_client import plain_jetstream
 from tests.support.eventually import eventually
+from tests.support.servers.leaf_node import hub_server, leaf_server
 from tests.support.servers.nats_server import NatsServer
-from tests.support.servers.ports import free_port
 
 CONTROLLER = """
 import msgspec
@@ -40,10 +42,7 @@ class Things(Controller):
 
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    folder = tmp_path / "hub"
-    listen = f"leafnodes {{ listen: 127.0.0.1:{free_port()} }}"
-    config = f'jetstream {{ store_dir: "{folder}", domain: hub }}\n{listen}'
-    async with NatsServer(folder, name="hub", config=config, jetstream=False) as server:
+    async with hub_server(tmp_path / "hub") as server:
         yield server
 
 
@@ -52,13 +51,8 @@ async def leaf(
     request: pytest.FixtureRequest, tmp_path: Path, hub: NatsServer
 ) -> AsyncIterator[NatsServer]:
     """A leaf node of the hub, with or without streams of its own."""
-    folder, has_streams = tmp_path / "leaf", request.param == "own domain"
-    port = hub.config.rpartition(":")[2].strip(" }")
-    config = f'leafnodes {{ remotes: [{{ url: "nats-leaf://127.0.0.1:{port}" }}] }}'
-    if has_streams:
-        config += f'\njetstream {{ store_dir: "{folder}", domain: leaf }}'
-    async with NatsServer(folder, name="leaf", config=config, jetstream=False) as server:
-        await eventually(lambda: "Leafnode connection created" in server.log())
+    domain = "leaf" if request.param == "own domain" else ""
+    async with leaf_server(tmp_path / "leaf", hub, domain=domain) as server:
         yield server
 
 
@@ -68,7 +62,7 @@ async def leaf(
     [("own domain", "--leader-elect"), ("no JetStream", "--shard")],
     indirect=["leaf"],
 )
-async def test_leases_shards_events_and_requests_work_over_a_leaf_node(
+async def test_leases_shards_events_requests_and_console_work_over_a_leaf_node(
     hub: NatsServer, leaf: NatsServer, folder: Path, mode: str
 ) -> None:
     (folder / "things.py").write_text(CONTROLLER)
@@ -92,6 +86,12 @@ async def test_leases_shards_events_and_requests_work_over_a_leaf_node(
             await eventually(has_event, within_s=60)
         (status,) = json.loads(await natsctl.done("status", "-o", "json"))
         assert status["failing"] == {"bad": "ValueError: broken"}
+        async with console_on(NatsOptions(servers=(leaf.url,), domain="hub")) as console:
+            (row,) = (await console.read("home"))["controllers"]
+            assert (row["name"], row["keys"], row["failing"]) == ("things", 2, 1)
+            view = await console.read("key", controller="things", key="bad")
+            assert "broken" in json.dumps(view["explain"])
+            assert (view["errors"], len(view["revisions"])) == ({}, 1)
         second = await stack.enter_async_context(natsctl.running(*words))
         assert await first.ends(signal.SIGTERM) == 0
         await second.logged("primaries listed, syncing")

@@ -12,6 +12,8 @@ from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, OnImmutable
 
+STATUSES = ".status"  # the end of the name of a slot that nobody declares
+
 T = TypeVar("T")
 R = TypeVar("R", bound=CacheReader[Any])
 
@@ -114,6 +116,7 @@ def secondary(
     another *wake_on* or *on_immutable*.
     """
     kind.require_metadata()
+    _refuse_statuses(kind)
     if on_immutable not in get_args(OnImmutable):
         raise UsageError(f"on_immutable is fail or recreate, not {on_immutable!r}")
     condition = predicate_of(wake_on, predicate)
@@ -126,11 +129,17 @@ def tertiary(
     kind: Kind[T], *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None
 ) -> Slot[Tertiary[T]]:
     """Declare a kind that you only read; a change of an object enqueues no key."""
+    _refuse_statuses(kind)
     return Slot(Tertiary, kind, indexes)
 
 
+def _refuse_statuses(kind: Kind[Any]) -> None:
+    if isinstance(kind, KvKind) and kind.statuses is not None:
+        raise UsageError(f"{kind.name}: only a primary has a status_bucket")
+
+
 def slots(cls: type) -> Iterator[Slot[Any]]:
-    """Return the slots that a controller class declares or inherits."""
+    """Return the slots that a controller class declares or inherits, each before its statuses."""
     declared = (
         name
         for base in reversed(cls.__mro__)
@@ -141,6 +150,10 @@ def slots(cls: type) -> Iterator[Slot[Any]]:
         slot = getattr(cls, name, None)
         if isinstance(slot, Slot):
             yield slot
+            if isinstance(slot.kind, KvKind) and slot.kind.statuses is not None:
+                statuses: Slot[Any] = Slot(Secondary, slot.kind.statuses, None)
+                statuses.name = f"{slot.name}{STATUSES}"
+                yield statuses
 
 
 def makes_secondaries(cls: type) -> bool:

@@ -1,5 +1,7 @@
 """Writes secondaries in NATS by compare-and-set, merged into the existing object."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from natsctl.controller.slots.owned import Owned
@@ -8,6 +10,7 @@ from natsctl.core.compare_and_set import Rewritten, read, rewrite
 from natsctl.core.table import is_read
 from natsctl.errors import ConflictError, InvalidObjectError, NewerVersionError
 from natsctl.model import documents
+from natsctl.model.documents import Document
 from natsctl.model.store import Stored
 
 T = TypeVar("T")
@@ -25,6 +28,31 @@ class Secondary(Owned[T]):
         and this one can't read it.
         """
         owner = self._owner()
+        return await self._rewrite(key, owner, partial(self._owned_value, obj, owner), adopt=adopt)
+
+    async def report(self, key: str, status: Document) -> int:
+        """Merge *status* into the status that the object has for the primary *key*.
+
+        Creates the object, or replaces an invalid one, and returns the revision.
+        """
+        owner = Owner(self._owner_kind, key)
+
+        def value(current: Stored | None) -> bytes:
+            owned = self._owned_value(self.kind.type(), owner, current)
+            document = documents.parse(owned)
+            changed = documents.with_status(document, status)
+            return owned if changed == document else documents.render(changed)
+
+        return await self._rewrite(key, owner, value)
+
+    async def _rewrite(
+        self,
+        key: str,
+        owner: Owner,
+        value: Callable[[Stored | None], bytes],
+        *,
+        adopt: bool = False,
+    ) -> int:
         with self._writing(key):
             seen = self._barrier.newest(self.informer, key)
             if seen is not None and not is_read(seen):
@@ -34,7 +62,7 @@ class Secondary(Owned[T]):
             def change(current: Stored | None) -> bytes:
                 if current is not None and not (adopt or (ours and current == seen)):
                     self._refuse_foreign(current, owner)
-                return self._owned_value(current, obj, owner)
+                return value(current)
 
             return self._note_write(await rewrite(self._store, key, change, seen=seen))
 
@@ -47,7 +75,7 @@ class Secondary(Owned[T]):
         owner = self._owner()
         with self._writing(key):
             try:
-                stored = await self._store.create(key, self._owned_value(None, obj, owner))
+                stored = await self._store.create(key, self._owned_value(obj, owner, None))
             except ConflictError:
                 current = await read(self._store, key)
                 if current is not None:
@@ -55,7 +83,7 @@ class Secondary(Owned[T]):
                 raise
             return self._note_write(Rewritten(stored, 0))
 
-    def _owned_value(self, current: Stored | None, obj: T, owner: Owner) -> bytes:
+    def _owned_value(self, obj: T, owner: Owner, current: Stored | None) -> bytes:
         current = self._valid(current)
         before = None if current is None else self.kind.document(current.value)
         merged = self.kind.overlay(None if current is None else current.value, obj)
