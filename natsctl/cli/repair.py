@@ -21,16 +21,20 @@ from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.store import BucketStore, KvStore, bucket_names
 from natsctl.jetstream.stores import Nats
-from natsctl.managed.creation.links import (
+from natsctl.managed.links import (
     RECORDS,
+    AnnotationNames,
     CreationLink,
+    Mark,
     Standing,
     annotations_of,
+    domains_of,
     object_of,
+    permit_adoption,
+    resolve,
     standing,
+    unlink,
 )
-from natsctl.managed.creation.resolution import domains_of, permit_adoption, resolve, unlink
-from natsctl.managed.names import AnnotationNames
 from natsctl.model.objects import Object
 from natsctl.operate.buckets import existing_bucket, open_bucket
 from natsctl.operate.entries import NONE, age
@@ -274,9 +278,8 @@ def _state(
     link = recorded
     if annotated and state is not Standing.LOST and not recorded.answers(annotated):
         link = annotated
-    creation = link.creation
-    mark = creation.adopted or creation.succeeded or creation.pending
-    since = "" if mark is None else mark.time.isoformat()
+    mark = link.adopted or link.succeeded or link.pending
+    since = Mark.parse(mark).time.isoformat() if mark else ""
     yield LinkState(
         bucket=record.bucket,
         key=record.key,

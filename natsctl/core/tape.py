@@ -165,20 +165,29 @@ class Tape(list[Step]):
             self.append(StoreStep(place, verb, key, Raw(written), state, other, failure, took_s))
         return answer
 
-    async def outside(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call outside of the stores, and note it with its result as JSON."""
+    async def outside(
+        self,
+        name: str,
+        call: Callable[[], Awaitable[T]],
+        *,
+        kind: type[T] | None = None,  # noqa: ARG002 - a replay uses it
+    ) -> T:
+        """Make a call outside of the stores, and note it with its result as JSON.
+
+        A replay decodes the result as *kind*, or else as its recorded class.
+        """
         clock = asyncio.get_running_loop().time
-        begun, before, failure, kind, json = clock(), self._calls(), None, "", b""
+        begun, before, failure, name_of_kind, json = clock(), self._calls(), None, "", b""
         try:
             result = await call()
         except BaseException as error:
             failure = RecordedError.of(error)
             raise
         else:
-            kind, json = _encoded(result)
+            name_of_kind, json = _encoded(result)
         finally:
             inner, took_s = self._calls() - before, clock() - begun
-            self.append(OutsideStep(name, kind, Raw(json), failure, took_s, inner))
+            self.append(OutsideStep(name, name_of_kind, Raw(json), failure, took_s, inner))
         return result
 
     async def remembered(
@@ -186,13 +195,15 @@ class Tape(list[Step]):
         name: str,
         memory: Callable[[], T],
         restore: Callable[[T], None],  # noqa: ARG002 - a replay calls it
+        *,
+        kind: type[T] | None = None,  # noqa: ARG002 - likewise
     ) -> None:
         """Note what this process remembers of earlier syncs of the key, as *memory* returns it.
 
-        A replay calls *restore* with the recorded memory.
+        A replay calls *restore* with the recorded memory, decoded as in `outside`.
         """
-        kind, json = _encoded(memory())
-        self.append(OutsideStep(name, kind, Raw(json)))
+        name_of_kind, json = _encoded(memory())
+        self.append(OutsideStep(name, name_of_kind, Raw(json)))
 
     def _calls(self) -> int:
         return sum(isinstance(step, OutsideStep) for step in self)

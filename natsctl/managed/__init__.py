@@ -10,13 +10,7 @@ Seed: krateo provider-runtime `reconciler`, which is Crossplane's.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from natsctl.managed.conditions import Condition as Condition
     from natsctl.managed.controller import ManagedController as ManagedController
-    from natsctl.managed.critical import CriticalAnnotationUpdateFn as CriticalAnnotationUpdateFn
-    from natsctl.managed.critical import CriticalAnnotationUpdater as CriticalAnnotationUpdater
-    from natsctl.managed.critical import (
-        RetryingCriticalAnnotationUpdater as RetryingCriticalAnnotationUpdater,
-    )
     from natsctl.managed.external import ExternalClient as ExternalClient
     from natsctl.managed.external import ExternalClientFns as ExternalClientFns
     from natsctl.managed.external import ExternalConnectDisconnecter as ExternalConnectDisconnecter
@@ -31,13 +25,19 @@ if TYPE_CHECKING:
     from natsctl.managed.external import NopConnecter as NopConnecter
     from natsctl.managed.external import NopDisconnecter as NopDisconnecter
     from natsctl.managed.external import Observation as Observation
-    from natsctl.managed.names import FINALIZER_NAME as FINALIZER_NAME
-    from natsctl.managed.names import KRATEO as KRATEO
-    from natsctl.managed.names import AnnotationNames as AnnotationNames
-    from natsctl.managed.names import controller_name as controller_name
+    from natsctl.managed.links import FINALIZER_NAME as FINALIZER_NAME
+    from natsctl.managed.links import KRATEO as KRATEO
+    from natsctl.managed.links import AnnotationNames as AnnotationNames
+    from natsctl.managed.links import controller_name as controller_name
+    from natsctl.managed.objects import Condition as Condition
     from natsctl.managed.objects import Managed as Managed
-    from natsctl.managed.polling import PollIntervalHook as PollIntervalHook
     from natsctl.managed.reconciler import ManagedReconciler as ManagedReconciler
+    from natsctl.managed.results import CriticalAnnotationUpdateFn as CriticalAnnotationUpdateFn
+    from natsctl.managed.results import CriticalAnnotationUpdater as CriticalAnnotationUpdater
+    from natsctl.managed.results import (
+        RetryingCriticalAnnotationUpdater as RetryingCriticalAnnotationUpdater,
+    )
+    from natsctl.managed.steps import PollIntervalHook as PollIntervalHook
 else:
     from natsctl.public_names import load_on_first_use
 

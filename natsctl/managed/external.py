@@ -1,16 +1,21 @@
 """Clients of external systems, and the connecters that make them."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
-from natsctl.core.sync import awaitable
+from natsctl.core.planning.record import current_plan, place_of
+from natsctl.core.sync import awaitable, current_sync, current_tape, outside
+from natsctl.core.tape import EXTERNAL, StoreStep
 from natsctl.errors import HandlerError
-from natsctl.managed.objects import Managed
-from natsctl.telemetry.hiding import shown
+from natsctl.managed.objects import MESSAGE_MAX, Managed
+from natsctl.model.masking import masked_text
+from natsctl.telemetry.hiding import hidden, shown
 
 T = TypeVar("T")
+
+Verb: TypeAlias = Literal["observe", "create", "update", "delete"]
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,14 +108,6 @@ async def _disconnect_nothing() -> None:
     """Do nothing."""
 
 
-async def observed(client: ExternalClient[T], managed: Managed[T]) -> Observation:
-    """Call `observe`; raises `HandlerError` if it does not return an `Observation`."""
-    observation: object = await awaitable(client.observe, managed)
-    if not isinstance(observation, Observation):
-        raise HandlerError(f"observe returned {shown(observation)}: return an Observation")
-    return observation
-
-
 class ExternalClientFns(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """An `ExternalClient` made of functions; an omitted function does nothing."""
 
@@ -179,3 +176,114 @@ def connect_disconnecter(
     if isinstance(connecter, ExternalConnectDisconnecter):
         return connecter
     return NopDisconnecter(connecter)
+
+
+# ---- the calls of one reconciliation
+
+
+class ExternalAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an external call: the observation, and the object as the client left it."""
+
+    observation: Observation = Observation()
+    annotations: dict[str, str]
+    spec: dict[str, Any]
+    status: dict[str, Any]
+    conditions: list[str]
+
+
+class ExternalConnection(Generic[T]):
+    """Makes the calls of one reconciliation.
+
+    A plan observes the resource for real, and only records the other calls. A recording notes each
+    call and what the client left on the object. A replay answers as recorded, and makes only calls
+    that used `blocking`; a write that was not recorded counts as successful.
+    """
+
+    def __init__(self, connecter: ExternalConnectDisconnecter[T], managed: Managed[T]) -> None:
+        self._connecter, self._managed = connecter, managed
+        self._client: ExternalClient[T] | None = None
+        self._assumed = ""  # the last write that a replay took as successful
+        self._diff = ""  # what the last observation found to differ
+
+    async def connect(self) -> None:
+        """Make the client."""
+
+        async def connect() -> None:
+            await self._connected()
+
+        await outside(f"{EXTERNAL} connect", connect)
+
+    async def disconnect(self) -> None:
+        """Release the client, if there is one."""
+        tape = current_tape()
+        if self._client is not None or tape is None or not tape.replays:
+            await awaitable(self._connecter.disconnect)
+
+    async def observe(self) -> Observation:
+        """Observe; `diff` is masked and cut to a size that a status can show."""
+        tape = current_tape()
+        if self._assumed and tape is not None and not tape.has(f"{EXTERNAL} observe"):
+            return Observation(exists=self._assumed != "delete", up_to_date=True)
+        observation = await self._noted("observe")
+        text = hidden(masked_text(str(observation.diff), [self._managed.stored.value]))
+        self._diff = text[:MESSAGE_MAX]
+        return msgspec.structs.replace(observation, diff=self._diff)
+
+    async def write(self, verb: Literal["create", "update", "delete"]) -> None:
+        """Create, update or delete the resource, and count it."""
+        tape, sync = current_tape(), current_sync.get()
+        if tape is not None and tape.replays:
+            tape.append(StoreStep(EXTERNAL, verb, self._managed.key))
+        if tape is None or tape.has(f"{EXTERNAL} {verb}"):
+            await self._noted(verb)
+        else:
+            self._assumed = verb
+        if sync is not None:
+            sync.created += verb == "create"
+            sync.updated += verb == "update"
+            sync.deleted += verb == "delete"
+
+    async def _noted(self, verb: Verb) -> Observation:
+        tape, managed = current_tape(), self._managed
+        if tape is None:
+            return await self._call(verb)
+
+        async def answered() -> ExternalAnswer:
+            return ExternalAnswer(
+                observation=await self._call(verb),
+                annotations=managed.annotations,
+                spec=managed.spec,
+                status=managed.status,
+                conditions=sorted(managed.set_types),
+            )
+
+        answer = await tape.outside(f"{EXTERNAL} {verb}", answered, kind=ExternalAnswer)
+        if tape.replays:
+            managed.annotations = dict(answer.annotations)
+            managed.spec, managed.status = dict(answer.spec), dict(answer.status)
+            managed.set_types = set(answer.conditions)
+        return answer.observation
+
+    async def _call(self, verb: Verb) -> Observation:
+        managed, client, plan = self._managed, await self._connected(), current_plan.get()
+        if verb == "observe":
+            observation: object = await awaitable(client.observe, managed)
+            if not isinstance(observation, Observation):
+                raise HandlerError(f"observe returned {shown(observation)}: return an Observation")
+            managed.check()
+            return observation
+        if plan is not None:
+            place, differs = place_of(managed.kind), self._diff if verb == "update" else ""
+            plan.called(place, managed.kind, managed.key, verb, differs=differs)
+            return Observation()
+        method = {"create": client.create, "update": client.update, "delete": client.delete}
+        await awaitable(method[verb], managed)
+        if verb != "create":  # what `create` left is checked later, because it must not fail here
+            managed.check()
+        return Observation()
+
+    async def _connected(self) -> ExternalClient[T]:
+        """Return the client; a replay makes it only for a call that it makes."""
+        if self._client is None:
+            self._client = await awaitable(self._connecter.connect, self._managed)
+        return self._client

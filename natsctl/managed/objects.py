@@ -1,23 +1,122 @@
-"""A managed object: its stored state, and the pending changes of a reconciliation."""
+"""A managed object: its stored state, its conditions, and the changes of a reconciliation."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
+
+import msgspec
 
 from natsctl.errors import UsageError
-from natsctl.managed.conditions import Condition, condition, with_conditions
-from natsctl.managed.creation.creation import Creation, Mark
-from natsctl.managed.creation.links import CreationLink, annotations_of
-from natsctl.managed.names import AnnotationNames
+from natsctl.managed.links import AnnotationNames, CreationLink, Mark, annotations_of, changes
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Stored
+from natsctl.model.times import time_text
+from natsctl.telemetry.hiding import hidden
 
 T = TypeVar("T")
+
+READY = "Ready"
+SYNCED = "Synced"
+MESSAGE_MAX = 1024  # characters; messages of external systems may be long
+
+
+class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A condition of a status, as in Kubernetes; `reason` is for programs.
+
+    `last_transition_time` (RFC 3339) changes only if `status` changes.
+    """
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+    last_transition_time: str = ""
+
+    @classmethod
+    def available(cls) -> Self:
+        """Return Ready=True: the external resource is usable."""
+        return cls(READY, "True", "Available")
+
+    @classmethod
+    def unavailable(cls, message: str = "") -> Self:
+        """Return Ready=False: the external resource should be usable and is not."""
+        return cls(READY, "False", "Unavailable", _message(message))
+
+    @classmethod
+    def creating(cls) -> Self:
+        """Return Ready=False: the external resource is being created."""
+        return cls(READY, "False", "Creating")
+
+    @classmethod
+    def not_owned(cls, message: str) -> Self:
+        """Return Ready=False: the external resource exists, and natsctl didn't create it."""
+        return cls(READY, "False", "NotOwned", _message(message))
+
+    @classmethod
+    def deleting(cls, message: str = "") -> Self:
+        """Return Ready=False: the external resource is being deleted."""
+        return cls(READY, "False", "Deleting", _message(message))
+
+    @classmethod
+    def reconcile_success(cls, message: str = "") -> Self:
+        """Return Synced=True: the last reconciliation succeeded."""
+        return cls(SYNCED, "True", "ReconcileSuccess", _message(message))
+
+    @classmethod
+    def reconcile_error(cls, message: str) -> Self:
+        """Return Synced=False: the last reconciliation failed with *message*."""
+        return cls(SYNCED, "False", "ReconcileError", _message(message))
+
+    @classmethod
+    def reconcile_paused(cls) -> Self:
+        """Return Synced=False: the object is paused."""
+        return cls(SYNCED, "False", "ReconcilePaused")
+
+
+def condition(status: object, name: str) -> Condition | None:
+    """Return the condition of type *name* in a status, or None."""
+    for item in _list(status):
+        if isinstance(item, dict) and item.get("type") == name:
+            try:
+                return msgspec.convert(item, Condition)
+            except msgspec.ValidationError:
+                return None
+    return None
+
+
+def with_conditions(status: object, new: Sequence[Condition], now: datetime) -> list[object]:
+    """Return the status's conditions, with the new ones replacing those of the same type.
+
+    A condition whose status does not change keeps its transition time.
+    """
+    result = list(_list(status))
+    for added in new:
+        before = condition(status, added.type)
+        unchanged = before is not None and before.status == added.status
+        time = before.last_transition_time if before is not None and unchanged else time_text(now)
+        document = msgspec.to_builtins(msgspec.structs.replace(added, last_transition_time=time))
+        for index, old in enumerate(result):
+            if isinstance(old, dict) and old.get("type") == added.type:
+                result[index] = document
+                break
+        else:
+            result.append(document)
+    return result
+
+
+def _message(message: str) -> str:
+    return hidden(message)[:MESSAGE_MAX]
+
+
+def _list(status: object) -> list[object]:
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    return conditions if isinstance(conditions, list) else []
+
 
 Clock = Callable[[], datetime]
 
@@ -81,13 +180,8 @@ class Managed(Generic[T]):
         return self.gone or self.metadata.deletion_timestamp is not None
 
     @property
-    def creation(self) -> Creation:
-        """The state of the last creation of its external resource."""
-        return Creation.of(self._kept, self._names)
-
-    @property
     def link(self) -> CreationLink:
-        """The link to its external resource, without pending changes of a client."""
+        """The link to its external resource and its creation, without changes of a client."""
         return CreationLink.of(self._kept, self._names)
 
     @property
@@ -117,13 +211,14 @@ class Managed(Generic[T]):
     @property
     def owned(self) -> bool:
         """True if natsctl created its external resource, may have created it, or adopted it."""
-        return self.creation.owns(self.link.external_name or self._suggested)
+        link = self.link
+        return link.owns(link.external_name or self._suggested)
 
     @property
     def named_by_user(self) -> bool:
         """True if the user wrote the name of the external resource on the object."""
-        name = self.link.external_name
-        return bool(name) and name != self._suggested and not self.creation.gave(name)
+        link, name = self.link, self.link.external_name
+        return bool(name) and name != self._suggested and not link.gave(name)
 
     @property
     def given_name(self) -> str:
@@ -170,7 +265,7 @@ class Managed(Generic[T]):
     @property
     def changed_annotations(self) -> dict[str, str | None]:
         """The annotations that differ from the stored ones; None is one that was removed."""
-        return _changes(self.metadata.annotations, self.annotations)
+        return changes(self.metadata.annotations, self.annotations)
 
     @property
     def status_patch(self) -> Document:
@@ -215,10 +310,10 @@ class Managed(Generic[T]):
         updated = documents.with_status(document, status) if status else document
         if not self._needs_write(document, hold=hold) and documents.same(updated, document):
             return current
-        changes = {}
+        linked: dict[str, str | None] = {}
         if CreationLink.of(annotations_of(current), self._names) == self._stored_link:
-            changes = _changes(self.metadata.annotations, self._kept)
-        changed = self._with_metadata(document, document, changes, hold=hold)
+            linked = changes(self.metadata.annotations, self._kept)
+        changed = self._with_metadata(document, document, linked, hold=hold)
         changed = documents.with_status(changed, status) if status else changed
         if documents.same(changed, document):
             return current
@@ -300,11 +395,6 @@ class Managed(Generic[T]):
         self.reset(stored)
         self.status = documents.merge_patch(self.status, patch)
         self.set_types = set_types
-
-
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    removed = dict.fromkeys(before.keys() - after.keys())
-    return {**removed, **{name: text for name, text in after.items() if before.get(name) != text}}
 
 
 def _part(document: Document, name: str) -> dict[str, Any]:

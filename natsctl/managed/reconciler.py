@@ -2,7 +2,7 @@
 
 A reconciliation reads the object at its store's leader. The table in `situation.py` selects an
 action. If that action is to observe, a client observes the external resource, and the table selects
-the next action. `Steps` takes it.
+the next action. `Reconciliation` takes its step.
 
 Seed: krateo provider-runtime `reconciler`, which is Crossplane's.
 """
@@ -12,38 +12,60 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
+from natsctl.core.compare_and_set import read
 from natsctl.core.options import SECONDS, check_options
 from natsctl.core.readers import Primary
+from natsctl.core.retry import backoff
 from natsctl.core.sync import blocking, current_tape
-from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, RetryAfter, StoreError
-from natsctl.managed.calls import ExternalCalls, Reconciliation
-from natsctl.managed.creation.backoff import BACKOFF_S, CreationBackoff
-from natsctl.managed.creation.links import Links
-from natsctl.managed.creation.results import Results
-from natsctl.managed.critical import CriticalAnnotationUpdateFn, CriticalAnnotationUpdater
+from natsctl.errors import (
+    ConflictError,
+    InvalidObjectError,
+    NatsctlError,
+    NotFoundError,
+    RetryAfter,
+    StoreError,
+    UsageError,
+)
 from natsctl.managed.external import (
     ExternalConnecter,
+    ExternalConnection,
     ExternalConnectorFn,
     NopConnecter,
-    Observation,
     connect_disconnecter,
-    observed,
 )
-from natsctl.managed.memory import ReconcilerMemory
-from natsctl.managed.names import AnnotationNames
+from natsctl.managed.links import (
+    AnnotationNames,
+    CreationLink,
+    Links,
+    Memory,
+    annotated,
+    annotations_of,
+)
 from natsctl.managed.objects import Managed
-from natsctl.managed.policies import DeletionPolicy, ManagementPolicy, Permissions, permissions
-from natsctl.managed.polling import Poll, PollIntervalHook
-from natsctl.managed.recorded import ExternalConnection
-from natsctl.managed.reports import KeyEventRecorder, Reports
-from natsctl.managed.situation import Observed, ReconcileAction, Situation, decide
-from natsctl.managed.steps import Steps
+from natsctl.managed.reports import CANNOT_UPDATE, KeyEventRecorder, Reports
+from natsctl.managed.results import (
+    CriticalAnnotationUpdateFn,
+    CriticalAnnotationUpdater,
+    RetryingCriticalAnnotationUpdater,
+    store_result,
+)
+from natsctl.managed.situation import (
+    DeletionPolicy,
+    ManagementPolicy,
+    Observed,
+    Permissions,
+    ReconcileAction,
+    Situation,
+    decide,
+    permissions,
+)
+from natsctl.managed.steps import PollIntervalHook, ReconcilerParts, Reconciliation
 from natsctl.model.kinds import KvKind
-from natsctl.model.pause import Pause, active_pause
+from natsctl.model.pause import active_pause
 from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import error_text
 from natsctl.telemetry.logger import EventLogger
@@ -54,6 +76,8 @@ T = TypeVar("T")
 
 DISCONNECT_S = 10.0
 PEEK_S = 1.0  # how long a failed sync may wait for the link record in its recording
+BACKOFF_S = 1.0  # after the first failed creation; it doubles up to the poll interval
+EARLY_S = 0.001  # a timer fires up to this early; a shorter wait would be repeated at once
 
 
 def _now() -> datetime:
@@ -131,56 +155,47 @@ class ManagedReconciler(Generic[T]):
         managed.kind.require_writable()
         seconds = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
         check_options("ManagedReconciler", dict.fromkeys(seconds, SECONDS), seconds)
-        self._primary, store = managed, managed.informer.store
+        if poll_interval_hook is not None and poll_jitter_s:
+            raise UsageError("set poll_interval_hook or poll_jitter_s, not both")
+        self._primary, self._store, kind = managed, managed.informer.store, managed.kind
         names = AnnotationNames() if names is None else names
-        self._names = AnnotationNames(names.domain, finalizer or names.finalizer)
+        names = AnnotationNames(names.domain, finalizer or names.finalizer)
+        links = None
+        if managed.open_store is not None and isinstance(kind, KvKind):
+            links = Links(self._store, kind.bucket, names, managed.open_store)
+        elif critical_annotation_updater is None:
+            critical_annotation_updater = RetryingCriticalAnnotationUpdater(
+                self._store, names=names
+            )
         self._external = connect_disconnecter(NopConnecter() if connecter is None else connecter)
         self._management, self._deletion = management_policy, deletion_policy
-        self._external_name, self._grace_s = external_name, creation_grace_period_s
-        self._adopt = adopt
+        self._external_name = external_name
         self._diff_level = logging.DEBUG
-        self._diffs: dict[str, str] = {}  # what differs, by key, as it was logged last
         self._log = EventLogger(logger, {})
-        self._timeout_s, self._clock = timeout_s, clock
-        self._backoff = CreationBackoff(limit_s=max(poll_interval_s, BACKOFF_S))
-        self._links = _links(managed, self._names)
-        self._reports = Reports(store=store, recorder=recorder, log=self._log, names=self._names)
-        self._results = Results(
-            objects=store,
-            reports=self._reports,
-            names=self._names,
-            links=self._links,
-            updater=critical_annotation_updater,
-        )
-        self._memory = ReconcilerMemory(
-            backoff=self._backoff, results=self._results, links=self._links, makes=self._stored
-        )
-        self._calls = ExternalCalls[T](self._reports)
-        self._steps = Steps(
+        self._memories: dict[str, Memory] = {}
+        self._reports = Reports(store=self._store, recorder=recorder, log=self._log, names=names)
+        self._parts = ReconcilerParts(
             primary=managed,
-            calls=self._calls,
             reports=self._reports,
-            results=self._results,
-            links=self._links,
-            names=self._names,
+            links=links,
+            updater=critical_annotation_updater,
+            names=names,
+            adopt=adopt,
             grace_s=creation_grace_period_s,
-            deletions=self._memory.deletions,
-            poll=Poll(poll_interval_s, poll_interval_hook, poll_jitter_s),
-            asks=self.asks,
+            poll_interval_s=poll_interval_s,
+            poll_interval_hook=poll_interval_hook,
+            poll_jitter_s=poll_jitter_s,
+            timeout_s=timeout_s,
             clock=clock,
         )
 
     blocking = staticmethod(blocking)
     """Run a function that blocks in a thread: `await reconciler.blocking(function, *args)`."""
 
-    def asks(self) -> bool:
-        """Return whether a resource that natsctl didn't create needs somebody's word."""
-        return self._adopt is not None
-
     def of_controller(self, *, adopt: bool) -> None:
         """Behave as in a `ManagedController`: with its *adopt* by default, and log differences."""
-        if self._adopt is None:
-            self._adopt = adopt
+        if self._parts.adopt is None:
+            self._parts.adopt = adopt
         self._diff_level = logging.INFO
 
     async def reconcile(self, key: str) -> float | None:
@@ -189,63 +204,118 @@ class ManagedReconciler(Generic[T]):
         This is a sync handler. It reports errors of an `ExternalClient` and raises them. It raises
         `RetryAfter` if the object has changed since it was read.
         """
-        await self._memory.noted(key)
+        tape, now = current_tape(), asyncio.get_running_loop().time()
+        memory = self._memories.setdefault(key, Memory())
+        if tape is not None:
+
+            def restore(recorded: Memory) -> None:
+                nonlocal memory
+                memory = self._memories[key] = recorded.shifted(now)
+
+            await tape.remembered(
+                "external memory", lambda: memory.shifted(-now), restore, kind=Memory
+            )
         try:
-            return await self._reconcile(key)
+            return await self._reconcile(key, memory)
         except Exception as error:
-            if current_tape() is not None and not isinstance(error, StoreError | RetryAfter):
-                await self._read_link(key)
+            links, failed = self._parts.links, not isinstance(error, StoreError | RetryAfter)
+            if tape is not None and failed and links is not None:
+                # a corrected client leads to the record, so a recording needs it
+                with suppress(NatsctlError, TimeoutError):
+                    async with asyncio.timeout(PEEK_S):
+                        await links.recorded(key)
             raise
+        finally:
+            if memory == Memory():
+                self._memories.pop(key, None)
 
-    async def _read_link(self, key: str) -> None:
-        """Read the link record of a failed object, which a corrected client leads to."""
-        if self._links is not None:
-            with suppress(NatsctlError, TimeoutError):
-                async with asyncio.timeout(PEEK_S):
-                    await self._links.peek(key)
-
-    async def _reconcile(self, key: str) -> float | None:
-        await self._results.catch_up(key)
-        managed = await self._find(key)
+    async def _reconcile(self, key: str, memory: Memory) -> float | None:
+        await self._catch_up(key, memory)
+        managed = await self._find(key, memory)
         if managed is None:
-            self._steps.forget(key)
-            self._backoff.forget(key)
-            self._diffs.pop(key, None)
-            self._memory.creations.pop(key, None)
+            self._memories.pop(key, None)
             return None
-        reconciliation = Reconciliation(managed, self._timeout_s)
-        situation = self._situation(reconciliation)
+        connection = ExternalConnection(self._external, managed)
+        run = Reconciliation(self._parts, managed, memory, connection)
+        situation = self._situation(run)
         action = decide(situation)
         if action is not ReconcileAction.OBSERVE:
-            return await self._steps.take(action, reconciliation)
-        async with self._connected(reconciliation):
-            state = await self._observed(reconciliation)
-            action = decide(msgspec.structs.replace(situation, observed=state))
-            with self._backoff.attempt(action, managed):
-                return await self._steps.take(action, reconciliation)
+            return await run.take(action)
+        async with self._connected(run):
+            observed = await self._observed(run)
+            action = decide(msgspec.structs.replace(situation, observed=observed))
+            clock, creates = asyncio.get_running_loop().time, action is ReconcileAction.CREATE
+            revision, until = memory.creation_waits or (0, 0.0)
+            left_s = until - clock()
+            if creates and left_s > EARLY_S and managed.stored.revision == revision:
+                raise RetryAfter(left_s, f"the creation for {key} failed and is retried later")
+            try:
+                after_s = await run.take(action)
+            except Exception as error:
+                if creates:
+                    # the queue can't delay the retry: storing the result on the object enqueues it
+                    memory.failures += 1
+                    limit_s = max(self._parts.poll_interval_s, BACKOFF_S)
+                    wait_s = backoff(memory.failures, base_s=BACKOFF_S, limit_s=limit_s)
+                    wait_s = error.delay_s if isinstance(error, RetryAfter) else wait_s
+                    memory.creation_waits = managed.stored.revision, clock() + wait_s
+                raise
+            memory.failures, memory.creation_waits = 0, None
+            return after_s
 
     # ---- reading the object
 
-    async def _find(self, key: str) -> Managed[T] | None:
-        """Return the object, or its last state if it was deleted despite its finalizer."""
+    async def _catch_up(self, key: str, memory: Memory) -> None:
+        """Store the result of a creation that could not be stored before."""
+        managed = self._unstored(key, memory)
+        if managed is None or memory.result is None:
+            return
+        if memory.result.withdrawn:
+            stored = await read(self._store, key)
+            annotations = {} if stored is None else annotations_of(stored.value)
+            begun = CreationLink.of(annotations, self._parts.names)
+            if stored is None or begun.pending != managed.link.pending:
+                memory.result = None  # the intent was not stored, so it needs no result
+                return
         try:
-            stored = await self._primary.informer.store.get(key)
-        except NotFoundError as missing:
-            return None if missing.deleted_at is None else await self._find_deleted(key)
-        return await self._managed(stored, gone=False)
+            await store_result(managed, memory, self._parts.links, self._parts.updater)
+        except NotFoundError:
+            return  # `_find` adds it to the last state, so that the external resource is deleted
+        except ConflictError as error:
+            name = managed.external_name or "none"
+            text = f"{error}; the result of the last one is lost: {name}"
+            self._reports.event(managed, CANNOT_UPDATE, text, warns=True)
+            memory.result = None
 
-    async def _find_deleted(self, key: str) -> Managed[T] | None:
-        last = await self._primary.last_state(key)
-        if last is None:
+    def _unstored(self, key: str, memory: Memory) -> Managed[T] | None:
+        """Return the object with the result of a creation that is not stored, None without one."""
+        result = memory.result
+        if result is None:
             return None
-        managed = await self._managed(self._results.with_pending_result(last), gone=True)
-        return managed if self._holds(managed) else None
+        managed = self._made(Stored(key, result.revision, bytes(result.value)))
+        managed.annotations = dict(result.annotations)
+        managed.keep()
+        return managed
 
-    async def _managed(self, stored: Stored, *, gone: bool) -> Managed[T]:
-        """Return the object with its link, from the record if the object lacks it."""
-        managed = self._stored(stored, gone=gone)
-        if self._links is not None and (not managed.link or managed.creation.unknown):
-            recorded = await self._links.read(managed.key)
+    async def _find(self, key: str, memory: Memory) -> Managed[T] | None:
+        """Return the object, or its last state if it was deleted despite its finalizer.
+
+        Its link comes from the record, if the object lacks it.
+        """
+        try:
+            managed = self._made(await self._store.get(key))
+        except NotFoundError as missing:
+            last = None if missing.deleted_at is None else await self._primary.last_state(key)
+            if last is None:
+                return None
+            unstored = self._unstored(key, memory)
+            if unstored is not None:
+                value = annotated(last.value, unstored.changed_annotations)
+                last = Stored(last.key, last.revision, value)
+            managed = self._made(last, gone=True)
+        links = self._parts.links
+        if links is not None and (not managed.link or managed.link.unknown):
+            recorded = await links.read(key, memory)
             if not managed.link and recorded:
                 managed.relink(recorded)
                 managed.recovered = True
@@ -253,137 +323,109 @@ class ManagedReconciler(Generic[T]):
                 managed.relink(recorded)
         if self._external_name is not None and not managed.external_name:
             managed.suggest_name(self._external_name(managed))
-        return managed
+        return None if managed.gone and not self._holds(managed) else managed
 
-    def _stored(self, stored: Stored, *, gone: bool = False) -> Managed[T]:
-        names, clock = self._names, self._clock
+    def _made(self, stored: Stored, *, gone: bool = False) -> Managed[T]:
+        names, clock = self._parts.names, self._parts.clock
         return Managed(self._primary.kind, stored, names=names, clock=clock, gone=gone)
 
     def _holds(self, managed: Managed[T]) -> bool:
         return managed.recovered or self._reports.held(managed)
 
-    def _situation(self, reconciliation: Reconciliation[T]) -> Situation:
-        managed = reconciliation.managed
-        creation, ours = managed.creation, self._names.finalizers
-        may = self._permissions(reconciliation)
+    def _situation(self, run: Reconciliation[T]) -> Situation:
+        managed, memory, parts = run.managed, run.memory, self._parts
+        try:
+            may = permissions(
+                managed.policies,
+                managed.spec,
+                parts.names,
+                management=self._management,
+                deletion=self._deletion,
+            )
+        except InvalidObjectError as error:
+            run.rejected, may = str(error), Permissions(create=False, update=False, delete=False)
+        # An observation may be older than the one before. So only a requested deletion, and not an
+        # earlier observation, shows that a missing resource isn't one that appears again.
+        recent = self._is_recent(managed, memory)
         return Situation(
-            paused=self._pause(managed) is not None,
-            valid=not reconciliation.rejected,
+            paused=active_pause(managed.policies.get(parts.names.paused), parts.clock())
+            is not None,
+            valid=not run.rejected,
             deleting=managed.is_going,
             held=self._holds(managed),
-            shared=not managed.gone and not ours.issuperset(managed.finalizers),
+            shared=not managed.gone and not parts.names.finalizers.issuperset(managed.finalizers),
             may_create=may.create,
             may_update=may.update,
             may_delete=may.delete,
-            unknown=creation.unknown,
+            unknown=managed.link.unknown,
             named=self._external_name is not None,
-            recent=self._is_recent(managed) and not self._is_deletion_requested(managed),
-            owned=self._adopt is None or managed.owned or not may.changes,
+            recent=recent and not (managed.is_going and memory.deletion_at is not None),
+            owned=parts.adopt is None or managed.owned or not may.changes,
             may_adopt=self._may_adopt(managed),
         )
 
     def _may_adopt(self, managed: Managed[T]) -> bool:
         """Return whether somebody said that a resource that natsctl didn't create is adopted."""
-        said = managed.policies.get(self._names.adopt, "").lower()
+        said = managed.policies.get(self._parts.names.adopt, "").lower()
         if said:
             return said == "true"
-        return bool(self._adopt) or (managed.named_by_user and not self._has_own_name(managed))
+        # version 0.2 may have written the name, and the finalizer with it
+        own = self._external_name is not None and self._reports.held(managed)
+        if own and self._external_name is not None:
+            own = managed.external_name == self._external_name(managed)
+        return bool(self._parts.adopt) or (managed.named_by_user and not own)
 
-    def _has_own_name(self, managed: Managed[T]) -> bool:
-        """Return whether version 0.2 may have written the name, and the finalizer with it."""
-        if self._external_name is None or not self._reports.held(managed):
-            return False
-        return managed.external_name == self._external_name(managed)
-
-    def _is_recent(self, managed: Managed[T]) -> bool:
+    def _is_recent(self, managed: Managed[T], memory: Memory) -> bool:
         """Return whether the last creation is within its grace period.
 
         The period ends by the clock of the event loop too, if the time of day does not go on.
         """
-        age_s = managed.creation.age_s(self._clock())
-        if age_s is None or age_s >= self._grace_s:
-            self._memory.creations.pop(managed.key, None)
+        link, grace_s = managed.link, self._parts.grace_s
+        age_s, now = link.age_s(self._parts.clock()), asyncio.get_running_loop().time()
+        if age_s is None or age_s >= grace_s:
+            memory.seen = None
             return False
-        return self._memory.seen_s(managed.key, managed.creation) < self._grace_s
-
-    def _is_deletion_requested(self, managed: Managed[T]) -> bool:
-        """Return whether a missing resource is gone, although its creation is recent.
-
-        An observation may be older than the one before. So only a requested deletion, and not an
-        earlier observation, shows that a missing resource is not one that appears again.
-        """
-        return managed.is_going and managed.key in self._memory.deletions
-
-    def _pause(self, managed: Managed[T]) -> Pause | None:
-        return active_pause(managed.policies.get(self._names.paused), self._clock())
-
-    def _permissions(self, reconciliation: Reconciliation[T]) -> Permissions:
-        try:
-            return permissions(
-                reconciliation.managed.policies,
-                reconciliation.managed.spec,
-                self._names,
-                management=self._management,
-                deletion=self._deletion,
-            )
-        except InvalidObjectError as error:
-            reconciliation.rejected = str(error)
-            return Permissions(create=False, update=False, delete=False)
+        creation = link.pending + link.succeeded
+        if memory.seen is None or memory.seen[0] != creation:
+            memory.seen = creation, now
+        return now - memory.seen[1] < grace_s
 
     # ---- the external system
 
     @asynccontextmanager
-    async def _connected(self, reconciliation: Reconciliation[T]) -> AsyncIterator[None]:
-        reconciliation.client = connection = ExternalConnection(self._external)
-        async with self._calls.calling(reconciliation, "connect", "CannotConnectToProvider"):
-            await connection.connect(reconciliation.managed)
+    async def _connected(self, run: Reconciliation[T]) -> AsyncIterator[None]:
+        async with run.calling("connect", "CannotConnectToProvider"):
+            await run.connection.connect()
         try:
             yield
         finally:
-            await self._disconnect(connection, reconciliation.managed)
+            try:
+                async with asyncio.timeout(DISCONNECT_S):
+                    await run.connection.disconnect()
+            except Exception as error:  # noqa: BLE001 - the reconciliation itself has succeeded
+                text = f"cannot disconnect: {error_text(error)}"
+                reason = "CannotDisconnectFromProvider"
+                self._reports.event(run.managed, reason, text, warns=True)
 
-    async def _disconnect(self, connection: ExternalConnection[T], managed: Managed[T]) -> None:
-        try:
-            async with asyncio.timeout(DISCONNECT_S):
-                await connection.disconnect()
-        except Exception as error:  # noqa: BLE001 - the reconciliation itself has succeeded
-            self._reports.warning(
-                managed, "CannotDisconnectFromProvider", f"cannot disconnect: {error_text(error)}"
-            )
-
-    async def _observed(self, reconciliation: Reconciliation[T]) -> Observed:
-        async with self._calls.calling(reconciliation, "observe", "CannotObserveExternalResource"):
-            managed = reconciliation.managed
-            observation = await observed(reconciliation.client, managed)
-            if self._adopt is not None and not managed.owned:
+    async def _observed(self, run: Reconciliation[T]) -> Observed:
+        """Observe the resource, and return its state for the table."""
+        managed, memory = run.managed, run.memory
+        async with run.calling("observe", "CannotObserveExternalResource"):
+            observation = await run.connection.observe()
+            if self._parts.adopt is not None and not managed.owned:
                 managed.drop_name()
-            state = _state(observation, managed)
-            if state is Observed.DIFFERENT:
-                reconciliation.diff = observation.diff
-            self._log_diff(managed.key, observation.diff)
-            return state
-
-    def _log_diff(self, key: str, diff: str) -> None:
-        """Log what differs, once for each difference."""
-        if not diff:
-            self._diffs.pop(key, None)
-        elif self._diffs.get(key) != diff:
-            self._diffs[key] = diff
-            self._log.log(self._diff_level, "external resource differs", key=key, difference=diff)
-
-
-def _state(observation: Observation, managed: Managed[T]) -> Observed:
-    """Return the observed state for the table."""
-    if not observation.exists:
-        return Observed.ABSENT
-    if observation.late_initialized and (managed.additions() or managed.annotations_differ):
-        return Observed.LATE_INITIALIZED
-    return Observed.CURRENT if observation.up_to_date else Observed.DIFFERENT
-
-
-def _links(managed: Primary[Any], names: AnnotationNames) -> Links | None:
-    """Return the link records of the objects, or None for objects in a cluster."""
-    if managed.open_store is None or not isinstance(managed.kind, KvKind):
-        return None
-    store, kind = managed.informer.store, managed.kind
-    return Links(objects=store, kind=kind, names=names, open_records=managed.open_store)
+            initialized = observation.exists and observation.late_initialized
+            initialized = initialized and bool(managed.additions() or managed.annotations_differ)
+        diff = observation.diff
+        if diff and diff != memory.diff:
+            text = "external resource differs"
+            self._log.log(self._diff_level, text, key=managed.key, difference=diff)
+        memory.diff = diff
+        if not observation.exists:
+            return Observed.ABSENT
+        if initialized:
+            return Observed.LATE_INITIALIZED
+        if observation.up_to_date:
+            return Observed.CURRENT
+        run.diff = diff
+        return Observed.DIFFERENT

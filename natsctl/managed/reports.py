@@ -8,9 +8,8 @@ import msgspec
 
 from natsctl.core.compare_and_set import rewrite
 from natsctl.errors import ConflictError, NotFoundError, StoreError
-from natsctl.managed.conditions import SYNCED, Condition
-from natsctl.managed.names import AnnotationNames
-from natsctl.managed.objects import Managed
+from natsctl.managed.links import AnnotationNames
+from natsctl.managed.objects import SYNCED, Condition, Managed
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.manifests import KubeKind
@@ -47,15 +46,15 @@ class Reports(msgspec.Struct, eq=False, kw_only=True):
     names: AnnotationNames
     _counts_statuses: bool = False
 
-    def event(self, managed: Managed[Any], reason: str, message: str) -> None:
-        """Report a success."""
-        self.log.info("managed resource event", key=managed.key, reason=reason, note=message)
-        self._record(managed, EventType.NORMAL, reason, message)
-
-    def warning(self, managed: Managed[Any], reason: str, message: str) -> None:
-        """Report a problem."""
-        self.log.warning("managed resource event", key=managed.key, reason=reason, note=message)
-        self._record(managed, EventType.WARNING, reason, message)
+    def event(
+        self, managed: Managed[Any], reason: str, message: str, *, warns: bool = False
+    ) -> None:
+        """Record an event and log it, as a warning if it *warns* of a problem."""
+        write = self.log.warning if warns else self.log.info
+        write("managed resource event", key=managed.key, reason=reason, note=message)
+        if self.recorder is not None:
+            type_ = EventType.WARNING if warns else EventType.NORMAL
+            self.recorder.event(managed.key, type_, reason, message)
 
     async def not_synced(
         self, managed: Managed[Any], reason: str, message: str, *conditions: Condition
@@ -64,14 +63,14 @@ class Reports(msgspec.Struct, eq=False, kw_only=True):
         failed = Condition.reconcile_error(message)
         before = managed.condition(SYNCED)
         if before is None or (before.reason, before.message) != (failed.reason, failed.message):
-            self.warning(managed, reason, message)
+            self.event(managed, reason, message, warns=True)
         await self.status(managed, *conditions, failed)
 
     async def failed(
         self, managed: Managed[Any], reason: str, message: str, *conditions: Condition
     ) -> None:
         """Report a failure that is also raised; a status that cannot be stored is logged."""
-        self.warning(managed, reason, message)
+        self.event(managed, reason, message, warns=True)
         try:
             async with asyncio.timeout(REPORT_S):
                 await self.status(managed, *conditions, Condition.reconcile_error(message))
@@ -134,7 +133,3 @@ class Reports(msgspec.Struct, eq=False, kw_only=True):
         if managed.kind.metadata(stored.value).generation > managed.metadata.generation:
             self._counts_statuses = True
         return stored
-
-    def _record(self, managed: Managed[Any], type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
-        if self.recorder is not None:
-            self.recorder.event(managed.key, type, reason, message)

@@ -1,8 +1,14 @@
-"""Decides what to do about a managed object, with one table from situations to actions."""
+"""What to do about a managed object: one table from situations to actions, and its policies."""
 
+from collections.abc import Mapping
 from enum import Enum
+from typing import Literal, TypeAlias
 
 import msgspec
+
+from natsctl.errors import InvalidObjectError
+from natsctl.managed.links import AnnotationNames
+from natsctl.telemetry.hiding import quoted
 
 
 class Observed(Enum):
@@ -73,54 +79,26 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     observed: Observed = Observed.NOT_YET
 
 
-class ActionRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An action and the situations that it is for; None matches any value."""
-
-    action: ReconcileAction
-    paused: bool | None = None
-    valid: bool | None = None
-    deleting: bool | None = None
-    held: bool | None = None
-    shared: bool | None = None
-    may_create: bool | None = None
-    may_update: bool | None = None
-    may_delete: bool | None = None
-    unknown: bool | None = None
-    named: bool | None = None
-    recent: bool | None = None
-    owned: bool | None = None
-    may_adopt: bool | None = None
-    observed: Observed | None = None
-
-    def matches(self, situation: Situation) -> bool:
-        """Return whether the row matches *situation*."""
-        for name in situation.__struct_fields__:
-            wanted = getattr(self, name)
-            if wanted is not None and wanted != getattr(situation, name):
-                return False
-        return True
-
-
-TABLE = (
-    ActionRule(action=ReconcileAction.PAUSE, paused=True),
-    ActionRule(action=ReconcileAction.REJECT, valid=False),
-    ActionRule(action=ReconcileAction.RELEASE, deleting=True, held=False),
-    ActionRule(action=ReconcileAction.RELEASE, deleting=True, may_delete=False),
-    ActionRule(action=ReconcileAction.ASK, unknown=True, named=False),
-    ActionRule(action=ReconcileAction.OBSERVE, observed=Observed.NOT_YET),
-    ActionRule(action=ReconcileAction.WAIT, observed=Observed.ABSENT, recent=True),
-    ActionRule(action=ReconcileAction.RELEASE, observed=Observed.ABSENT, deleting=True),
-    ActionRule(action=ReconcileAction.KEEP, deleting=True, owned=False),
-    ActionRule(action=ReconcileAction.DELAY, deleting=True, shared=True),
-    ActionRule(action=ReconcileAction.DELETE, deleting=True),
-    ActionRule(action=ReconcileAction.CREATE, observed=Observed.ABSENT, may_create=True),
-    ActionRule(action=ReconcileAction.REPORT_ABSENT, observed=Observed.ABSENT),
-    ActionRule(action=ReconcileAction.ADOPT, owned=False, may_adopt=True),
-    ActionRule(action=ReconcileAction.DISOWN, owned=False),
-    ActionRule(action=ReconcileAction.SETTLE, unknown=True),
-    ActionRule(action=ReconcileAction.LATE_INITIALIZE, observed=Observed.LATE_INITIALIZED),
-    ActionRule(action=ReconcileAction.UPDATE, observed=Observed.DIFFERENT, may_update=True),
-    ActionRule(action=ReconcileAction.REST),
+TABLE: tuple[tuple[ReconcileAction, dict[str, bool | Observed]], ...] = (
+    (ReconcileAction.PAUSE, {"paused": True}),
+    (ReconcileAction.REJECT, {"valid": False}),
+    (ReconcileAction.RELEASE, {"deleting": True, "held": False}),
+    (ReconcileAction.RELEASE, {"deleting": True, "may_delete": False}),
+    (ReconcileAction.ASK, {"unknown": True, "named": False}),
+    (ReconcileAction.OBSERVE, {"observed": Observed.NOT_YET}),
+    (ReconcileAction.WAIT, {"observed": Observed.ABSENT, "recent": True}),
+    (ReconcileAction.RELEASE, {"observed": Observed.ABSENT, "deleting": True}),
+    (ReconcileAction.KEEP, {"deleting": True, "owned": False}),
+    (ReconcileAction.DELAY, {"deleting": True, "shared": True}),
+    (ReconcileAction.DELETE, {"deleting": True}),
+    (ReconcileAction.CREATE, {"observed": Observed.ABSENT, "may_create": True}),
+    (ReconcileAction.REPORT_ABSENT, {"observed": Observed.ABSENT}),
+    (ReconcileAction.ADOPT, {"owned": False, "may_adopt": True}),
+    (ReconcileAction.DISOWN, {"owned": False}),
+    (ReconcileAction.SETTLE, {"unknown": True}),
+    (ReconcileAction.LATE_INITIALIZE, {"observed": Observed.LATE_INITIALIZED}),
+    (ReconcileAction.UPDATE, {"observed": Observed.DIFFERENT, "may_update": True}),
+    (ReconcileAction.REST, {}),
 )
 """The first row that matches decides.
 
@@ -133,4 +111,74 @@ a resource that natsctl didn't create, unless somebody said that it's adopted.""
 
 def decide(situation: Situation) -> ReconcileAction:
     """Return the action for *situation*."""
-    return next(row.action for row in TABLE if row.matches(situation))
+    facts = msgspec.structs.asdict(situation)
+    return next(action for action, row in TABLE if row.items() <= facts.items())
+
+
+# ---- what the policies of an object permit
+
+ManagementPolicy: TypeAlias = Literal[
+    "default", "observe-create-update", "observe-delete", "observe"
+]
+"""The permitted operations; `default` permits all."""
+
+DeletionPolicy: TypeAlias = Literal["delete", "orphan"]
+"""The fate of the external resource of a deleted object."""
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """The permitted operations on an external resource; observation is always permitted."""
+
+    create: bool = True
+    update: bool = True
+    delete: bool = True
+
+    @property
+    def changes(self) -> bool:
+        """True if anything but observation is permitted."""
+        return self.create or self.update or self.delete
+
+
+_MANAGEMENT = {
+    "default": Permissions(),
+    "observe-create-update": Permissions(delete=False),
+    "observe-delete": Permissions(create=False, update=False),
+    "observe": Permissions(create=False, update=False, delete=False),
+}
+_DELETION = {"delete": True, "orphan": False}
+
+
+def permissions(
+    annotations: Mapping[str, str],
+    spec: Mapping[str, object],
+    names: AnnotationNames,
+    *,
+    management: ManagementPolicy = "default",
+    deletion: DeletionPolicy = "delete",
+) -> Permissions:
+    """Return the permitted operations, from annotations, the spec, or the controller's options.
+
+    The fields of a spec are `managementPolicy` and `deletionPolicy`, in camel or snake case. Raises
+    `InvalidObjectError` for an unknown policy, which might permit less.
+    """
+    manage = _text(annotations, names.management_policy, spec, "managementPolicy") or management
+    delete = _text(annotations, names.deletion_policy, spec, "deletionPolicy") or deletion
+    if manage not in _MANAGEMENT:
+        raise InvalidObjectError(
+            f"there is no management policy {quoted(manage)}: {', '.join(_MANAGEMENT)}"
+        )
+    if delete not in _DELETION:
+        raise InvalidObjectError(
+            f"there is no deletion policy {quoted(delete)}: {', '.join(_DELETION)}"
+        )
+    adopt = annotations.get(names.adopt, "").lower()
+    if adopt not in {"", "true", "false"}:
+        raise InvalidObjectError(f'{names.adopt} is {quoted(adopt)}, and must be "true" or "false"')
+    permitted = _MANAGEMENT[manage]
+    return msgspec.structs.replace(permitted, delete=permitted.delete and _DELETION[delete])
+
+
+def _text(annotations: Mapping[str, str], key: str, spec: Mapping[str, object], field: str) -> str:
+    snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in field)
+    text = annotations.get(key) or spec.get(field) or spec.get(snake) or ""
+    return str(text).lower()

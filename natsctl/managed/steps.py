@@ -1,65 +1,104 @@
-"""Takes the step of each action: its external call, its writes and the next interval."""
+"""One reconciliation: the step of each action, with its external call, writes and reports."""
 
 import asyncio
 import copy
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from natsctl.core.compare_and_set import release
 from natsctl.core.planning.record import current_plan, place_of
 from natsctl.core.readers import Primary
-from natsctl.core.sync import awaitable
-from natsctl.errors import ConflictError, RetryAfter, StoreError
-from natsctl.managed.calls import AGAIN_S, ExternalCalls, Reconciliation
-from natsctl.managed.conditions import MESSAGE_MAX, READY, SYNCED, Condition
-from natsctl.managed.creation.creation import begun, ended
-from natsctl.managed.creation.links import CreationLink, Links
-from natsctl.managed.creation.lost_answers import may_have_created
-from natsctl.managed.creation.results import Results
-from natsctl.managed.external import Observation, observed
-from natsctl.managed.names import AnnotationNames
-from natsctl.managed.objects import Managed
-from natsctl.managed.polling import Poll
+from natsctl.errors import (
+    ConflictError,
+    HandlerError,
+    NotFoundError,
+    RetryAfter,
+    StoreError,
+    UsageError,
+    is_delay,
+)
+from natsctl.managed.external import ExternalConnection, Observation
+from natsctl.managed.links import (
+    AnnotationNames,
+    CreationLink,
+    Links,
+    Memory,
+    PendingResult,
+    begun,
+    ended,
+    may_have_created,
+)
+from natsctl.managed.objects import MESSAGE_MAX, READY, SYNCED, Condition, Managed
 from natsctl.managed.reports import CANNOT_UPDATE, Reports
+from natsctl.managed.results import (
+    CriticalAnnotationUpdateFn,
+    CriticalAnnotationUpdater,
+    store_result,
+)
 from natsctl.managed.situation import ReconcileAction
 from natsctl.model.documents import Document
 from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import DOMAIN
 from natsctl.model.store import Stored
-from natsctl.telemetry.hiding import error_text
+from natsctl.telemetry.hiding import error_text, shown
 
 T = TypeVar("T")
 
+PollIntervalHook: TypeAlias = Callable[[Managed[T], float], float]
+"""Returns the seconds until the next reconciliation, from an object and the usual interval."""
 
-class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
-    """Takes the step of an action. `ManagedReconciler` documents the other parts.
+AGAIN_S = 0.1  # until the next reconciliation of an object that was just written
+SOON_S = 1.0
+INTERVAL_MIN_S = 0.1  # between two reconciliations, with any hook or jitter
 
-    `asks` returns whether a resource that natsctl didn't create needs somebody's word. `deletions`
-    has the times at which deletions of resources were requested first, by key.
+
+class ReconcilerParts(msgspec.Struct, Generic[T], eq=False, kw_only=True):
+    """The options and stores of a reconciler. `ManagedReconciler` documents the options.
+
+    `adopt` is None if every resource that is observed is taken over without a word.
     """
 
     primary: Primary[T]
-    calls: ExternalCalls[T]
     reports: Reports
-    results: Results
     links: Links | None
+    updater: CriticalAnnotationUpdater | CriticalAnnotationUpdateFn | None
     names: AnnotationNames
+    adopt: bool | None
     grace_s: float
-    deletions: dict[str, float]
-    poll: Poll[T]
-    asks: Callable[[], bool]
+    poll_interval_s: float
+    poll_interval_hook: PollIntervalHook[T] | None
+    poll_jitter_s: float
+    timeout_s: float
     clock: Callable[[], datetime]
 
-    async def take(
-        self, action: ReconcileAction, reconciliation: Reconciliation[T]
-    ) -> float | None:
+
+class Reconciliation(Generic[T]):
+    """One reconciliation of one object: its connection, and the deadline of its external calls."""
+
+    def __init__(
+        self,
+        parts: ReconcilerParts[T],
+        managed: Managed[T],
+        memory: Memory,
+        connection: ExternalConnection[T],
+    ) -> None:
+        self._parts, self._reports = parts, parts.reports
+        self.managed, self.memory = managed, memory
+        self.connection = connection
+        self.deadline = asyncio.get_running_loop().time() + parts.timeout_s
+        self.rejected = ""  # the error in the object's policies
+        self.diff = ""  # what differs, if the external resource is not up to date
+
+    async def take(self, action: ReconcileAction) -> float | None:
         """Take the step; return the seconds until the next reconciliation, or None."""
-        steps: dict[ReconcileAction, Callable[[Reconciliation[T]], Awaitable[float | None]]] = {
+        steps: dict[ReconcileAction, Callable[[], Awaitable[float | None]]] = {
             ReconcileAction.PAUSE: self._pause,
             ReconcileAction.REJECT: self._reject,
             ReconcileAction.RELEASE: self._release,
@@ -77,334 +116,379 @@ class Steps(msgspec.Struct, Generic[T], frozen=True, eq=False, kw_only=True):
             ReconcileAction.UPDATE: self._update,
             ReconcileAction.REST: self._rest,
         }
-        return await steps[action](reconciliation)
+        return await steps[action]()
 
     # ---- without an observation
 
-    async def _pause(self, reconciliation: Reconciliation[T]) -> None:
-        managed = reconciliation.managed
-        synced, paused = managed.condition(SYNCED), Condition.reconcile_paused()
+    async def _pause(self) -> None:
+        synced, paused = self.managed.condition(SYNCED), Condition.reconcile_paused()
         if synced is None or synced.reason != paused.reason:
             text = "Reconciliation is paused via the pause annotation"
-            self.reports.event(managed, "ReconciliationPaused", text)
-        await self.reports.status(managed, paused)
+            self._event("ReconciliationPaused", text)
+        await self._status(paused)
 
-    async def _reject(self, reconciliation: Reconciliation[T]) -> None:
-        reason = "CannotInitializeManagedResource"
-        await self.reports.not_synced(reconciliation.managed, reason, reconciliation.rejected)
+    async def _reject(self) -> None:
+        await self._not_synced("CannotInitializeManagedResource", self.rejected)
 
-    async def _ask(self, reconciliation: Reconciliation[T]) -> None:
-        managed = reconciliation.managed
-        reason, conditions = "CannotInitializeManagedResource", []
-        if not managed.is_going:
-            conditions.append(Condition.creating())
-        await self.reports.not_synced(managed, reason, self._advice(managed), *conditions)
-
-    def _advice(self, managed: Managed[T]) -> str:
+    async def _ask(self) -> None:
+        managed, names = self.managed, self._parts.names
         advice = "cannot determine creation result - check whether the external resource exists"
         if isinstance(managed.kind, KubeKind):
-            names = self.names
-            return (
+            advice = (
                 f"{advice}; if so, set the {names.external_name} annotation to its name; "
                 f"then remove the {names.create_pending} annotation"
             )
-        return f"{advice}; then run: natsctl repair external resolve {_named(managed)}"
+        else:
+            advice = f"{advice}; then run: natsctl repair external resolve {_named(managed)}"
+        conditions = () if managed.is_going else (Condition.creating(),)
+        await self._not_synced("CannotInitializeManagedResource", advice, *conditions)
 
-    async def _release(self, reconciliation: Reconciliation[T]) -> None:
+    async def _release(self) -> None:
         """Remove the record and then the finalizer, so that a crash leaves no record behind."""
-        managed, key = reconciliation.managed, reconciliation.managed.key
-        change = "the removal of the finalizer"
-        async with self.calls.storing(managed, change, Condition.deleting()):
-            if self.links is not None:
-                await self.links.forget(key)
-            if managed.gone:
-                await self.primary.forget(key)
+        parts, key = self._parts, self.managed.key
+        async with self._storing("the removal of the finalizer", Condition.deleting()):
+            if parts.links is not None:
+                await parts.links.forget(key)
+            if self.managed.gone:
+                await parts.primary.forget(key)
             else:
-                await release(self.primary.informer.store, key, *self.names.finalizers)
-        self.forget(key)
+                await release(parts.primary.informer.store, key, *parts.names.finalizers)
+        memory = self.memory
+        memory.link_revision, memory.link = None, CreationLink()
+        memory.result, memory.deletion_at = None, None
 
     # ---- after an observation
 
-    async def _wait(self, reconciliation: Reconciliation[T]) -> float:
-        managed = reconciliation.managed
-        age_s = managed.creation.age_s(self.clock()) or 0.0
+    async def _wait(self) -> float:
+        managed, grace_s = self.managed, self._parts.grace_s
+        age_s = managed.link.age_s(self._parts.clock()) or 0.0
         ready = managed.condition(READY)
         if ready is not None and ready.status == "True" and not managed.is_going:
             text = (
                 "The external resource is missing, and is created again if it is missing "
-                f"{self.grace_s:g} s after its creation"
+                f"{grace_s:g} s after its creation"
             )
-            self.reports.event(managed, "WaitingForExternalResource", text)
-        return min(self.poll.soon_s(age_s), max(self.grace_s - age_s, 0.0) + AGAIN_S)
+            self._event("WaitingForExternalResource", text)
+        return min(self._soon_s(age_s), max(grace_s - age_s, 0.0) + AGAIN_S)
 
-    async def _delete(self, reconciliation: Reconciliation[T]) -> float:
-        managed = reconciliation.managed
-        managed.set_conditions(Condition.deleting())
-        async with self.calls.calling(reconciliation, "delete", "CannotDeleteExternalResource"):
-            await awaitable(reconciliation.client.delete, managed)
+    async def _delete(self) -> float:
+        self.managed.set_conditions(Condition.deleting())
+        async with self.calling("delete", "CannotDeleteExternalResource"):
+            await self.connection.write("delete")
         text = "Successfully requested deletion of external resource"
-        self.reports.event(managed, "DeletedExternalResource", text)
-        await self.reports.status(managed, Condition.deleting(), Condition.reconcile_success())
+        self._event("DeletedExternalResource", text)
+        await self._status(Condition.deleting(), Condition.reconcile_success())
         now = asyncio.get_running_loop().time()
-        return self.poll.soon_s(now - self.deletions.setdefault(managed.key, now))
+        if self.memory.deletion_at is None:
+            self.memory.deletion_at = now
+        return self._soon_s(now - self.memory.deletion_at)
 
-    async def _keep(self, reconciliation: Reconciliation[T]) -> None:
-        managed = reconciliation.managed
-        name = managed.external_name or "its external resource"
-        text = f"{managed.key} is deleted, and {name} stays, because natsctl didn't create it"
-        self.reports.event(managed, "KeptExternalResource", text)
-        await self._release(reconciliation)
+    async def _keep(self) -> None:
+        name = self.managed.external_name or "its external resource"
+        text = f"{self.managed.key} is deleted, and {name} stays, because natsctl didn't create it"
+        self._event("KeptExternalResource", text)
+        await self._release()
 
-    async def _delay(self, reconciliation: Reconciliation[T]) -> float:
-        managed = reconciliation.managed
-        ours = self.names.finalizers
+    async def _delay(self) -> float:
+        managed, ours = self.managed, self._parts.names.finalizers
         foreign_finalizers = ", ".join(name for name in managed.finalizers if name not in ours)
         waits = Condition.deleting(f"waiting for the finalizers of others: {foreign_finalizers}")
-        await self.reports.status(managed, waits, Condition.reconcile_success())
-        return self.poll.after_s(managed)
+        await self._status(waits, Condition.reconcile_success())
+        return self._poll_s()
 
-    async def _create(self, reconciliation: Reconciliation[T]) -> float | None:
+    async def _create(self) -> float | None:
         """Store the intent, create the external resource, and store the result.
 
         After a crash before the result is stored, the result is unknown.
         """
-        managed = reconciliation.managed
+        managed, links = self.managed, self._parts.links
         given = managed.given_name
         managed.accept_name()
-        self.deletions.pop(managed.key, None)
-        async with self.calls.storing(managed, "the intent to create", Condition.creating()):
+        self.memory.deletion_at = None
+        async with self._storing("the intent to create", Condition.creating()):
             recorded = CreationLink()
-            if self.links is not None:
-                recorded = await self.links.read(managed.key)
+            if links is not None:
+                recorded = await links.read(managed.key, self.memory)
             if recorded.contradicts(managed.link):
-                return await self._refuse(reconciliation, recorded)
-            await self._store_intent(managed, given)
-        reason = "CannotCreateExternalResource"
-        async with self.calls.reported(reconciliation, "create", reason, Condition.creating()):
+                return await self._refuse(recorded)
+            await self._store_intent(given)
+        async with self._reported("create", "CannotCreateExternalResource", Condition.creating()):
             try:
-                async with self.calls.limited(reconciliation, "create"):
-                    await awaitable(reconciliation.client.create, managed)
+                async with self._limited("create"):
+                    await self.connection.write("create")
             except Exception as error:
                 if not may_have_created(error):
-                    await self._fail(managed, error)
+                    await self._fail(error)
                 raise
             managed.check(status=False)  # if it raises, the result stays unknown
-        async with self._storing_result(managed):
-            await self._end(managed, created=True)
-        text = "Successfully requested creation of external resource"
-        self.reports.event(managed, "CreatedExternalResource", text)
-        if self.links is not None:
-            return await self._observe_created(reconciliation)
-        await self.reports.status(managed, Condition.creating(), Condition.reconcile_success())
-        return AGAIN_S
-
-    async def _observe_created(self, reconciliation: Reconciliation[T]) -> float:
-        """Observe the new external resource, so that one write stores the result and the status.
-
-        If the resource is not visible yet, the record keeps the result.
-        """
-        managed = reconciliation.managed
+        await self._store_success()
+        self._event(
+            "CreatedExternalResource", "Successfully requested creation of external resource"
+        )
+        if links is None:
+            await self._status(Condition.creating(), Condition.reconcile_success())
+            return AGAIN_S
+        # observe, so that one write stores the result and the status; the record has the result
         try:
-            async with self.calls.limited(reconciliation, "observe"):
-                observation = await observed(reconciliation.client, managed)
+            async with self._limited("observe"):
+                observation = await self.connection.observe()
         except Exception:  # noqa: BLE001 - the next reconciliation observes again and reports it
             observation = Observation()
         if observation.exists and observation.up_to_date and not observation.late_initialized:
-            return await self._rest(reconciliation)
+            return await self._rest()
         managed.keep_only()
         if not managed.linked_only:
-            await self.reports.status(managed)
+            await self._status()
         return AGAIN_S
 
-    async def _refuse(
-        self, reconciliation: Reconciliation[T], recorded: CreationLink
-    ) -> float | None:
+    async def _refuse(self, recorded: CreationLink) -> float | None:
         """Create nothing, and report that the record contradicts the object's link."""
-        managed = reconciliation.managed
-        if recorded.creation.unknown:
+        managed = self.managed
+        if recorded.unknown:
             managed.relink(recorded)
-            await self._ask(reconciliation)
+            await self._ask()
             return None
         text = (
             f"cannot create: {managed.key} is linked to {recorded.external_name}, but names "
             f"{managed.external_name or 'nothing'}, which does not exist; set the annotation "
-            f"{self.names.external_name} to the right name, or let natsctl create another "
+            f"{self._parts.names.external_name} to the right name, or let natsctl create another "
             f"resource: natsctl repair external forget {_named(managed)}"
         )
-        reason = "CannotCreateExternalResource"
-        await self.reports.not_synced(managed, reason, text, Condition.creating())
-        return self.poll.after_s(managed)
+        await self._not_synced("CannotCreateExternalResource", text, Condition.creating())
+        return self._poll_s()
 
-    async def _report_absent(self, reconciliation: Reconciliation[T]) -> float:
+    async def _report_absent(self) -> float:
         text = "external resource does not exist, and its policies do not let it be created"
-        await self.reports.not_synced(reconciliation.managed, "CannotObserveExternalResource", text)
-        return self.poll.after_s(reconciliation.managed)
+        await self._not_synced("CannotObserveExternalResource", text)
+        return self._poll_s()
 
-    async def _adopt(self, reconciliation: Reconciliation[T]) -> float:
+    async def _adopt(self) -> float:
         """Store that the resource is taken over, in the object first: its writer decides."""
-        managed = reconciliation.managed
+        managed = self.managed
         managed.adopt()
-        async with self.calls.storing(managed, "the adoption"):
-            await self._store_object(managed)
-            await self._link(managed)
+        async with self._storing("the adoption"):
+            await self._store_object()
+            await self._link()
         plan = current_plan.get()
         if plan is not None:
             plan.called(place_of(managed.kind), managed.kind, managed.key, "adopt")
         name = managed.external_name or "its external resource"
         text = f"Adopted {name}, which existed before: it's changed and deleted with this object"
-        self.reports.event(managed, "AdoptedExternalResource", text)
+        self._event("AdoptedExternalResource", text)
         return AGAIN_S
 
-    async def _disown(self, reconciliation: Reconciliation[T]) -> float:
-        managed = reconciliation.managed
-        text = (
-            f"{managed.external_name or 'its external resource'} exists, and natsctl didn't create "
-            "it, so nothing is changed; to adopt it, so that it's changed and deleted with "
-            f"{managed.key}, {self._adoption(managed)}"
-        )
-        await self.reports.not_synced(managed, "NotOwned", text, Condition.not_owned(text))
-        return self.poll.after_s(managed)
-
-    def _adoption(self, managed: Managed[T]) -> str:
-        """Return what a person does to adopt the resource of an object."""
-        kind, names = managed.kind, self.names
+    async def _disown(self) -> float:
+        managed, kind, names = self.managed, self.managed.kind, self._parts.names
+        advice = f'set the annotation {names.adopt} to "true"'
         if isinstance(kind, KubeKind):
             namespace, _, name = managed.key.rpartition("/")
             place = f" -n {namespace}" if namespace else ""
-            return f"run: kubectl annotate {kind.kind} {name}{place} {names.adopt}=true"
-        if isinstance(kind, KvKind) and DOMAIN in names.domains:
-            return f"run: natsctl repair external adopt {_named(managed)}"
-        return f'set the annotation {names.adopt} to "true"'
+            advice = f"run: kubectl annotate {kind.kind} {name}{place} {names.adopt}=true"
+        elif isinstance(kind, KvKind) and DOMAIN in names.domains:
+            advice = f"run: natsctl repair external adopt {_named(managed)}"
+        text = (
+            f"{managed.external_name or 'its external resource'} exists, and natsctl didn't create "
+            "it, so nothing is changed; to adopt it, so that it's changed and deleted with "
+            f"{managed.key}, {advice}"
+        )
+        await self._not_synced("NotOwned", text, Condition.not_owned(text))
+        return self._poll_s()
 
-    async def _settle(self, reconciliation: Reconciliation[T]) -> float:
-        managed = reconciliation.managed
-        async with self._storing_result(managed):
-            await self._end(managed, created=True)
+    async def _settle(self) -> float:
+        await self._store_success()
         text = "The creation with the unknown result has succeeded"
-        self.reports.event(managed, "CreatedExternalResource", text)
+        self._event("CreatedExternalResource", text)
         return AGAIN_S
 
-    async def _late_initialize(self, reconciliation: Reconciliation[T]) -> float:
-        managed = reconciliation.managed
-        additions = managed.additions()
-        async with self.calls.storing(managed, "late initialization"):
-            await self._link(managed)
-            await self._store_object(managed, spec=additions)
+    async def _late_initialize(self) -> float:
+        additions = self.managed.additions()
+        async with self._storing("late initialization"):
+            await self._link()
+            await self._store_object(spec=additions)
         return AGAIN_S
 
-    async def _update(self, reconciliation: Reconciliation[T]) -> float:
-        managed = reconciliation.managed
-        async with self.calls.storing(managed, "the finalizer"):
-            await self._link(managed)
-            if not self.reports.held(managed):
-                await self._store_object(managed)
-        async with self.calls.calling(reconciliation, "update", "CannotUpdateExternalResource"):
-            await awaitable(reconciliation.client.update, managed)
-        differs = reconciliation.diff and f": {reconciliation.diff}"
+    async def _update(self) -> float:
+        async with self._storing("the finalizer"):
+            await self._link()
+            if not self._reports.held(self.managed):
+                await self._store_object()
+        async with self.calling("update", "CannotUpdateExternalResource"):
+            await self.connection.write("update")
+        differs = self.diff and f": {self.diff}"
         text = f"Successfully requested update of external resource{differs}"
-        self.reports.event(managed, "UpdatedExternalResource", text)
-        await self.reports.status(managed, Condition.reconcile_success())
-        return self.poll.after_s(managed)
+        self._event("UpdatedExternalResource", text)
+        await self._status(Condition.reconcile_success())
+        return self._poll_s()
 
-    async def _rest(self, reconciliation: Reconciliation[T]) -> float:
-        managed, success = reconciliation.managed, self._success(reconciliation)
+    async def _rest(self) -> float:
+        managed, success = self.managed, Condition.reconcile_success()
+        if self.diff:
+            text = f"its policies don't permit an update: {self.diff}"
+            success, before = Condition.reconcile_success(text), managed.condition(SYNCED)
+            if before is None or before.message != success.message:
+                self._event("ExternalResourceDiffers", text)
         if READY not in managed.set_types:
             managed.set_conditions(Condition.available())
-        async with self.calls.storing(managed, "the finalizer"):
-            await self._link(managed)
-            if not self.reports.held(managed):
-                await self.reports.status(managed, success, hold=True)
-        await self.reports.status(managed, success)
-        return self.poll.after_s(managed)
+        async with self._storing("the finalizer"):
+            await self._link()
+            if not self._reports.held(managed):
+                await self._reports.status(managed, success, hold=True)
+        await self._status(success)
+        return self._poll_s()
 
-    def _success(self, reconciliation: Reconciliation[T]) -> Condition:
-        """Return the condition of an object whose resource may differ, but not be updated."""
-        if not reconciliation.diff:
-            return Condition.reconcile_success()
-        managed = reconciliation.managed
-        text = f"its policies don't permit an update: {reconciliation.diff}"
-        success, before = Condition.reconcile_success(text), managed.condition(SYNCED)
-        if before is None or before.message != success.message:
-            self.reports.event(managed, "ExternalResourceDiffers", text)
-        return success
+    # ---- the next reconciliation
+
+    def _poll_s(self) -> float:
+        """Return the seconds until a resource that is up to date is observed again."""
+        parts = self._parts
+        if parts.poll_interval_hook is not None:
+            after_s = parts.poll_interval_hook(self.managed, parts.poll_interval_s)
+            if not is_delay(after_s):
+                raise HandlerError(f"poll_interval_hook returned {shown(after_s)}: return seconds")
+            return max(INTERVAL_MIN_S, after_s)
+        jitter_s = random.uniform(-parts.poll_jitter_s, parts.poll_jitter_s)  # noqa: S311 - spreads load
+        return max(INTERVAL_MIN_S, parts.poll_interval_s + jitter_s)
+
+    def _soon_s(self, age_s: float) -> float:
+        """Return the interval for an operation in progress: as long as it has already taken."""
+        return min(max(age_s, SOON_S), max(self._parts.poll_interval_s, SOON_S))
+
+    # ---- reports
+
+    def _event(self, reason: str, message: str) -> None:
+        self._reports.event(self.managed, reason, message)
+
+    async def _status(self, *conditions: Condition) -> None:
+        await self._reports.status(self.managed, *conditions)
+
+    async def _not_synced(self, reason: str, message: str, *conditions: Condition) -> None:
+        await self._reports.not_synced(self.managed, reason, message, *conditions)
+
+    # ---- limits
+
+    @asynccontextmanager
+    async def calling(self, verb: str, reason: str) -> AsyncIterator[None]:
+        """Limit the external call inside to the remaining time; reports and raises its errors."""
+        async with self._reported(verb, reason), self._limited(verb):
+            yield
+
+    @asynccontextmanager
+    async def _reported(
+        self, verb: str, reason: str, *conditions: Condition
+    ) -> AsyncIterator[None]:
+        """Report and raise errors of the block, except `RetryAfter`."""
+        try:
+            yield
+        except RetryAfter:
+            raise
+        except Exception as error:
+            differs = f" ({self.diff})" if verb == "update" and self.diff else ""
+            message = f"cannot {verb}: {error_text(error)}{differs}"[:MESSAGE_MAX]
+            await self._reports.failed(self.managed, reason, message, *conditions)
+            raise
+
+    @asynccontextmanager
+    async def _limited(self, verb: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout_at(self.deadline) as limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            limit_s = self._parts.timeout_s
+            message = f"{verb} was cut short: external calls took longer than {limit_s:g} s"
+            raise TimeoutError(message) from error
+
+    @asynccontextmanager
+    async def _storing(self, change: str, *conditions: Condition) -> AsyncIterator[None]:
+        """Report and raise a failure to store *change*.
+
+        Raises `RetryAfter` instead if the object has changed since it was read.
+        """
+        try:
+            yield
+        except (ConflictError, NotFoundError) as error:
+            text = f"{self.managed.key} has changed since it was read and is reconciled again"
+            raise RetryAfter(AGAIN_S, text) from error
+        except (StoreError, UsageError) as error:
+            message = f"cannot store {change}: {error_text(error)}"[:MESSAGE_MAX]
+            await self._reports.failed(self.managed, CANNOT_UPDATE, message, *conditions)
+            raise
 
     # ---- writes
 
-    async def _link(self, managed: Managed[T]) -> None:
+    async def _link(self) -> None:
         """Record the link to an existing external resource."""
-        if managed.owned or not self.asks():
+        managed, links = self.managed, self._parts.links
+        if managed.owned or self._parts.adopt is None:
             managed.accept_name()
-        if self.links is not None and managed.link:
-            await self.links.write(managed.key, managed.link)
+        if links is not None and managed.link:
+            await links.write(managed.key, managed.link, self.memory)
 
-    async def _store_object(self, managed: Managed[T], *, spec: Document | None = None) -> None:
+    async def _store_object(self, *, spec: Document | None = None) -> None:
         """Store all changes of metadata and *spec* upon exactly the read revision."""
-        value = managed.document(spec=spec)
-        revision = managed.stored.revision
-        managed.advance(
-            await self.primary.informer.store.update(managed.key, value, revision=revision)
-        )
+        managed = self.managed
+        value, revision = managed.document(spec=spec), managed.stored.revision
+        store = self._parts.primary.informer.store
+        managed.advance(await store.update(managed.key, value, revision=revision))
 
-    async def _store_intent(self, managed: Managed[T], given: str) -> None:
+    async def _store_intent(self, given: str) -> None:
         """Store the intent to create upon exactly the read revision, and in the link record."""
-        revision = managed.stored.revision
+        managed, parts, revision = self.managed, self._parts, self.managed.stored.revision
         managed.annotations = begun(
-            managed.annotations, self.names, now=self.clock(), revision=revision, given=given
+            managed.annotations, parts.names, parts.clock(), revision=revision, given=given
         )
         managed.keep()
         managed.set_conditions(Condition.creating())
-        status = None if isinstance(managed.kind, KubeKind) else self.reports.patch(managed)
-        value = managed.document(status=status)
+        status = None if isinstance(managed.kind, KubeKind) else self._reports.patch(managed)
+        value, store = managed.document(status=status), parts.primary.informer.store
         try:
-            stored = await self.primary.informer.store.update(managed.key, value, revision=revision)
-            managed.advance(stored)
-            await self._link(managed)
+            managed.advance(await store.update(managed.key, value, revision=revision))
+            await self._link()
         except ConflictError:
             raise
         except StoreError:
             # the intent may be stored, but nothing is created now
             withdrawn = copy.copy(managed)
             withdrawn.reset(Stored(managed.key, revision, value))
-            self._result(withdrawn, created=False)
-            self.results.withdraw(withdrawn)
+            self._end(withdrawn, created=False, withdrawn=True)
             managed.reset(managed.stored)
             raise
 
-    @asynccontextmanager
-    async def _storing_result(self, managed: Managed[T]) -> AsyncIterator[None]:
-        """Report and raise a failure to store the result; the next reconciliation stores it."""
+    async def _store_success(self) -> None:
+        """Store that the resource was created; if that fails, the next reconciliation stores it."""
         try:
-            yield
+            await self._store_result(created=True)
         except StoreError as error:
             message = f"cannot store the result of the creation: {error_text(error)}"[:MESSAGE_MAX]
-            await self.reports.failed(managed, CANNOT_UPDATE, message, Condition.creating())
+            await self._reports.failed(self.managed, CANNOT_UPDATE, message, Condition.creating())
             raise
 
-    async def _fail(self, managed: Managed[T], error: Exception) -> None:
+    async def _fail(self, error: Exception) -> None:
         """Store that nothing was created; log a failure to store, because *error* is raised."""
         try:
-            await self._end(managed, created=False)
+            await self._store_result(created=False)
             if isinstance(error, RetryAfter):
-                await self.reports.status(managed, Condition.creating())
+                await self._status(Condition.creating())
         except StoreError as unstored:
             message = f"cannot store the result of the creation: {error_text(unstored)}"
-            self.reports.warning(managed, CANNOT_UPDATE, message[:MESSAGE_MAX])
+            self._reports.event(self.managed, CANNOT_UPDATE, message[:MESSAGE_MAX], warns=True)
 
-    async def _end(self, managed: Managed[T], *, created: bool) -> None:
-        self._result(managed, created=created)
-        await self.results.store(managed)
+    async def _store_result(self, *, created: bool) -> None:
+        self._end(self.managed, created=created)
+        await store_result(self.managed, self.memory, self._parts.links, self._parts.updater)
 
-    def _result(self, managed: Managed[T], *, created: bool) -> None:
+    def _end(self, managed: Managed[T], *, created: bool, withdrawn: bool = False) -> None:
+        """Give the intent its result, which is pending until it is stored."""
         name = managed.external_name if created else managed.given_name
         managed.annotations = ended(
-            managed.annotations, self.names, now=self.clock(), created=created, name=name
+            managed.annotations, self._parts.names, self._parts.clock(), created=created, name=name
         )
         managed.keep()
-
-    def forget(self, key: str) -> None:
-        """Drop the pending result and the deletion time of the object."""
-        self.results.forget(key)
-        self.deletions.pop(key, None)
+        stored = managed.stored
+        self.memory.result = PendingResult(
+            stored.revision, Raw(stored.value), dict(managed.annotations), withdrawn
+        )
 
 
 def _named(managed: Managed[Any]) -> str:

@@ -12,8 +12,7 @@ import pytest
 from natsctl import kube
 from natsctl.errors import NotFoundError
 from natsctl.managed import Managed, Observation
-from natsctl.managed.creation.links import RECORDS
-from natsctl.managed.creation.resolution import resolve, unresolved
+from natsctl.managed.links import RECORDS, resolve, unresolved
 from natsctl.model import documents
 from natsctl.model.store import Deleted, Store
 from natsctl.testing import MemoryCluster, MemoryRecorder, MemoryStore

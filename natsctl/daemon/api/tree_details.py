@@ -8,8 +8,7 @@ from natsctl.core.tree import Branch
 from natsctl.errors import StoreError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
-from natsctl.managed.creation.creation import Creation
-from natsctl.managed.names import CREATE_PENDING, AnnotationNames
+from natsctl.managed.links import CREATE_PENDING, AnnotationNames, CreationLink, Mark
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.readiness import ready, reason
@@ -35,17 +34,16 @@ def externals(document: Document) -> Iterator[Branch]:
     annotations = {name: text for name, text in texts if isinstance(text, str)}
     domains = {key.rpartition("/")[0] for key in annotations if key.rpartition("/")[2] in _LINKS}
     for names in map(AnnotationNames, sorted(domains)):
-        creation = Creation.of(annotations, names)
-        created = None if creation.succeeded is None else creation.succeeded.time.isoformat()
-        why = "CreationUnknown" if creation.unknown else reason(document)
-        if creation.adopted is not None and why in ("", "Available"):
+        link = CreationLink.of(annotations, names)
+        why = "CreationUnknown" if link.unknown else reason(document)
+        if link.adopted and why in ("", "Available"):
             why = "Adopted"
         yield Branch(
             kind=KIND,
             key=annotations.get(names.external_name) or UNNAMED,
-            ready=UNKNOWN if creation.unknown else ready(document),
+            ready=UNKNOWN if link.unknown else ready(document),
             reason=why,
-            created=created or "",
+            created=Mark.parse(link.succeeded).time.isoformat() if link.succeeded else "",
         )
 
 

@@ -18,7 +18,7 @@ from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.daemon.used_kinds import kinds_of
 from natsctl.managed import AnnotationNames, ManagedController
-from natsctl.managed.creation.links import RECORDS, record_key
+from natsctl.managed.links import RECORDS, record_key
 from natsctl.model.kinds import KvKind
 
 

@@ -163,7 +163,9 @@ class ReplayTape(Tape):
             place, verb, key, lambda: self._answered(place, verb, key, send), value
         )
 
-    async def outside(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def outside(
+        self, name: str, call: Callable[[], Awaitable[T]], *, kind: type[T] | None = None
+    ) -> T:
         """Return the recorded result of the next call of that name, or raise its error.
 
         A call that made other calls is made, because these have recorded results.
@@ -175,22 +177,27 @@ class ReplayTape(Tape):
         if step.inner:
             return await call()
         await _elapsed(step.took_s, step.error)
-        kind = _class_of(step.type)
+        result_kind = kind or _class_of(step.type)
         try:
-            if bytes(step.result) and kind is not None:
-                return cast("T", msgspec.json.decode(step.result, type=kind))
+            if bytes(step.result) and result_kind is not None:
+                return cast("T", msgspec.json.decode(step.result, type=result_kind))
         except (*DECODE_ERRORS, TypeError):
             pass
         return self.miss(f"the result of {name}, a {step.type}, which isn't a JSON value")
 
     async def remembered(
-        self, name: str, memory: Callable[[], T], restore: Callable[[T], None]
+        self,
+        name: str,
+        memory: Callable[[], T],
+        restore: Callable[[T], None],
+        *,
+        kind: type[T] | None = None,
     ) -> None:
         async def no_call() -> T:
             return memory()
 
         if self.has(name):
-            restore(await self.outside(name, no_call))
+            restore(await self.outside(name, no_call, kind=kind))
 
     async def _answered(
         self, place: str, verb: str, key: str, send: Callable[[], Coroutine[Any, Any, T]]

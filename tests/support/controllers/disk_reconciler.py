@@ -22,7 +22,7 @@ from natsctl.managed import (
     ManagedReconciler,
     Observation,
 )
-from natsctl.managed.creation.links import RECORDS
+from natsctl.managed.links import RECORDS
 from natsctl.model.store import Store
 from natsctl.testing import MemoryRecorder, MemoryStore
 

@@ -380,6 +380,43 @@ class TestFailedCreations:
         await play.settle()
         assert play.cloud.created == ["a"]
 
+    async def test_each_failure_doubles_the_wait_which_a_change_of_the_object_ends(self) -> None:
+        play, waits = Play(poll_interval_s=4.0), list[float]()
+        play.cloud.failures["create"] = OSError("away")
+        await play.put()
+        for _ in range(4):
+            with pytest.raises(OSError, match="away"):
+                await play.reconcile()
+            with pytest.raises(RetryAfter, match="retried later") as refused:
+                await play.reconcile()
+            waits.append(refused.value.delay_s)
+            await asyncio.sleep(refused.value.delay_s - 0.0005)  # a timer may fire a little early
+        for wait, least in zip(waits, [1.0, 2.0, 4.0, 4.0], strict=True):
+            assert least - 0.01 <= wait <= 1.1 * least + 0.01  # with up to a tenth of jitter
+        for size in (2, 3):
+            await play.put(size=size)
+            with pytest.raises(OSError, match="away"):
+                await play.reconcile()
+        assert play.cloud.calls.count("create") == 6
+
+    async def test_a_success_resets_the_wait_and_another_step_needs_none(self, play: Play) -> None:
+        play.cloud.failures["create"] = RetryAfter(10.0, "full")
+        await play.put()
+        with pytest.raises(RetryAfter, match="full"):
+            await play.reconcile()
+        with pytest.raises(RetryAfter, match="retried later"):
+            await play.reconcile()
+        play.cloud.disks["found"] = 1
+        await play.annotate(external_name="found")
+        await play.settle()
+        play.cloud.disks.clear()
+        play.cloud.failures["create"] = OSError("away")
+        with pytest.raises(OSError, match="away"):
+            await play.reconcile()
+        with pytest.raises(RetryAfter, match="retried later") as refused:
+            await play.reconcile()
+        assert refused.value.delay_s <= 1.2
+
     async def test_a_conflict_raised_by_create_is_recorded_as_a_failure(self, play: Play) -> None:
         play.cloud.failures["create"] = ConflictError("exists")
         await play.put()
@@ -1530,17 +1567,20 @@ async def test_a_deleted_object_leaves_no_memory_of_its_key(grace_s: float) -> N
     assert reference() is None
 
 
-async def test_a_creation_leaves_no_memory_after_its_grace_period() -> None:
-    play = Play(creation_grace_period_s=3600.0)
+async def test_an_object_of_a_cluster_leaves_no_memory_after_its_grace_period() -> None:
+    kind = TestCustomResources.KIND
+    store = MemoryCluster(MemoryRecorder()).store(kind)
+    play = Play(store=store, kind=kind, creation_grace_period_s=3600.0)
 
-    async def reconcile_and_forget() -> weakref.ref[WeakKey]:
-        key = WeakKey("b")
-        await play.put("b")
+    async def reconcile() -> weakref.ref[WeakKey]:
+        key = WeakKey("shop/b")
         await play.settle(key)
-        await asyncio.sleep(3601)
-        await play.settle("b")
         return weakref.ref(key)
 
-    reference = await reconcile_and_forget()
+    await play.put("shop/b")
+    reference = await reconcile()
+    await asyncio.sleep(3601)
+    assert reference() is not None
+    await play.settle("shop/b")
     gc.collect()
     assert reference() is None

@@ -6,12 +6,16 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from natsctl.core.retry import backoff
 from natsctl.errors import NotFoundError, StoreError
-from natsctl.managed.creation.creation import OtherCreationError
-from natsctl.managed.names import AnnotationNames
+from natsctl.managed.links import (
+    AnnotationNames,
+    Links,
+    Memory,
+    OtherCreationError,
+    annotated,
+)
 from natsctl.managed.objects import Managed
-from natsctl.model import documents
 from natsctl.model.objects import Metadata
-from natsctl.model.store import Store, Stored
+from natsctl.model.store import Store
 
 WITHIN_S = 20.0
 BACKOFF_S, BACKOFF_MAX_S = 0.05, 2.0
@@ -56,13 +60,10 @@ class RetryingCriticalAnnotationUpdater:
         newest = await self._store.get(managed.key)
         if self._creation(managed.metadata) != self._creation(managed.kind.metadata(newest.value)):
             raise OtherCreationError(f"{managed.key} was replaced, or another creation has begun")
-        managed.reset(await self._write(managed, newest))
-
-    async def _write(self, managed: Managed[Any], newest: Stored) -> Stored:
         value = annotated(newest.value, managed.changed_annotations)
-        if value == newest.value:
-            return newest
-        return await self._store.update(newest.key, value, revision=newest.revision)
+        if value != newest.value:
+            newest = await self._store.update(newest.key, value, revision=newest.revision)
+        managed.reset(newest)
 
     def _creation(self, metadata: Metadata) -> tuple[str, str]:
         link = self._names.link(metadata.annotations)
@@ -93,10 +94,22 @@ async def retry_store_errors(
         await asyncio.sleep(min(pause_s, max(0.0, deadline - clock())))
 
 
-def annotated(value: bytes, changes: dict[str, str | None]) -> bytes:
-    """Return a stored value with these annotations; None removes an annotation."""
-    if not changes:
-        return value
-    document = documents.parse(value)
-    changed = documents.merge_patch(documents.metadata_of(document), {"annotations": dict(changes)})
-    return documents.render({**document, "metadata": changed})
+async def store_result(
+    managed: Managed[Any],
+    memory: Memory,
+    links: Links | None,
+    updater: CriticalAnnotationUpdater | CriticalAnnotationUpdateFn | None,
+) -> None:
+    """Store the result of a creation, which the object's annotations have.
+
+    With *links*, it's stored in the record first, and in the object with its next write. With an
+    *updater*, it's stored in the object at once. It's no longer pending then.
+    """
+    if links is not None:
+        await retry_store_errors(lambda: links.write(managed.key, managed.link, memory))
+        managed.keep_only()
+    if isinstance(updater, CriticalAnnotationUpdater):
+        await updater.update_critical_annotations(managed)
+    elif updater is not None:
+        await updater(managed)
+    memory.result = None

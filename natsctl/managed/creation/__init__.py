@@ -1,1 +1,0 @@
-"""Creations of external resources: recorded before, and linked after."""
