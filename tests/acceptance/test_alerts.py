@@ -313,26 +313,37 @@ class Delay:
 async def delaying(url: str) -> AsyncIterator[tuple[Delay, str]]:
     """Run a TCP proxy before a server; yields its delay and its URL."""
     delay, target = Delay(), urlsplit(url)
+    connections: set[asyncio.Task[None]] = set()
 
     async def forward(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: Delay | None
     ) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65_536):
-                await asyncio.sleep(0 if held is None else held.seconds)
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(OSError):
+                while data := await reader.read(65_536):
+                    await asyncio.sleep(0 if held is None else held.seconds)
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(target.hostname, target.port)
         await asyncio.gather(forward(reader, far_writer, delay), forward(far_reader, writer, None))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        connections.add(task)
+        task.add_done_callback(connections.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield delay, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        for task in connections:  # one left open would fail the next test of this process
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
 
 async def after_start(natsctl: Natsctl, daemon: Running) -> str:
