@@ -28,7 +28,7 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.slots import secondaries
 from natsctl.controller.slots.declare import only_primary
 from natsctl.core import history, informer
-from natsctl.daemon.one_shot import SyncResult, primaries, sync_once
+from natsctl.daemon.plan import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.model.selectors import Selector

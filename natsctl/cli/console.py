@@ -18,9 +18,8 @@ from natsctl.cli.command import App, StoreOptions, connected_to_stores
 from natsctl.cli.terminal import write_line, write_notice
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
-from natsctl.console.http.access import ConsoleAccess, is_loopback
-from natsctl.console.http.server import serving
-from natsctl.daemon.cluster import cluster_for
+from natsctl.console.http import ConsoleAccess, is_loopback, serving
+from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.plan import plan
 from natsctl.daemon.signals import until_signalled
 from natsctl.jetstream.options import NatsOptions

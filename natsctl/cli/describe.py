@@ -26,7 +26,7 @@ from natsctl.cli.terminal import flush, write_line, write_notice, write_text
 from natsctl.core.explain import KeyPause, Lanes, Queued
 from natsctl.core.history import SyncRecord
 from natsctl.core.tree import Branch
-from natsctl.daemon.api.messages import KeyEvent
+from natsctl.daemon.messages import KeyEvent
 from natsctl.errors import UsageError
 from natsctl.jetstream.events import KvEvent
 from natsctl.jetstream.options import NatsOptions

@@ -18,9 +18,9 @@ from natsctl.cli.values import read_bytes
 from natsctl.controller.controller import Controller
 from natsctl.controller.garbage import collector as garbage_collector
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.daemon.api.messages import ControllerPlan
-from natsctl.daemon.cluster import cluster_for
-from natsctl.daemon.one_shot import inspecting
+from natsctl.daemon.kinds import cluster_for
+from natsctl.daemon.messages import ControllerPlan
+from natsctl.daemon.plan import inspecting
 from natsctl.errors import NatsctlError, NoDaemonError, UsageError
 from natsctl.jetstream.stores import connect
 from natsctl.model.garbage import GarbagePlan, Orphan, Removed

@@ -35,7 +35,7 @@ from natsctl.cli.output import (
 )
 from natsctl.cli.terminal import write_line, write_notice
 from natsctl.core.informer import Informer
-from natsctl.daemon.published import declared_columns, published_schemas
+from natsctl.daemon.schemas import declared_columns, published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NotFoundError, StoreError, UsageError
 from natsctl.jetstream.bucket import Bucket, Message

@@ -11,8 +11,8 @@ from natsctl.cli.command import FAILED, App, connected, exit_with, report_error
 from natsctl.cli.terminal import progress_bar, write_line, write_notice
 from natsctl.controller.controller import Controller
 from natsctl.core.migration import Migrated, MigrationStep, migrate, objects_of, outdated, planned
+from natsctl.daemon.kinds import kinds_of
 from natsctl.daemon.operator import Guest
-from natsctl.daemon.used_kinds import kinds_of
 from natsctl.errors import StoreMissingError
 from natsctl.jetstream.connection import Connection, connect
 from natsctl.jetstream.options import NatsOptions

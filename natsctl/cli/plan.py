@@ -32,7 +32,7 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import only_primary
 from natsctl.core.planning.planning_stores import planned
 from natsctl.core.sync import current_key
-from natsctl.daemon.cluster import cluster_for
+from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.operator import CONTROLLER_NAME, Guest
 from natsctl.daemon.plan import MadePlan, Progress, make_plan
 from natsctl.errors import UsageError

@@ -12,8 +12,8 @@ import typer
 
 from natsctl.cli.arguments import ControllersOption, PortOption, with_hook
 from natsctl.cli.command import App, LoopFactory, complete, settings, typed_options
-from natsctl.daemon.embedded_server import private_options, private_server, while_it_runs
-from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
+from natsctl.daemon.development import private_options, private_server, while_it_runs
+from natsctl.daemon.logs import log_to_stderr, secrets_of
 from natsctl.daemon.settings.load import Effective
 from natsctl.daemon.settings.settings import LogSettings
 from natsctl.daemon.signals import end_with_parent, until_signalled
@@ -141,7 +141,7 @@ def _reload(
 async def _restart(
     words: list[str], store_dir: Path | None, port: int | None, *, embedded: bool
 ) -> None:
-    from natsctl.daemon.reload import reloading  # noqa: PLC0415 - an extra
+    from natsctl.daemon.development import reloading  # noqa: PLC0415 - an extra
 
     # without this, Python would run stale bytecode of a file that is saved twice in a second
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}

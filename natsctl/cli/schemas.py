@@ -13,8 +13,7 @@ import typer
 from natsctl.cli.arguments import load_runnable_controller
 from natsctl.cli.terminal import write_notice
 from natsctl.cli.values import DesiredObject, NewValue, RawValue
-from natsctl.daemon.published import published_schemas
-from natsctl.daemon.schemas import schemas_of
+from natsctl.daemon.schemas import published_schemas, schemas_of
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, InvalidObjectError, NotFoundError, StoreError, UsageError
 from natsctl.jetstream.connection import Connection, connect

@@ -15,18 +15,16 @@ from natsctl.core.coordination.shares import Participation, participations
 from natsctl.core.coordination.term import SHARES
 from natsctl.core.quarantine import ClaimedKeys, current_claims
 from natsctl.core.recording.recordings import Recordings, recording
-from natsctl.daemon.api.planner import Planner
-from natsctl.daemon.api.service import answering, this_process
-from natsctl.daemon.cluster import cluster_for, clusters_of
-from natsctl.daemon.embedded_server import private_options, while_it_runs
-from natsctl.daemon.http.server import serving
-from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.development import private_options, while_it_runs
+from natsctl.daemon.http import Vitals, serving
+from natsctl.daemon.kinds import cluster_for, clusters_of
 from natsctl.daemon.operator import Operator, Runnable
+from natsctl.daemon.plan import Planner
 from natsctl.daemon.schemas import publishing
+from natsctl.daemon.service import answering, this_process
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.settings import ControllerSettings, Settings, TraceSettings
-from natsctl.daemon.signals import until_signalled
-from natsctl.daemon.stop_limit import StopLimit
+from natsctl.daemon.signals import StopLimit, until_signalled
 from natsctl.errors import StoreError, UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.jetstream.stores import Nats, connect
@@ -211,7 +209,7 @@ def _sending_spans(settings: TraceSettings) -> AbstractAsyncContextManager[None]
     if settings.otlp is None:
         return nullcontext()
     try:
-        from natsctl.daemon.observe.otlp import sending  # noqa: PLC0415 - imports the SDK
+        from natsctl.daemon.otlp import sending  # noqa: PLC0415 - imports the SDK
     except ModuleNotFoundError as error:
         raise UsageError(
             f"sending spans needs the extra otlp ({error.name} is missing): "

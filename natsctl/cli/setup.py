@@ -29,11 +29,10 @@ from natsctl.controller.controller import Controller
 from natsctl.controller.hook import hook_schemas
 from natsctl.daemon.doctor.doctor import examine
 from natsctl.daemon.doctor.finding import CheckFinding, Result
-from natsctl.daemon.http.probe import probe
+from natsctl.daemon.http import probe
 from natsctl.daemon.nats_permissions import nats_configuration
 from natsctl.daemon.operator import Guest
-from natsctl.daemon.rbac import ServiceAccount, manifests, needs, roles
-from natsctl.daemon.resource_names import names_of
+from natsctl.daemon.rbac import ServiceAccount, manifests, names_of, needs, roles
 from natsctl.daemon.settings.address import Address
 from natsctl.daemon.settings.catalogue import BY_NAME
 from natsctl.daemon.settings.load import Effective

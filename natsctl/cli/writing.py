@@ -49,7 +49,7 @@ from natsctl.core.compare_and_set import delete as delete_object
 from natsctl.core.explain import source_of
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.daemon.plan import MadePlan
-from natsctl.daemon.published import published_schemas
+from natsctl.daemon.schemas import published_schemas
 from natsctl.errors import (
     ConflictError,
     InvalidObjectError,
@@ -220,7 +220,7 @@ class DryRun(msgspec.Struct, frozen=True):
         from natsctl.cli.arguments import load_controller  # noqa: PLC0415
         from natsctl.controller.slots.declare import only_primary  # noqa: PLC0415
         from natsctl.core.sync import current_key  # noqa: PLC0415
-        from natsctl.daemon.cluster import cluster_for  # noqa: PLC0415
+        from natsctl.daemon.kinds import cluster_for  # noqa: PLC0415
         from natsctl.daemon.plan import make_plan  # noqa: PLC0415
 
         controller = load_controller(path)

@@ -8,12 +8,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from natsctl.console.answers import Answer
-from natsctl.console.edits import NextValue, Preview, edited, restored
-from natsctl.console.garbage import Choice, CollectedGarbage, apply_garbage
+from natsctl.console.key import NextValue, Preview, edited, restored
 from natsctl.console.keys import Keys, Query
-from natsctl.daemon.api.verbs import Verb
-from natsctl.errors import InvalidObjectError, NatsctlError, NotFoundError, UsageError
+from natsctl.daemon.messages import Verb
+from natsctl.errors import (
+    ConflictError,
+    InvalidObjectError,
+    NatsctlError,
+    NotFoundError,
+    UsageError,
+)
 from natsctl.jetstream.events import record_event
+from natsctl.model.garbage import Kept, Orphan
 from natsctl.model.keys import check_key
 from natsctl.model.plans.plan import Plan
 from natsctl.operate.fleet import Acted, Fleet, unqueued
@@ -21,6 +27,65 @@ from natsctl.operate.identity import identity_on
 from natsctl.operate.names import Name
 from natsctl.operate.pauses import duration_in, in_cluster, new_pause
 from natsctl.operate.problems import OldDaemonError, problem_of
+
+
+class Garbage(Answer, frozen=True, kw_only=True):
+    """The orphans of a controller, and why they are held; see `GarbagePlan`."""
+
+    controller: str
+    orphans: tuple[Orphan, ...]
+    refused: str
+    more: int
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """An object that a user chose to delete, as the page showed it."""
+
+    kind: str
+    key: str
+    revision: int
+
+
+class CollectedGarbage(msgspec.Struct, frozen=True):
+    """The number of objects that were deleted, and the others with the reasons."""
+
+    removed: int
+    kept: list[Kept]
+
+
+async def garbage(fleet: Fleet, name: str) -> Garbage:
+    """Return the orphans of a controller, as the leader of the bucket confirms them now."""
+    daemons = await fleet.offering(Verb.GC_PLAN, name)
+    plan = await daemons.plan(name)
+    return Garbage(
+        controller=plan.controller, orphans=plan.orphans, refused=plan.refused, more=plan.more
+    )
+
+
+async def apply_garbage(
+    fleet: Fleet, name: str, chosen: list[Choice], count: int
+) -> CollectedGarbage:
+    """Delete the chosen orphans, if each still has the revision that the user saw.
+
+    *count* is the number that the user typed. Raises `UsageError` if it is another number than that
+    of the chosen objects, and `ConflictError` if one of them is no orphan any more.
+    """
+    wanted = {(choice.kind, choice.key, choice.revision) for choice in chosen}
+    if not wanted or count != len(wanted):
+        raise UsageError(f"{len(wanted)} objects are chosen, and {count} was typed")
+    daemons = await fleet.offering(Verb.GC_PLAN, name)
+    plan = await daemons.plan(name)
+    orphans = tuple(
+        orphan for orphan in plan.orphans if (orphan.kind, orphan.key, orphan.revision) in wanted
+    )
+    if len(orphans) != len(wanted):
+        changed = len(wanted) - len(orphans)
+        raise ConflictError(
+            f"nothing is deleted: {changed} of the chosen objects changed since they were shown"
+        )
+    removed = await daemons.apply(msgspec.structs.replace(plan, orphans=orphans))
+    return CollectedGarbage(len(removed.orphans), list(removed.kept))
+
 
 KEYS_MAX = 100  # of one action
 REASON_MAX = 500  # characters of the reason for a pause

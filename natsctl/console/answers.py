@@ -1,10 +1,20 @@
-"""The JSON answers of the console, and the status of each error."""
+"""The JSON answers of the console: the status of each error, and stored values without secrets."""
 
+import re
 import time
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
+from natsctl.core.planning.diff import value_differences
+from natsctl.errors import DECODE_ERRORS, InvalidObjectError
+from natsctl.jetstream.bucket import Message
+from natsctl.jetstream.store import BucketStore
+from natsctl.model import exact_json
+from natsctl.model.documents import Document
+from natsctl.model.masking import Masker
+from natsctl.model.plans.differences import Difference
 from natsctl.operate.problems import Partial, Reason
 from natsctl.telemetry.escaping import escaped
 
@@ -46,5 +56,133 @@ def _visible(value: object) -> object:
             return {_visible(name): _visible(inner) for name, inner in value.items()}
         case list() | tuple():
             return [_visible(inner) for inner in value]
+        case _:
+            return value
+
+
+TEXT_MAX = 100_000  # characters of a value
+FIELD_MAX = 10_000  # characters of a text in a difference
+_NAMES = re.compile(r'[^.\[\]"]+')
+
+
+class ShownValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored value for people.
+
+    Attributes:
+        text: the value without secrets: indented JSON, or plain text; empty if it is binary.
+        kind: `json`, `text` or `binary`.
+        omitted: the number of characters that the text lacks.
+        created: the time at which it was stored (RFC 3339).
+    """
+
+    text: str
+    kind: str
+    bytes: int
+    omitted: int
+    revision: int
+    created: str
+
+
+def shown_value(message: Message) -> ShownValue:
+    """Return the value of a message as text."""
+    kind, text = _text_of(message.value)
+    return ShownValue(
+        text=text[:TEXT_MAX],
+        kind=kind,
+        bytes=len(message.value),
+        omitted=max(0, len(text) - TEXT_MAX),
+        revision=message.revision,
+        created=message.created,
+    )
+
+
+def masked_document(document: Document) -> Document:
+    """Return a document without secrets."""
+    masker = Masker()
+    masker.learn(document, place="")
+    masker.learned()
+    masked: Document = masker.masked(document, place="")
+    return masked
+
+
+def masked_message(message: Message) -> Message:
+    """Return the message with its value without secrets, JSON or text."""
+    _, text = _text_of(message.value)
+    return replace(message, value=text.encode()) if text else message
+
+
+def shown_differences(
+    store: BucketStore, before: Message | None, after: Message | None
+) -> list[Difference]:
+    """Return the fields in which two revisions differ, without secrets; None has no fields.
+
+    Raises `InvalidObjectError` if a value is nested too deeply to be compared.
+    """
+    try:
+        return _differences(store, before, after)
+    except RecursionError:
+        raise InvalidObjectError("the value is nested too deeply to be compared") from None
+
+
+def _differences(
+    store: BucketStore, before: Message | None, after: Message | None
+) -> list[Difference]:
+    values = [
+        None if message is None or message.marker else message.value for message in (before, after)
+    ]
+    masker = Masker()
+    for value in values:
+        masker.learn(_parsed(value), place="")
+    masker.learned()
+    differences = value_differences(store.kind, *values)
+    return [_masked(difference, masker) for difference in differences]
+
+
+def _masked(difference: Difference, masker: Masker) -> Difference:
+    """Return the difference without secrets; values that differ in a secret stay different."""
+    name = (_NAMES.findall(difference.path) or [""])[-1]
+    before, after = (
+        _shortened(masker.masked({name: value}, place="")[name])
+        for value in (difference.before, difference.after)
+    )
+    if before == after:
+        before, after = f"{before} (before)", f"{after} (after)"
+    return Difference(difference.path, before, after)
+
+
+def _text_of(value: bytes) -> tuple[str, str]:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "binary", ""
+    masker = Masker()
+    parsed = _parsed(value)
+    if not isinstance(parsed, dict | list):
+        return "text", masker.text(text)
+    try:
+        masker.learn(parsed, place="")
+        masker.learned()
+        masked = exact_json.encode(masker.masked(parsed, place=""))
+    except RecursionError:
+        return "text", masker.text(text)
+    return "json", msgspec.json.format(masked, indent=2).decode()
+
+
+def _parsed(value: bytes | None) -> object:
+    """Return the JSON in a value; None if it has none."""
+    try:
+        return None if value is None else exact_json.decode(value)
+    except DECODE_ERRORS:
+        return None
+
+
+def _shortened(value: object) -> object:
+    match value:
+        case str() if len(value) > FIELD_MAX:
+            return f"{value[:FIELD_MAX]}… ({len(value) - FIELD_MAX} more characters)"
+        case dict():
+            return {name: _shortened(inner) for name, inner in value.items()}
+        case list():
+            return [_shortened(inner) for inner in value]
         case _:
             return value

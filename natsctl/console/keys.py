@@ -9,11 +9,10 @@ from typing import get_args
 
 import msgspec
 
-from natsctl.console.answers import Answer
-from natsctl.console.masking import masked_message
+from natsctl.console.answers import Answer, masked_message
 from natsctl.console.overview import Overview, State, cause_of, states_of
 from natsctl.core.explain import PrimarySource
-from natsctl.daemon.published import declared_columns, published_schemas
+from natsctl.daemon.schemas import declared_columns, published_schemas
 from natsctl.errors import NotFoundError, StoreError, StoreTimeoutError, UsageError
 from natsctl.jetstream.bucket import Bucket, Message
 from natsctl.jetstream.connection import Connection

@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from natsctl.console.answers import Answer
-from natsctl.daemon.api.client import Daemons
-from natsctl.daemon.api.messages import ControllerStatus
+from natsctl.daemon.client import Daemons
+from natsctl.daemon.messages import ControllerStatus
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket

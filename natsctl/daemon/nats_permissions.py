@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.slots.declare import makes_secondaries
-from natsctl.daemon.api.verbs import API, NAME, Verb
+from natsctl.daemon.kinds import kinds_of
+from natsctl.daemon.messages import API, NAME, Verb
 from natsctl.daemon.operator import Runnable
 from natsctl.daemon.settings.settings import Settings
-from natsctl.daemon.used_kinds import kinds_of
 from natsctl.jetstream.events import PREFIX, STREAM
 from natsctl.jetstream.service import ROOT
 from natsctl.jetstream.store import LEASES

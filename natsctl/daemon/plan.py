@@ -1,13 +1,16 @@
-"""Plans what a controller would do: runs it once over stores that keep its writes in memory."""
+"""Runs a controller once without a daemon: to inspect it, to sync keys, or to plan."""
 
 import asyncio
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from natsctl.controller.controller import Controller
+from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import only_primary
 from natsctl.controller.slots.owners import OwnerNames
@@ -16,14 +19,112 @@ from natsctl.core.hosted import Hosted
 from natsctl.core.pauses import PAUSES
 from natsctl.core.planning.planning_stores import Planned, planned
 from natsctl.core.planning.record import PlannedChange, place_of
+from natsctl.core.readers import Primary
 from natsctl.core.sync import current_key
+from natsctl.core.task_group import for_each
+from natsctl.daemon.loader import make
 from natsctl.daemon.operator import Guest
-from natsctl.errors import NatsctlError, StoreError, UsageError, WatchBrokenError
+from natsctl.errors import (
+    InvalidObjectError,
+    NatsctlError,
+    NotFoundError,
+    StoreError,
+    UsageError,
+    WatchBrokenError,
+)
 from natsctl.managed import ManagedController
 from natsctl.model.garbage import GarbagePlan
+from natsctl.model.kinds import KvKind
 from natsctl.model.plans.plan import Plan
 from natsctl.model.store import Applied, Deleted, Listed, ManifestStores, Stores
+from natsctl.model.write_guard import WriteGuard
+from natsctl.telemetry.logger import bind_log_context
 from natsctl.watchers import InformerController
+
+SYNC_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
+
+
+class SyncResult(msgspec.Struct, frozen=True):
+    """The result of a key's sync: `error` is None if it succeeded."""
+
+    key: str
+    error: Exception | None
+
+
+class _NoNewBuckets(WriteGuard):
+    """Forbids the creation of buckets, except the one in which natsctl keeps its own records."""
+
+    def may_create(self, kind: KvKind[Any]) -> bool:
+        return kind.bucket == MEMORY.bucket
+
+
+@asynccontextmanager
+async def inspecting(
+    controller: Controller,
+    nats: Stores,
+    kube: ManifestStores | None = None,
+    *,
+    owner_names: OwnerNames | None = None,
+) -> AsyncIterator[ControllerRuntime]:
+    """Yield the controller's runtime with synced caches and without running workers.
+
+    *owner_names* are the labels that link secondaries to primaries. Garbage collection plans have
+    no grace period, because a person reads a plan before applying it. Raises `StoreMissingError` if
+    a bucket or a kind of the cluster does not exist, and the error of a cache that does not sync.
+    """
+    controller.garbage = msgspec.structs.replace(controller.garbage, grace_s=0.0)
+    existing = nats.guarded(_NoNewBuckets())
+    runtime = ControllerRuntime(controller, nats=existing, kube=kube, owner_names=owner_names)
+    async with runtime.opened():
+        await _wait_synced(runtime)
+        yield runtime
+
+
+def primaries(runtime: ControllerRuntime) -> list[str]:
+    """Return the keys of all primaries, valid or not."""
+    slot = only_primary(type(runtime.controller))
+    primary: Primary[Any] = vars(runtime.controller)[slot.name]
+    return sorted({*primary.keys(), *runtime.status().invalid})
+
+
+async def sync_once(
+    runtime: ControllerRuntime, keys: Sequence[str], report: Callable[[SyncResult], None]
+) -> None:
+    """Sync each key once, several at a time, and call *report* with each result."""
+    controller = runtime.controller
+    await controller.start()
+
+    async def sync(key: str) -> None:
+        report(await _sync(runtime, key))
+
+    try:
+        await for_each(keys, sync, workers=controller.workers)
+    finally:
+        await controller.clean()
+
+
+async def _sync(runtime: ControllerRuntime, key: str) -> SyncResult:
+    explanation = runtime.explain(key)
+    if explanation.invalid:
+        return SyncResult(key, InvalidObjectError(explanation.invalid))
+    if not explanation.exists and not any(explanation.owned.values()):
+        return SyncResult(key, NotFoundError("it does not exist"))
+    try:
+        await runtime.sync(key)
+    except Exception as error:  # noqa: BLE001 - any error of a handler is its key's failure
+        return SyncResult(key, error)
+    return SyncResult(key, None)
+
+
+async def _wait_synced(runtime: ControllerRuntime) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(SYNC_TIMEOUT_S):
+                return await runtime.complete()
+        except TimeoutError:
+            if runtime.failure is not None:
+                raise runtime.failure from None
+
 
 LIST_TIMEOUT_S = 5.0  # a watch that is broken after this time is an error
 STEP_S = 0.01
@@ -233,3 +334,107 @@ class _Run:
         syncs, primaries = self._stores.record.syncs, self._runtime.primaries
         self._progress(syncs, primaries)
         return syncs, primaries
+
+
+KEYS_MAX = 20  # in one request
+OBJECTS_MAX = 50_000  # in the caches of the controller, which a plan fills once more
+LIMIT_S = 20.0
+
+
+class Planner:
+    """Plans the keys of controllers, one request at a time; see `natsctl.plan`.
+
+    The handler of a new instance runs in this process, over stores that keep its writes in memory.
+    It has neither the leadership nor the recordings nor the files of the controller that runs.
+
+    Args:
+        nats: the stores of kinds that are declared with `kv`, without a write guard.
+        kube: the stores of kinds that are declared with `kube`, likewise.
+        owner_names: the labels that link secondaries to primaries.
+        objects_max: how many objects the caches of a controller may have.
+    """
+
+    def __init__(
+        self,
+        *,
+        nats: Stores,
+        kube: ManifestStores | None = None,
+        owner_names: OwnerNames | None = None,
+        objects_max: int = OBJECTS_MAX,
+    ) -> None:
+        self._nats, self._kube, self._owner_names = nats, kube, owner_names
+        self._objects_max = objects_max
+        self._busy = asyncio.Lock()
+
+    async def plan(self, runtime: Hosted, keys: Sequence[str]) -> Plan:
+        """Return what the controller would do now for these keys.
+
+        Raises `UsageError` for no keys or too many, for a controller whose class does not make it
+        again, and for one with too many objects. Raises `NatsctlError` if another plan is being
+        made, and if the plan takes longer than `LIMIT_S`.
+        """
+        if not 1 <= len(keys) <= KEYS_MAX:
+            raise UsageError(
+                f"name 1 to {KEYS_MAX} keys: a daemon makes no larger plan; {_command(runtime)}"
+            )
+        controller = _new_instance(runtime)
+        caches = [informer.cache for informer in runtime.informers.values()]
+        objects = sum(len(cache) + len(cache.invalid) for cache in caches)
+        if objects > self._objects_max:
+            raise UsageError(
+                f"{runtime.name} has {objects} objects, and a daemon plans with at most "
+                f"{self._objects_max}: {_command(runtime)}"
+            )
+        if self._busy.locked():
+            raise NatsctlError("the daemon is making another plan: try again")
+        async with self._busy:
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    return await self._planned(controller, keys)
+            except TimeoutError:
+                raise NatsctlError(
+                    f"the plan takes longer than {LIMIT_S:g} s: {_command(runtime)}"
+                ) from None
+
+    async def _planned(self, controller: Controller | Guest, keys: Sequence[str]) -> Plan:
+        """Make the plan with fresh context variables."""
+        context = Context()
+        context.run(bind_log_context, controller=controller.name, planning=True)
+        work = plan(
+            controller,
+            nats=self._nats,
+            kube=self._kube,
+            keys=keys,
+            owner_names=self._owner_names,
+        )
+        return await asyncio.create_task(work, name="plan", context=context)
+
+
+def _new_instance(runtime: Hosted) -> Controller | Guest:
+    """Return a new instance of the controller's class, if it is the same controller."""
+    running = _controller(runtime)
+    if not isinstance(running, Controller | Guest):
+        raise UsageError(f"{runtime.name} cannot be planned: it is a {type(running).__name__}")
+    path = _path(type(running))
+    try:
+        controller = make(type(running), path)
+    except UsageError as error:
+        raise UsageError(f"{runtime.name} cannot be planned in its daemon: {error}") from error
+    if controller.name != runtime.name:
+        raise UsageError(
+            f"{runtime.name} cannot be planned in its daemon: {path} alone makes another "
+            f"controller, {controller.name}"
+        )
+    return controller
+
+
+def _controller(runtime: Hosted) -> object:
+    return runtime.controller if isinstance(runtime, ControllerRuntime) else runtime
+
+
+def _path(cls: type[object]) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _command(runtime: Hosted) -> str:
+    return f"run natsctl plan -c {_path(type(_controller(runtime)))}, which has no limit"

@@ -1,4 +1,4 @@
-"""Publishes the schemas of a daemon's kinds, so that commands know the types without the code."""
+"""The published schemas of kinds, so that commands know the types without the code."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -10,11 +10,15 @@ import msgspec
 from natsctl.controller.controller import Controller
 from natsctl.core.compare_and_set import read, rewrite
 from natsctl.core.retry import backoff
+from natsctl.daemon.kinds import kinds_of
 from natsctl.daemon.operator import Runnable
-from natsctl.daemon.used_kinds import kinds_of
-from natsctl.errors import PermissionDeniedError, StoreError, UsageError
+from natsctl.errors import PermissionDeniedError, StoreError, StoreMissingError, UsageError
+from natsctl.jetstream.bucket import Bucket
+from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.feed import names
 from natsctl.model.kinds import Kind, KvKind
-from natsctl.model.schemas.kind_schema import SCHEMAS, KindSchema, Role, has_schema
+from natsctl.model.schemas.field_paths import Columns, FieldPath, parse_columns
+from natsctl.model.schemas.kind_schema import PREFIX, SCHEMAS, KindSchema, Role, has_schema
 from natsctl.model.store import Store, Stored, Stores
 from natsctl.telemetry.logger import get_logger
 
@@ -111,3 +115,38 @@ def _schema(controller: Controller | Runnable, kind: Kind[Any], role: Role) -> K
     except UsageError as error:
         log.warning("a kind has no schema", kind=kind.name, error=error)
         return None
+
+
+async def published_schemas(connection: Connection, bucket: str = "*") -> list[KindSchema]:
+    """Return the schemas of the kinds of a bucket, by default of all buckets, sorted by kind.
+
+    Returns none if no daemon has published one. A schema that cannot be read is left out. Raises
+    `PermissionDeniedError` if the user may not read the bucket `natsctl`, and other `StoreError`s.
+    """
+    records = Bucket(connection, SCHEMAS.bucket)
+    try:
+        keys = await names(records, f"{PREFIX}.*.{bucket}")
+        messages = await records.newest(keys)
+    except StoreMissingError:
+        return []
+    schemas = (KindSchema.parse(message.value) for message in messages if not message.marker)
+    return sorted((schema for schema in schemas if schema is not None), key=lambda s: s.kind)
+
+
+async def declared_columns(connection: Connection, bucket: str) -> Columns:
+    """Return the columns of a bucket's kinds, of the most important kind first.
+
+    Returns none if the schemas cannot be read. A column that is not valid is left out.
+    """
+    try:
+        schemas = await published_schemas(connection, bucket)
+    except StoreError:  # a table without these columns is better than none
+        return {}
+    columns: dict[str, FieldPath] = {}
+    for schema in sorted(schemas, key=lambda schema: schema.rank, reverse=True):
+        try:
+            parsed = parse_columns(schema.columns)
+        except UsageError:
+            continue
+        columns = {**parsed, **columns}
+    return columns

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
-from natsctl.daemon.published import published_schemas
+from natsctl.daemon.schemas import published_schemas
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import StoreError, StoreMissingError
 from natsctl.jetstream.bucket import Bucket, Message

@@ -11,17 +11,17 @@ import msgspec
 from natsctl.core.explain import PrimarySource
 from natsctl.core.task_group import for_each
 from natsctl.core.tree import MISSING, Branch
-from natsctl.daemon.api.client import NO_DAEMON, Daemons
-from natsctl.daemon.api.messages import (
+from natsctl.daemon.client import NO_DAEMON, Daemons
+from natsctl.daemon.messages import (
     ControllerPlan,
     ControllerStatus,
     KeyExplanation,
     KeyPlans,
     Queuing,
     Recorded,
+    Verb,
 )
-from natsctl.daemon.api.mode import Mode
-from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.peers import Mode
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import (
     NatsctlError,

@@ -7,11 +7,9 @@ from typing import TypeVar
 import msgspec
 
 from natsctl.core.explain import LANE_MAX, Lanes, PrimarySource
-from natsctl.daemon.api.activity import Activity
-from natsctl.daemon.api.client import Daemons
-from natsctl.daemon.api.messages import ControllerStatus
-from natsctl.daemon.api.mode import Mode, counted
-from natsctl.daemon.api.peers import conflict
+from natsctl.daemon.client import Daemons
+from natsctl.daemon.messages import Activity, ControllerStatus
+from natsctl.daemon.peers import Mode, conflict, counted
 from natsctl.errors import NatsctlError
 from natsctl.model.pause import Pause
 from natsctl.operate.absent import DOWN

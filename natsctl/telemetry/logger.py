@@ -14,7 +14,7 @@ library's loggers.
 The log context holds the fields that belong to every line of a task: `controller`, `key`,
 `operation` and `attempt`. A new task inherits the context of the task that creates it.
 
-`natsctl.daemon.observe.logs` writes the lines of `natsctl run`. In a program with its own logging
+`natsctl.daemon.logs` writes the lines of `natsctl run`. In a program with its own logging
 setup, the record's message is `lost leadership controller=greetings epoch=41`, and `record.msg` is
 a `LogEvent`.
 """

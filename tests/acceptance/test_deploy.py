@@ -12,7 +12,7 @@ import yaml
 from aiohttp import ClientError, ClientSession
 
 from natsctl.daemon.settings.settings import ControllerSettings
-from natsctl.daemon.stop_limit import MORE_S
+from natsctl.daemon.signals import MORE_S
 from tests.support.cli.natsctl_command import ROOT, Natsctl, Running
 from tests.support.eventually import eventually
 from tests.support.servers.deployed import missing, path, served

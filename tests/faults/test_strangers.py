@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
-from natsctl.daemon.api.service import answering
-from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.messages import Verb
+from natsctl.daemon.service import answering
 from natsctl.jetstream.connection import connect
 from natsctl.jetstream.service_client import ask
 from tests.support.clients.nats_admin import Admin, Refused

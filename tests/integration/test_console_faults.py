@@ -18,7 +18,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from controllers.greetings import Greetings
 from natsctl import NatsOptions, connect, kv
-from natsctl.daemon.api.verbs import NAME, Verb
+from natsctl.daemon.messages import NAME, Verb
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import events_of
@@ -170,7 +170,7 @@ class TestSeveralDaemons:
     @pytest.fixture
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Wait for the answers of daemons for a short time."""
-        monkeypatch.setattr("natsctl.daemon.api.client.FIND_S", 4.0)
+        monkeypatch.setattr("natsctl.daemon.client.FIND_S", 4.0)
 
     async def test_a_daemon_that_does_not_answer_is_named(
         self, client: ConsoleClient, nats: Nats, impatient: None

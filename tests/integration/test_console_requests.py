@@ -5,7 +5,7 @@ from io import BytesIO
 
 import pytest
 
-from natsctl.console.http.access import POLICY
+from natsctl.console.http import POLICY
 from tests.support.clients.console_client import ConsoleClient, console_on
 from tests.support.servers.nats_server import NatsServer
 

@@ -1,9 +1,9 @@
 """The record of garbage collection in a real bucket, and its checks in doctor."""
 
 from natsctl import NatsOptions
+from natsctl.daemon.doctor.buckets import check_garbage
 from natsctl.daemon.doctor.finding import Result
-from natsctl.daemon.doctor.records import check_garbage
-from natsctl.daemon.doctor.used_buckets import used_by
+from natsctl.daemon.kinds import used_by
 from natsctl.jetstream.connection import connect
 from tests.integration.test_runtime import (
     FastGarbage,

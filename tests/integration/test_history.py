@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from natsctl import connect
-from natsctl.daemon.api.client import Daemons
-from natsctl.daemon.api.messages import KeyExplanation
+from natsctl.daemon.client import Daemons
+from natsctl.daemon.messages import KeyExplanation
 from natsctl.errors import NoDaemonError, UsageError
 from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.store import BucketStore

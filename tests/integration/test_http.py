@@ -9,8 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from natsctl import Controller, Object, Operator, kv, primary
-from natsctl.daemon.http.server import CONNECTIONS_MAX, serving
-from natsctl.daemon.http.vitals import CheckVerdict, Vitals
+from natsctl.daemon.http import CONNECTIONS_MAX, CheckVerdict, Vitals, serving
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import UsageError
 from natsctl.jetstream.connection import ConnectionState

@@ -12,10 +12,9 @@ import pytest
 from controllers.greetings import Greetings
 from natsctl import NatsOptions, Operator, connect
 from natsctl.core.failing import failing_prefix
-from natsctl.daemon.api.messages import KeyExplanation
+from natsctl.daemon.messages import KeyExplanation
 from natsctl.daemon.nats_permissions import nats_configuration
-from natsctl.daemon.published import published_schemas
-from natsctl.daemon.schemas import publishing
+from natsctl.daemon.schemas import published_schemas, publishing
 from natsctl.daemon.settings.settings import Settings
 from natsctl.errors import PermissionDeniedError
 from natsctl.jetstream.bucket import Bucket

@@ -6,9 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from natsctl.daemon.http.probe import ANSWER_MAX, probe
-from natsctl.daemon.http.server import serving
-from natsctl.daemon.http.vitals import Vitals
+from natsctl.daemon.http import ANSWER_MAX, Vitals, probe, serving
 from natsctl.daemon.settings.address import Address
 from natsctl.errors import NoDaemonError
 from tests.support.servers.ports import free_port

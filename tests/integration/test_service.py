@@ -12,8 +12,8 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.micro.service import PING_RESPONSE_TYPE, ServiceInfo, ServiceStats
 
-from natsctl.daemon.api.client import Daemons
-from natsctl.daemon.api.verbs import NAME, Verb
+from natsctl.daemon.client import Daemons
+from natsctl.daemon.messages import NAME, Verb
 from natsctl.errors import (
     ConflictError,
     NatsctlError,
@@ -360,7 +360,7 @@ async def test_answers_are_sent_to_inboxes_only(
 async def test_a_service_that_stays_too_busy_raises_too_many_requests(
     connection: Connection, raw_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsctl.daemon.api.client.FIND_S", 4.0)
+    monkeypatch.setattr("natsctl.daemon.client.FIND_S", 4.0)
 
     async def busy(message: Msg) -> None:
         headers = {ERROR: "there are too many requests: try again later", ERROR_CODE: "429"}

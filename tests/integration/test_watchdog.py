@@ -12,11 +12,10 @@ from urllib.error import HTTPError
 import pytest
 
 from natsctl import Controller, Object, kv, primary
-from natsctl.daemon.http.metrics import Scrape, families
-from natsctl.daemon.http.server import serving
-from natsctl.daemon.http.vitals import DEAD_S, Vitals
-from natsctl.daemon.observe.watchdog import Stall, Watchdog
+from natsctl.daemon.http import DEAD_S, Vitals, serving
+from natsctl.daemon.metrics import Scrape, families
 from natsctl.daemon.settings.address import Address
+from natsctl.daemon.watchdog import Stall, Watchdog
 from natsctl.testing import running
 from tests.support.eventually import eventually
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from natsctl import NatsOptions
-from natsctl.daemon.api import client as daemon_client
+from natsctl.daemon import client as daemon_client
 from natsctl.jetstream import bucket, connection, feed
 from natsctl.telemetry import outbox
 

@@ -9,8 +9,7 @@ import msgspec
 
 from natsctl.core.task_group import together
 from natsctl.daemon.doctor.finding import Bounds, CheckFinding, failed, ok, skew, warning
-from natsctl.daemon.rbac import Need, Role, roles
-from natsctl.daemon.resource_names import Names
+from natsctl.daemon.rbac import Names, Need, Role, roles
 from natsctl.errors import (
     DECODE_ERRORS,
     ConnectError,

@@ -38,7 +38,7 @@ PRELOADED = (
     "jsonschema",
     "kubernetes.config",
     "yaml",
-    "natsctl.daemon.http.metrics",
+    "natsctl.daemon.metrics",
     "natsctl.dynamic",
     "natsctl.jetstream.embedded",
     "natsctl.jetstream.stores",

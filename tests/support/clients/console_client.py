@@ -12,8 +12,7 @@ from aiohttp import ClientSession
 from natsctl import NatsOptions
 from natsctl.console.actions import MakePlan
 from natsctl.console.api import Console
-from natsctl.console.http.access import ConsoleAccess
-from natsctl.console.http.server import serving
+from natsctl.console.http import ConsoleAccess, serving
 from natsctl.jetstream.connection import connect
 
 NO_PLANNERS: Mapping[str, MakePlan] = {}

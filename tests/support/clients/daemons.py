@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from natsctl import Controller, Operator
 from natsctl.core.task_group import together
-from natsctl.daemon.api.client import Daemons
-from natsctl.daemon.api.service import answering
+from natsctl.daemon.client import Daemons
+from natsctl.daemon.service import answering
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.stores import Nats

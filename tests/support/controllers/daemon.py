@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from natsctl import Controller, Operator
 from natsctl.core.recording.recordings import Recordings, recording
 from natsctl.core.task_group import together
-from natsctl.daemon.api.service import answering
-from natsctl.daemon.api.verbs import NAME
+from natsctl.daemon.messages import NAME
+from natsctl.daemon.service import answering
 from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import StoreError
 from natsctl.jetstream.connection import Connection

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from natsctl.console.answers import Answer
-from natsctl.console.live import (
+from natsctl.console.api import (
     PING_S,
     Changed,
     ConnectionNotice,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from natsctl.console.masking import TEXT_MAX, shown_value
+from natsctl.console.answers import TEXT_MAX, shown_value
 from natsctl.console.overview import cause_of
 from natsctl.jetstream.bucket import Message
 from natsctl.telemetry.hiding import MASK

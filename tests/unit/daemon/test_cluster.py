@@ -18,7 +18,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.daemon.cluster import cluster_for
+from natsctl.daemon.kinds import cluster_for
 from natsctl.testing import MemoryStores
 
 NOWHERE = KubeOptions(kubeconfig="/nowhere/at/all")

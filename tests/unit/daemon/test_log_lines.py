@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from natsctl import Controller, Operator, primary
-from natsctl.daemon.observe.logs import log_to_stderr
+from natsctl.daemon.logs import log_to_stderr
 from natsctl.daemon.settings.settings import LogSettings
 from natsctl.telemetry.logger import log_context
 from natsctl.testing import MemoryStores

@@ -19,8 +19,7 @@ from natsctl import (
     secondary,
     tertiary,
 )
-from natsctl.daemon.rbac import Role, Rule, ServiceAccount, manifests, needs, roles
-from natsctl.daemon.resource_names import names_of
+from natsctl.daemon.rbac import Role, Rule, ServiceAccount, manifests, names_of, needs, roles
 
 ALL = ("get", "list", "watch", "create", "patch", "delete")
 READ = ("get", "list", "watch")

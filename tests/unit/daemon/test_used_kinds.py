@@ -2,7 +2,7 @@
 
 from controllers.audit import Audit
 from controllers.greetings import Greetings
-from natsctl.daemon.used_kinds import UsedKind, kinds_of
+from natsctl.daemon.kinds import UsedKind, kinds_of
 from tests.support.controllers.disk_reconciler import ManagedDisks
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from natsctl import Kind, NatsOptions, Object, kv
 from natsctl.core.tree import Branch
-from natsctl.daemon.api.endpoints import ControllerEndpoints
-from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, KeyExplanation, Queuing
-from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.messages import ControllerStatus, DaemonProcess, KeyExplanation, Queuing, Verb
+from natsctl.daemon.service import ControllerEndpoints
 from natsctl.errors import NatsctlError
 from natsctl.jetstream.connection import Connection
 from natsctl.testing import MemoryStore, MemoryStores

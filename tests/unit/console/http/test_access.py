@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.console.http.access import POLICY, ConsoleAccess, is_loopback
+from natsctl.console.http import POLICY, ConsoleAccess, is_loopback
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The numbers of syncs in each interval of the last 15 minutes."""
 
-from natsctl.daemon.api.activity import INTERVAL_S, INTERVALS, ActivityLog
+from natsctl.daemon.messages import INTERVAL_S, INTERVALS
+from natsctl.daemon.service import ActivityLog
 
 
 def test_a_new_log_has_one_interval() -> None:

@@ -22,8 +22,8 @@ from natsctl.core.coordination.lease import Workload
 from natsctl.core.coordination.shares import Participation, participations
 from natsctl.core.coordination.term import SHARES
 from natsctl.core.tree import Branch
-from natsctl.daemon.api.endpoints import KEYS_MAX, ControllerEndpoints
-from natsctl.daemon.api.messages import (
+from natsctl.daemon.doctor.doctor import verbs_of
+from natsctl.daemon.messages import (
     ORPHANS_MAX,
     OWNED_MAX,
     SHOWN_MAX,
@@ -32,11 +32,10 @@ from natsctl.daemon.api.messages import (
     DaemonProcess,
     KeyExplanation,
     Queuing,
+    Verb,
 )
-from natsctl.daemon.api.mode import Mode
-from natsctl.daemon.api.peers import Presence
-from natsctl.daemon.api.verbs import Verb
-from natsctl.daemon.doctor.requests import verbs_of
+from natsctl.daemon.peers import Mode, Presence
+from natsctl.daemon.service import KEYS_MAX, ControllerEndpoints
 from natsctl.errors import InvalidKeyError, NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.connection import PAYLOAD_MAX, Connection
 from natsctl.model.garbage import Removed

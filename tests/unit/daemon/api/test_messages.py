@@ -4,7 +4,7 @@ import msgspec
 
 from natsctl import Status
 from natsctl.core.history import SyncHistory
-from natsctl.daemon.api.messages import (
+from natsctl.daemon.messages import (
     SHOWN_MAX,
     TEXT_MAX,
     ControllerStatus,

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from natsctl.core.coordination.lease import Workload
-from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess
-from natsctl.daemon.api.mode import Mode
-from natsctl.daemon.api.peers import Peers, Presence, conflict
+from natsctl.daemon.messages import ControllerStatus, DaemonProcess
+from natsctl.daemon.peers import Mode, Peers, Presence, conflict
 
 SUBJECT = "natsctl.api.status.apps"
 

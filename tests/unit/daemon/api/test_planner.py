@@ -21,11 +21,10 @@ from natsctl import (
 )
 from natsctl.core.quarantine import ClaimedKeys, current_claims
 from natsctl.core.recording.recordings import Recordings, recording
-from natsctl.daemon.api.endpoints import ControllerEndpoints
-from natsctl.daemon.api.messages import DaemonProcess, KeyPlans, fitting
-from natsctl.daemon.api.planner import KEYS_MAX, LIMIT_S, Planner
-from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.messages import DaemonProcess, KeyPlans, Verb, fitting
 from natsctl.daemon.operator import Runnable
+from natsctl.daemon.plan import KEYS_MAX, LIMIT_S, Planner
+from natsctl.daemon.service import ControllerEndpoints
 from natsctl.errors import NatsctlError, PermanentError, UsageError
 from natsctl.jetstream.connection import Connection
 from natsctl.model.plans.plan import Action, KeyPlan, PlanSummary

@@ -7,10 +7,9 @@ import pytest
 
 from natsctl import Controller, GarbageLimits, NatsOptions, Object, kv, primary
 from natsctl.core.explain import LANE_MAX, QueuedKey
-from natsctl.daemon.api.activity import INTERVAL_S
-from natsctl.daemon.api.endpoints import ControllerEndpoints
-from natsctl.daemon.api.messages import ControllerStatus, DaemonProcess, fitting
+from natsctl.daemon.messages import INTERVAL_S, ControllerStatus, DaemonProcess, fitting
 from natsctl.daemon.operator import Runnable
+from natsctl.daemon.service import ControllerEndpoints
 from natsctl.errors import PermanentError
 from natsctl.jetstream.connection import Connection
 from natsctl.testing import MemoryStores, running

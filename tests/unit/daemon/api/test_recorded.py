@@ -8,8 +8,8 @@ import pytest
 from natsctl import Controller, ControllerRuntime, Object, kv, primary
 from natsctl.core.recording.document import decode_recording
 from natsctl.core.recording.recordings import Recordings, recording
-from natsctl.daemon.api.messages import DaemonProcess, RecordingPart
-from natsctl.daemon.api.recorded import KEYS_MAX, record_keys, recording_part
+from natsctl.daemon.messages import DaemonProcess, RecordingPart
+from natsctl.daemon.service import KEYS_MAX, record_keys, recording_part
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.testing import running
 

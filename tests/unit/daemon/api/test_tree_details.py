@@ -2,7 +2,7 @@
 
 import pytest
 
-from natsctl.daemon.api.tree_details import externals
+from natsctl.daemon.service import externals
 
 BEGUN = {"natsctl.io/external-create-pending": "2026-01-01T00:00:00Z revision 4"}
 DONE = {**BEGUN, "natsctl.io/external-create-succeeded": "2026-01-01T00:00:02Z revision 4"}

@@ -7,10 +7,10 @@ import pytest
 from controllers.audit import Audit
 from controllers.greetings import Greetings
 from controllers.streams import Streams
-from natsctl.daemon.api.verbs import Verb
+from natsctl.daemon.doctor.doctor import verbs_of
 from natsctl.daemon.doctor.finding import Result, skew
-from natsctl.daemon.doctor.requests import verbs_of
-from natsctl.daemon.doctor.used_buckets import used_by
+from natsctl.daemon.kinds import used_by
+from natsctl.daemon.messages import Verb
 from natsctl.jetstream.probe import unused_key
 from natsctl.model.keys import check_key, matches
 from tests.support.controllers.disk_reconciler import ManagedDisks

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prometheus_client import REGISTRY
 
-from natsctl.daemon.http.metrics import Scrape, families
+from natsctl.daemon.metrics import Scrape, families
 from natsctl.telemetry.metrics import Family
 
 DOCS = Path(__file__).parents[4] / "docs"

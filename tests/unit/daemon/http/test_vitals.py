@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from natsctl import Controller, Object, Operator, StoreError, kv, primary, tertiary
 from natsctl.core.coordination.shares import ShareState
-from natsctl.daemon.http.vitals import Check, CheckVerdict, Vitals
+from natsctl.daemon.http import Check, CheckVerdict, Vitals
 from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection import ConnectionState
 from natsctl.telemetry.histogram import Distribution

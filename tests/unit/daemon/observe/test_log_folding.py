@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from natsctl.daemon.observe.log_folding import KINDS_MAX
-from natsctl.daemon.observe.logs import log_to_stderr
+from natsctl.daemon.logs import KINDS_MAX, log_to_stderr
 from natsctl.daemon.settings.settings import LogSettings
 from natsctl.telemetry.logger import bind_log_context, get_logger
 

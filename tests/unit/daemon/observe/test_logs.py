@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from natsctl import KubeOptions, NatsOptions
-from natsctl.daemon.observe.logs import log_to_stderr, secrets_of
+from natsctl.daemon.logs import log_to_stderr, secrets_of
 from natsctl.daemon.settings.settings import LogFormat, LogSettings
 from natsctl.errors import UsageError
 from natsctl.telemetry.logger import bind_log_context, get_logger

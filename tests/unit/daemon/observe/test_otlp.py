@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Link, Status, StatusCode
 
-from natsctl.daemon.observe.otlp import FailureLog, HidingExporter
+from natsctl.daemon.otlp import FailureLog, HidingExporter
 
 URL = "nats://ann:hush@hub"
 SHOWN = "nats://***@hub"
@@ -64,7 +64,7 @@ def test_a_span_is_exported_unchanged_except_for_secrets() -> None:
 def test_a_failed_export_is_logged_once_until_an_export_succeeds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "natsctl.daemon.observe.otlp")
+    caplog.set_level(logging.INFO, "natsctl.daemon.otlp")
     recorder = RecordingExporter()
     exporter = HidingExporter(recorder, FailureLog("collector"))
     for result in (

@@ -1,8 +1,21 @@
-"""Answers the requests of the daemon's NATS service about one controller."""
+"""Serves a daemon's controllers over NATS, as the micro service `natsctl`.
+
+Each controller and verb has an endpoint, `natsctl.api.VERB.CONTROLLER`. NATS permissions on these
+subjects decide who may send which request.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version as installed
+from itertools import pairwise
+from types import MappingProxyType
 
 import msgspec
 from msgspec import UNSET
@@ -10,18 +23,24 @@ from msgspec.structs import replace
 
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.controller.slots.declare import makes_secondaries
-from natsctl.core.coordination.lease import Workload
+from natsctl.core.coordination.lease import NO_CLUSTERS, Workload
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.explain import Explanation, Status
 from natsctl.core.history import RECORDS_MAX, SyncRecord
 from natsctl.core.hosted import Hosted
-from natsctl.daemon.api.activity import ActivityLog
-from natsctl.daemon.api.messages import (
+from natsctl.core.recording.recordings import Recordings
+from natsctl.core.tree import Branch
+from natsctl.daemon.messages import (
     ACTIONS_MAX,
     BRANCHES_MAX,
+    INTERVAL_S,
+    INTERVALS,
+    NAME,
     ORPHANS_MAX,
     OWNED_MAX,
     SHOWN_MAX,
+    STOP,
+    Activity,
     ControllerPlan,
     ControllerStatus,
     DaemonProcess,
@@ -31,31 +50,181 @@ from natsctl.daemon.api.messages import (
     Manifest,
     ObjectName,
     Queuing,
+    Recorded,
+    RecordingPart,
+    Verb,
     fitting,
 )
-from natsctl.daemon.api.mode import configured_mode, current_mode
-from natsctl.daemon.api.peers import Peers, Presence
-from natsctl.daemon.api.planner import Planner
-from natsctl.daemon.api.recorded import record_keys, recording_part
-from natsctl.daemon.api.tree_details import dated, externals
-from natsctl.daemon.api.verbs import Verb
 from natsctl.daemon.operator import Runnable, owner_of
-from natsctl.errors import DECODE_ERRORS, NatsctlError, NotFoundError, UsageError
+from natsctl.daemon.peers import Peers, Presence, configured_mode, current_mode
+from natsctl.daemon.plan import Planner
+from natsctl.errors import DECODE_ERRORS, NatsctlError, NotFoundError, StoreError, UsageError
+from natsctl.jetstream.bucket import Bucket
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import KvEvent, events_of
-from natsctl.jetstream.service import Endpoint, Handler
+from natsctl.jetstream.service import Endpoint, Handler, ServiceIdentity, serving
+from natsctl.managed.links import CREATE_PENDING, AnnotationNames, CreationLink, Mark
+from natsctl.model import documents
+from natsctl.model.documents import Document
 from natsctl.model.garbage import GarbagePlan
-from natsctl.model.keys import check_keys
+from natsctl.model.keys import check_key, check_keys
 from natsctl.model.masking import masked_manifest
+from natsctl.model.readiness import ready, reason
 from natsctl.model.recorder import SyncNote
+from natsctl.model.times import time_text
 from natsctl.telemetry.hiding import hidden
 from natsctl.telemetry.logger import get_logger
 
+SHARE = 3  # JSON in JSON takes at most so many times its length
+RECORDED_MAX = 1_000  # that a controller records at a time
+
+
+def record_keys(runtime: Hosted, daemon: DaemonProcess, words: list[str]) -> Recorded:
+    """Record the syncs of keys, or only failed ones again if the first word is `-`.
+
+    Returns all keys that are recorded. Raises `UsageError` for too many keys.
+    """
+    recordings = _recordings(runtime)
+    if words[:1] == [STOP]:
+        recordings.deselect(runtime.name, words[1:] or recordings.selected(runtime.name))
+    else:
+        if len({*recordings.selected(runtime.name), *words}) > RECORDED_MAX:
+            raise UsageError(f"record at most {RECORDED_MAX} keys of a controller at a time")
+        recordings.select(runtime.name, words)
+    keys = recordings.selected(runtime.name)
+    return Recorded(controller=runtime.name, daemon=daemon, keys=keys)
+
+
+def recording_part(
+    runtime: Hosted, daemon: DaemonProcess, request: bytes, *, masked: bool, limit: int
+) -> bytes:
+    """Return a part of the recording of a key; the request is the key and the part's number."""
+    key, part = _request(request)
+    recording = runtime.recording(key, masked=masked)
+    if recording is None:
+        raise NotFoundError(
+            f"{runtime.name} has no recording of {key}: no sync of it has failed in this process, "
+            "or newer recordings have replaced it; natsctl replay --record records every sync"
+        )
+    text = recording.to_json().decode()
+    size = limit // SHARE
+    parts = -(-len(text) // size)
+    answer = RecordingPart(
+        daemon=daemon,
+        started=recording.started.isoformat(),
+        part=part,
+        parts=parts,
+        text=text[part * size : (part + 1) * size],
+    )
+    return msgspec.json.encode(answer)
+
+
+def _recordings(runtime: Hosted) -> Recordings:
+    if runtime.recordings is None:
+        raise UsageError(f"{runtime.name} keeps no recordings")
+    return runtime.recordings
+
+
+def _request(request: bytes) -> tuple[str, int]:
+    try:
+        key, _, part = request.decode().strip().partition(" ")
+    except UnicodeDecodeError as error:
+        raise UsageError("send a key as UTF-8 text") from error
+    if part and not part.isdecimal():
+        raise UsageError("send one key as plain text, and perhaps the number of a part")
+    return check_key(key), int(part or 0)
+
+
 log = get_logger(__name__)
+
+KIND = "External"
+UNNAMED = "(unnamed)"
+UNKNOWN = "Unknown"
+DATED_MAX = 100  # objects whose times are read
+
+_LINKS = ("external-name", CREATE_PENDING)
+
+
+def externals(document: Document) -> Iterator[Branch]:
+    """Return the external resources that a managed object's annotations name, in any domain.
+
+    A resource is `Unknown` if its creation began and no result was recorded. Otherwise it is as
+    ready as its object.
+    """
+    texts = documents.annotations_of(document).items()
+    annotations = {name: text for name, text in texts if isinstance(text, str)}
+    domains = {key.rpartition("/")[0] for key in annotations if key.rpartition("/")[2] in _LINKS}
+    for names in map(AnnotationNames, sorted(domains)):
+        link = CreationLink.of(annotations, names)
+        why = "CreationUnknown" if link.unknown else reason(document)
+        if link.adopted and why in ("", "Available"):
+            why = "Adopted"
+        yield Branch(
+            kind=KIND,
+            key=annotations.get(names.external_name) or UNNAMED,
+            ready=UNKNOWN if link.unknown else ready(document),
+            reason=why,
+            created=Mark.parse(link.succeeded).time.isoformat() if link.succeeded else "",
+        )
+
+
+async def dated(connection: Connection, top: Branch) -> Branch:
+    """Return the tree with the times of objects in NATS, read from the leaders of their buckets.
+
+    At most `DATED_MAX` objects get a time. A time stays empty if the leader does not answer.
+    """
+    stored = [branch for branch in (top, *top.branches) if branch.bucket and branch.revision]
+    times: dict[tuple[str, int], str] = {}
+    for bucket in {branch.bucket for branch in stored[:DATED_MAX]}:
+        keys = [branch.key for branch in stored[:DATED_MAX] if branch.bucket == bucket]
+        try:
+            messages = await Bucket(connection, bucket).newest(keys)
+        except StoreError as error:
+            log.debug("cannot read the times of objects", bucket=bucket, error=error)
+        else:
+            times |= {(bucket, message.revision): message.created for message in messages}
+    return _with_times(top, times)
+
+
+def _with_times(branch: Branch, times: dict[tuple[str, int], str]) -> Branch:
+    created = times.get((branch.bucket, branch.revision or 0), branch.created)
+    branches = tuple(_with_times(child, times) for child in branch.branches)
+    return replace(branch, created=created, branches=branches)
+
 
 KEYS_MAX = 10_000  # in one request
 
 _PLANNED_VERBS = (Verb.STATUS, Verb.EXPLAIN)
+
+
+class ActivityLog:
+    """Derives the activity of a controller from the numbers of its syncs at several times.
+
+    A sync costs nothing. If the log is not advanced for some intervals, because the event loop is
+    blocked, the first of them has the syncs of all.
+
+    Args:
+        now: the loop time at which the first interval begins.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._end_s = now + INTERVAL_S  # of the present interval
+        self._totals = deque([(0, 0)], maxlen=INTERVALS)  # at the beginning of each interval
+
+    def advance(self, now: float, totals: tuple[int, int]) -> None:
+        """End the intervals that are over; *totals* are the syncs and the failed syncs so far."""
+        over = int((now - self._end_s) // INTERVAL_S) + 1
+        self._totals.extend([totals] * min(over, INTERVALS))
+        self._end_s += max(0, over) * INTERVAL_S
+
+    def read(self, now: float, totals: tuple[int, int]) -> Activity:
+        """Return the activity until *now*."""
+        self.advance(now, totals)
+        steps = list(pairwise([*self._totals, totals]))
+        return Activity(
+            syncs=[after[0] - before[0] for before, after in steps],
+            failures=[after[1] - before[1] for before, after in steps],
+        )
 
 
 class ControllerEndpoints:
@@ -399,3 +568,98 @@ def _keys(request: bytes) -> list[str]:
     if len(keys) > KEYS_MAX:
         raise UsageError(f"send at most {KEYS_MAX} keys at a time, or none for all primaries")
     return check_keys(keys)
+
+
+CHECK_S = 0.5  # the interval at which changes of the endpoints are noticed
+
+NO_PARTICIPATIONS: Mapping[str, Participation] = MappingProxyType({})
+
+
+def this_process() -> DaemonProcess:
+    """Return this process, with a new id."""
+    return DaemonProcess(
+        id=secrets.token_hex(8),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=installed("natsctl"),
+        started=time_text(datetime.now(UTC)),
+    )
+
+
+def identity_of(daemon: DaemonProcess) -> ServiceIdentity:
+    """Return the identity of a daemon as a micro service."""
+    return ServiceIdentity(
+        name=NAME,
+        version=daemon.version,
+        description="runs controllers whose desired state is in NATS JetStream KV",
+        metadata={"host": daemon.host, "pid": str(daemon.pid)},
+        id=daemon.id,
+    )
+
+
+@asynccontextmanager
+async def answering(
+    connection: Connection,
+    runtimes: Sequence[Runnable],
+    *,
+    participations: Mapping[str, Participation] = NO_PARTICIPATIONS,
+    daemon: DaemonProcess | None = None,
+    clusters: Mapping[str, str] = NO_CLUSTERS,
+    planner: Planner | None = None,
+    dry_run: bool = False,
+) -> AsyncIterator[None]:
+    """Serve these controllers over NATS while the context lasts.
+
+    The service also looks for other daemons that run the same controllers, see `Peers`.
+
+    *participations* and *clusters*, the identities of their clusters, are by the name of the
+    controller. Without a *planner*, the daemon does not plan keys on request. With *dry_run*, the
+    controllers only plan.
+    """
+    daemon = this_process() if daemon is None else daemon
+    controllers = [
+        ControllerEndpoints(
+            runtime,
+            daemon,
+            connection,
+            participation=participations.get(runtime.name),
+            cluster=clusters.get(runtime.name, ""),
+            planner=planner,
+            dry_run=dry_run,
+        )
+        for runtime in runtimes
+    ]
+    async with serving(connection, identity_of(daemon)) as service:
+        offering = _keep_offering(controllers, service.offer)
+        tasks = [
+            asyncio.create_task(offering, name="endpoints"),
+            asyncio.create_task(_keep_activity(controllers), name="activity"),
+        ]
+        for controller in controllers:
+            watch = controller.peers.watch(connection)
+            tasks.append(asyncio.create_task(watch, name="other daemons"))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def _keep_activity(controllers: Sequence[ControllerEndpoints]) -> None:
+    while True:
+        await asyncio.sleep(INTERVAL_S)
+        for controller in controllers:
+            controller.note_activity()
+
+
+async def _keep_offering(
+    controllers: Sequence[ControllerEndpoints], offer: Callable[[Sequence[Endpoint]], None]
+) -> None:
+    offered: list[Endpoint] | None = None
+    while True:
+        current = [endpoint for controller in controllers for endpoint in controller.endpoints()]
+        if current != offered:
+            offer(current)
+            offered = current
+        await asyncio.sleep(CHECK_S)

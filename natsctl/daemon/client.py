@@ -8,7 +8,9 @@ import msgspec
 
 from natsctl.core.explain import PrimarySource
 from natsctl.core.tree import Branch, merged
-from natsctl.daemon.api.messages import (
+from natsctl.daemon.messages import (
+    NAME,
+    STOP,
     ControllerPlan,
     ControllerStatus,
     KeyExplanation,
@@ -18,9 +20,8 @@ from natsctl.daemon.api.messages import (
     Queuing,
     Recorded,
     RecordingPart,
+    Verb,
 )
-from natsctl.daemon.api.recorded import STOP
-from natsctl.daemon.api.verbs import NAME, Verb
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import DECODE_ERRORS, NatsctlError, NoDaemonError, NotFoundError, UsageError
 from natsctl.jetstream.connection import Connection

@@ -12,7 +12,7 @@ import msgspec
 from natsctl.core.coordination.shares import ShareState
 from natsctl.core.counters import Counts
 from natsctl.core.status import CacheMeasures, Measures, QueueMeasures, UpkeepMeasures
-from natsctl.daemon.observe.watchdog import Stalls
+from natsctl.daemon.watchdog import Stalls
 from natsctl.jetstream.connection import ConnectionState
 from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.metrics import Family, Labels, MetricTable

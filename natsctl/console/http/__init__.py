@@ -1,1 +1,0 @@
-"""Serves the console over HTTP, to the browser of its user only."""

@@ -1,1 +1,0 @@
-"""The verbs that a daemon answers over NATS."""

@@ -1,0 +1,513 @@
+"""Probes a process over HTTP, for `natsctl health`.
+
+The client is a few lines on a socket instead of aiohttp: a container may run `natsctl health` every
+few seconds, and importing aiohttp takes longer than the probe.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from natsctl.core.coordination.shares import ShareState
+from natsctl.core.hosted import Hosted
+from natsctl.core.status import CacheMeasures
+from natsctl.daemon.metrics import Scrape, families
+from natsctl.daemon.operator import Runnable
+from natsctl.daemon.settings.address import Address, reason_of
+from natsctl.daemon.watchdog import Watchdog
+from natsctl.errors import NoDaemonError, UsageError
+from natsctl.jetstream.connection import ConnectionState
+from natsctl.telemetry.hiding import hidden
+from natsctl.telemetry.histogram import Distribution
+from natsctl.telemetry.logger import get_logger
+from natsctl.telemetry.metrics import Family, exposition
+
+StateT_co = TypeVar("StateT_co", covariant=True)
+
+DEAD_S = 60.0  # a process whose event loop is blocked for longer is not live
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One aspect of a process's health; `failure` is the reason it fails, empty if it passes."""
+
+    name: str
+    failure: str = ""
+
+    def __str__(self) -> str:
+        reason = " ".join(hidden(self.failure).split())  # one line
+        return f"[-]{self.name} failed: {reason}" if self.failure else f"[+]{self.name} ok"
+
+
+class CheckVerdict(msgspec.Struct, frozen=True):
+    """The result of all checks behind one endpoint, such as `readyz`.
+
+    `note` explains a verdict that passes although something is wrong.
+    """
+
+    endpoint: str
+    checks: tuple[Check, ...]
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """True if no check fails."""
+        return not any(check.failure for check in self.checks)
+
+    def text(self, *, verbose: bool = False) -> str:
+        """Return `ok`, or a line for each check if one fails, if there is a note or if *verbose*.
+
+        The form is that of a kube-apiserver.
+        """
+        if self.passed and not verbose and not self.note:
+            return "ok"
+        end = f"{self.endpoint} check {'passed' if self.passed else 'failed'}\n"
+        return "\n".join((*map(str, self.checks), *filter(None, (self.note,)), end))
+
+
+class HasState(Protocol[StateT_co]):
+    """A part that reports its state: an election, a shard or a connection."""
+
+    def state(self) -> StateT_co:
+        """Return the current state."""
+        ...
+
+
+class Reconnecting(HasState[ConnectionState], Protocol):
+    """A connection that may reconnect by itself."""
+
+    @property
+    def reconnects(self) -> bool:
+        """False if the connection was given up."""
+        ...
+
+
+class CountsRequests(Protocol):
+    """A cluster that counts and measures the requests to it."""
+
+    def requests(self) -> Mapping[tuple[str, ...], int]:
+        """Return the number of requests by status, method and host."""
+        ...
+
+    def times(self) -> Mapping[tuple[str, ...], Distribution]:
+        """Return the times until responses began, by method and host."""
+        ...
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    """The parts of a process that is connected."""
+
+    connection: Reconnecting | None = None
+    runtimes: Sequence[Runnable] = ()
+    participations: Sequence[HasState[ShareState]] = ()
+    cluster: CountsRequests | None = None
+
+
+class Vitals:
+    """Reports for a process, also before it is connected and while it stops.
+
+    `watchdog` watches the event loop of the process.
+    """
+
+    def __init__(self) -> None:
+        self.watchdog = Watchdog()
+        self._parts = _Parts()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Report from now on that the process is not ready, because it is stopping."""
+        self._stopping = True
+
+    @contextmanager
+    def of(
+        self,
+        connection: Reconnecting,
+        runtimes: Sequence[Runnable],
+        participations: Sequence[HasState[ShareState]] = (),
+        cluster: CountsRequests | None = None,
+    ) -> Iterator[None]:
+        """Report for these parts while the context lasts."""
+        self._parts = _Parts(connection, runtimes, participations, cluster)
+        try:
+            yield
+        finally:
+            self._parts = _Parts()
+
+    def live(self) -> CheckVerdict:
+        """Return whether the process can work, now or when other systems are back.
+
+        If not, only a restart helps. Any thread may call this. A handler that blocks the event loop
+        for less than `DEAD_S` is a note, because a restart would not help yet.
+        """
+        connection, stall = self._parts.connection, self.watchdog.stall
+        reconnects = connection is None or connection.reconnects
+        failure = "" if reconnects else "the connection was given up and does not reconnect"
+        checks = (Check("ping"), Check("nats", failure))
+        if stall is None:
+            return CheckVerdict("livez", checks)
+        if stall.duration_s < DEAD_S:
+            return CheckVerdict("livez", checks, f"[+]event-loop ok: {stall}")
+        return CheckVerdict("livez", (*checks, Check("event-loop", str(stall))))
+
+    def ready(self) -> CheckVerdict:
+        """Return whether the process works, or can work at once if it becomes the leader.
+
+        A process is ready if it is connected, every cache is synced and has a watch, and its leases
+        and member records are known. A process that is stopping is not ready.
+        """
+        stopping = [Check("shutdown", "stopping")] if self._stopping else []
+        controllers = [check for runtime in self._parts.runtimes for check in _checks(runtime)]
+        if not controllers:
+            controllers = [Check("controllers", "no controller is running")]
+        shared = [
+            _participation_check(participation.state())
+            for participation in self._parts.participations
+        ]
+        return CheckVerdict("readyz", (*stopping, self._connection_check(), *shared, *controllers))
+
+    async def metrics(self) -> list[Family]:
+        """Return all metrics.
+
+        Waits at most a second for stores that do not report their newest revision.
+        """
+        parts = self._parts
+        measured = {
+            runtime.name: runtime for runtime in parts.runtimes if isinstance(runtime, Hosted)
+        }
+        lags = await asyncio.gather(*(runtime.lags() for runtime in measured.values()))
+        states = [participation.state() for participation in parts.participations]
+        scrape = Scrape(
+            measures=[runtime.measures() for runtime in measured.values()],
+            lags=dict(zip(measured, lags, strict=True)),
+            connection=None if parts.connection is None else parts.connection.state(),
+            elections=[state for state in states if state.count == 1],
+            shards=[state for state in states if state.count > 1],
+            requests={} if parts.cluster is None else parts.cluster.requests(),
+            times={} if parts.cluster is None else parts.cluster.times(),
+            stalls=self.watchdog.stalls,
+            version=version("natsctl"),
+        )
+        return families(scrape)
+
+    def metrics_without_loop(self) -> list[Family]:
+        """Return what any thread knows: the stalls. What is not known is left out."""
+        return families(Scrape(stalls=self.watchdog.stalls, version=version("natsctl")))
+
+    def _connection_check(self) -> Check:
+        if self._parts.connection is None:
+            return Check("nats", "not connected: the process is starting or stopping")
+        state = self._parts.connection.state()
+        if state.connected:
+            return Check("nats")
+        return Check("nats", f"not connected to {state.server}: {state.last_error}")
+
+
+def _checks(runtime: Runnable) -> list[Check]:
+    """Check a controller and each of its caches."""
+    name = f"controller/{runtime.name}"
+    if not isinstance(runtime, Hosted):
+        return [Check(name, "" if runtime.synced.is_set() else "the controller is starting")]
+    caches = runtime.measures().caches
+    opened = Check(name, "" if caches else "the controller is opening its stores")
+    return [
+        opened,
+        *(Check(f"cache/{runtime.name}/{cache.slot}", _cache_failure(cache)) for cache in caches),
+    ]
+
+
+def _participation_check(state: ShareState) -> Check:
+    check = f"{'lease' if state.count == 1 else 'shard'}/{state.name}"
+    if not state.known:
+        return Check(check, "the lease was not read or written yet, or the last attempt failed")
+    waits = state.count > 1 and not state.works
+    return Check(check, "this process has no shares of the keys yet" if waits else "")
+
+
+def _cache_failure(cache: CacheMeasures) -> str:
+    if cache.failure:
+        return cache.failure
+    return "" if cache.synced else f"the first listing of {cache.kind} is not complete"
+
+
+T = TypeVar("T")
+
+log = get_logger(__name__)
+
+CONNECTIONS_MAX = 64
+CONNECTION_S = 10.0  # the deadline of a connection
+PATIENCE_S = 1.0  # a younger connection does not make room for another one
+ANSWER_S = 5.0  # how long the event loop may take for an answer
+LOOK_S = 0.1  # the interval at which a stall or a late connection is noticed
+PAUSE_FACTOR = 9.0  # the pause after a page of metrics, relative to the time it took
+PAUSE_MAX_S = 0.25
+TEXT = "text/plain; charset=utf-8"
+PATHS = "/livez, /readyz (both with ?verbose) and /metrics"
+
+
+@contextmanager
+def serving(
+    address: Address,
+    vitals: Vitals,
+    *,
+    connection_s: float = CONNECTION_S,
+    patience_s: float = PATIENCE_S,
+) -> Iterator[Address]:
+    """Serve the three endpoints while the context lasts; yields the address with the port in use.
+
+    Call it in the event loop that the answers are about. A connection ends after *connection_s*
+    seconds at the latest. If there are `CONNECTIONS_MAX` connections, a new one replaces the oldest
+    one, or is closed if none is older than *patience_s* seconds.
+
+    Raises `UsageError` if the process cannot listen on the address.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        server = _Server(address, _Answers(vitals, loop), connection_s, patience_s)
+    except (OSError, UnicodeError) as error:
+        reason = reason_of(error)
+        raise UsageError(f"cannot listen on {address}: {reason}; choose another address") from error
+    thread = threading.Thread(target=server.serve_forever, args=(LOOK_S,), daemon=True)
+    thread.name = "probes"
+    thread.start()
+    bound = Address(address.host, server.server_address[1])
+    log.info("serving /livez, /readyz and /metrics", address=bound)
+    try:
+        yield bound
+    finally:
+        server.shutdown()
+        server.server_close()
+        server.cut(older_s=0.0)
+
+
+class _Answers:
+    """What the threads answer: asked of the event loop, or known without it while it is blocked."""
+
+    def __init__(self, vitals: Vitals, loop: asyncio.AbstractEventLoop) -> None:
+        self._vitals = vitals
+        self._loop = loop
+        self._making = threading.Lock()
+        self._begun = self._pause_until = 0.0  # of the newest pages of metrics
+        self._pages: dict[str, tuple[bytes, str]] = {}  # by Accept header
+
+    def verdict(self, endpoint: str) -> CheckVerdict:
+        """Return the verdict behind `livez` or `readyz`."""
+        if endpoint == "livez":
+            return self._vitals.live()
+
+        async def ready() -> CheckVerdict:
+            return self._vitals.ready()
+
+        return self._of_loop(ready) or CheckVerdict(endpoint, (self._blocked(),))
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the page for Prometheus and its content type, which depends on *accept*.
+
+        One page is made at a time, with a pause after each, so that scrapes do not slow down syncs.
+        A page shows the state after its request arrived; requests that wait share a page.
+        """
+        arrived = time.monotonic()
+        with self._making:
+            if self._begun < arrived:
+                time.sleep(max(0.0, self._pause_until - arrived))
+                self._pages, self._begun = {}, time.monotonic()
+                self._families = (
+                    self._of_loop(self._vitals.metrics) or self._vitals.metrics_without_loop()
+                )
+            if accept not in self._pages:
+                self._pages[accept] = exposition(self._families, accept)
+            now = time.monotonic()
+            self._pause_until = now + min(PAUSE_MAX_S, PAUSE_FACTOR * (now - self._begun))
+            return self._pages[accept]
+
+    def _of_loop(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Return what the event loop answers; None if it is blocked."""
+        future = asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        deadline = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline and self._vitals.watchdog.stall is None:
+            with suppress(TimeoutError):
+                return future.result(LOOK_S)
+        future.cancel()
+        return None
+
+    def _blocked(self) -> Check:
+        stall = self._vitals.watchdog.stall
+        return Check("event-loop", str(stall or f"no answer in {ANSWER_S:g} s"))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(
+        self, address: Address, answers: _Answers, connection_s: float, patience_s: float
+    ) -> None:
+        self.answers = answers
+        self._connection_s = connection_s
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._open: dict[Any, float] = {}  # the time of each connection, the oldest first
+        self.address_family, bound = _bindable(address)
+        super().__init__(bound, _Request)
+
+    def server_bind(self) -> None:
+        if self.server_address[0] == "::":
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # a connection of the process before may still wait for its last packets
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._open) >= CONNECTIONS_MAX and not self.cut(older_s=self._patience_s, count=1):
+            super().shutdown_request(request)
+            return
+        with self._lock:
+            self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self.cut(older_s=self._connection_s)
+
+    def cut(self, *, older_s: float, count: int | None = None) -> int:
+        """End the connections that are older, the oldest *count* of them; returns how many."""
+        now = time.monotonic()
+        with self._lock:
+            old = [request for request, begun in self._open.items() if now - begun >= older_s]
+            for request in old[:count]:
+                del self._open[request]
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+        return len(old[:count])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that disconnects or sends nonsense is not the operator's task."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    timeout = CONNECTION_S
+    default_request_version = "HTTP/1.0"
+    server: _Server
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        try:
+            match url.path:
+                case "/livez" | "/readyz":
+                    verdict = self.server.answers.verdict(url.path[1:])
+                    status = HTTPStatus.OK if verdict.passed else HTTPStatus.SERVICE_UNAVAILABLE
+                    self._send(status, verdict.text(verbose="verbose" in url.query))
+                case "/metrics":
+                    accept = self.headers.get("Accept", "")
+                    page, content_type = self.server.answers.metrics(accept)
+                    self._send(HTTPStatus.OK, page, content_type)
+                case _:
+                    self._send(HTTPStatus.NOT_FOUND, f"not found; this server has {PATHS}\n")
+        except OSError:
+            raise
+        except Exception:
+            log.exception("cannot answer request", path=url.path)
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error\n")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def do_POST(self) -> None:
+        self._send(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed\n")
+
+    do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST  # noqa: N815
+
+    def version_string(self) -> str:
+        return "natsctl"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing."""
+
+    def _send(self, status: HTTPStatus, body: str | bytes, content_type: str = TEXT) -> None:
+        content = body.encode() if isinstance(body, str) else body
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _bindable(address: Address) -> tuple[socket.AddressFamily, Any]:
+    """Return the family and the place of an address; IPv4 if a name has several."""
+    if not address.host:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return family, ("::" if both else "0.0.0.0", address.port)  # noqa: S104 - as asked for
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    found.sort(key=lambda place: place[0] != socket.AF_INET)
+    return found[0][0], found[0][4]
+
+
+PROBE_S = 5.0  # the deadline of a probe
+ANSWER_MAX = 1_048_576  # bytes of a response that are read
+
+
+class ProbeResponse(msgspec.Struct, frozen=True):
+    """The response to a probe: whether all checks passed, and a text that explains it."""
+
+    passed: bool
+    text: str
+
+
+async def probe(address: Address, path: str, *, answer_s: float = PROBE_S) -> ProbeResponse:
+    """Return the response of the process that listens at *address* on this machine.
+
+    Raises `NoDaemonError` if no process responds within *answer_s* seconds, or if the response is
+    not HTTP.
+    """
+    try:
+        async with asyncio.timeout(answer_s):
+            nearby = address.nearby
+            opened = await asyncio.open_connection(nearby.host, nearby.port)
+            response = await _exchange(opened, path)
+    except TimeoutError:
+        raise NoDaemonError(f"{address} does not respond within {answer_s:g} s") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise NoDaemonError(
+            f"cannot connect to {address}: {reason}; start the daemon with --listen {address}"
+        ) from error
+    return _parsed(response, address)
+
+
+async def _exchange(opened: tuple[asyncio.StreamReader, asyncio.StreamWriter], path: str) -> str:
+    reader, writer = opened
+    try:
+        writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+        response = bytearray()
+        while len(response) < ANSWER_MAX and (chunk := await reader.read(ANSWER_MAX)):
+            response += chunk
+        return response.decode("utf-8", "replace")
+    finally:
+        writer.transport.abort()
+
+
+def _parsed(response: str, address: Address) -> ProbeResponse:
+    head, _, text = response.partition("\r\n\r\n")
+    match head.split(maxsplit=2):
+        case [protocol, status, *_] if protocol.startswith("HTTP/") and status.isdigit():
+            return ProbeResponse(int(status) == HTTPStatus.OK, text)
+        case _:
+            raise NoDaemonError(f"the process at {address} is not natsctl: it does not speak HTTP")

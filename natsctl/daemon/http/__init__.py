@@ -1,1 +1,0 @@
-"""Probes and metrics over HTTP: the server, its endpoints and a client."""

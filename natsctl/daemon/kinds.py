@@ -1,0 +1,201 @@
+"""What controllers use: kinds, buckets, and the cluster that they connect to."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from natsctl.controller.controller import Controller
+from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.controller.slots.declare import slots
+from natsctl.core.coordination.installation import INSTALLATION
+from natsctl.core.coordination.lease import FIRST_RUNS, first_run_of, former_lease_of, records_of
+from natsctl.core.readers import Primary, Tertiary
+from natsctl.daemon.operator import Guest, Runnable
+from natsctl.daemon.settings.settings import ControllerSettings
+from natsctl.errors import NotFoundError, PermissionDeniedError, StoreError, UsageError
+from natsctl.kubernetes.options import KubeOptions
+from natsctl.managed import AnnotationNames, ManagedController
+from natsctl.managed.links import RECORDS, record_key
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.manifests import KubeKind
+from natsctl.model.schemas.kind_schema import Role
+from natsctl.telemetry.logger import get_logger
+from natsctl.watchers import InformerController
+
+if TYPE_CHECKING:
+    from natsctl.kubernetes.cluster import Kube
+
+log = get_logger(__name__)
+
+PAUSE_S = 2.0  # between two attempts to read the identity of a cluster
+
+_ROLES: dict[type, Role] = {Primary: "primary", Tertiary: "tertiary"}
+
+
+class UsedKind(msgspec.Struct, frozen=True):
+    """A kind that a controller uses.
+
+    Attributes:
+        kind: the kind.
+        role: the role of its objects; a watcher's are tertiary.
+        written: whether the controller writes the objects, at least their finalizers.
+        slot: the name of the slot; empty for a kind that is not declared as a slot.
+        recreated: whether objects are created again to change immutable fields.
+    """
+
+    kind: Kind[Any]
+    role: Role
+    written: bool
+    slot: str = ""
+    recreated: bool = False
+
+
+def kinds_of(controller: Controller | Runnable) -> Iterator[UsedKind]:
+    """Yield the kinds of the controller in the order of their declaration."""
+    if isinstance(controller, Controller):
+        for slot in slots(type(controller)):
+            mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None
+            written = slot.role is not Tertiary and not mirrored
+            role = _ROLES.get(slot.role, "secondary")
+            recreated = slot.on_immutable == "recreate"
+            yield UsedKind(slot.kind, role, written, slot.name, recreated)
+    if isinstance(controller, Controller | Guest):
+        role = "primary" if isinstance(controller, ManagedController) else "tertiary"
+        held = _held_kinds(controller)
+        for kind in controller.kinds:
+            yield UsedKind(kind, role, kind in held)
+
+
+def _held_kinds(controller: Controller | Guest) -> Sequence[Kind[Any]]:
+    """Return the kinds whose objects the controller gives a finalizer."""
+    if isinstance(controller, InformerController | ManagedController):
+        return controller.held_kinds
+    return ()
+
+
+class Used(msgspec.Struct, frozen=True):
+    """The use of a kind in a bucket by a controller.
+
+    `written` is whether the controller writes objects of the kind, `watched` whether it watches
+    them; otherwise it reads single keys.
+    """
+
+    kind: KvKind[Any]
+    written: bool
+    controller: str
+    watched: bool = True
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self.kind.bucket
+
+
+def used_by(controllers: Iterable[Controller | Guest]) -> tuple[Used, ...]:
+    """Return the kinds in buckets that the controllers use, in the order of their declaration."""
+    return tuple(used for controller in controllers for used in _used_by(controller))
+
+
+def leases_of(
+    controllers: Iterable[Controller | Guest], settings: ControllerSettings
+) -> tuple[Used, ...]:
+    """Return the uses of the bucket of leases: each controller has a record and heartbeats there.
+
+    It also reads the lease that version 0.2 wrote.
+    """
+    return tuple(
+        used for controller in controllers for used in _leases_of(controller.name, settings)
+    )
+
+
+def first_runs_of(
+    controllers: Iterable[Controller | Guest], settings: ControllerSettings
+) -> tuple[Used, ...]:
+    """Return the uses of the bucket `natsctl` that several processes of a controller need."""
+    if not settings.leader_elect and not settings.shard:
+        return ()
+    return tuple(
+        Used(FIRST_RUNS.part(first_run_of(name)), written=True, controller=name, watched=False)
+        for name in (controller.name for controller in controllers)
+    )
+
+
+def _leases_of(name: str, settings: ControllerSettings) -> Iterator[Used]:
+    if settings.leader_elect or settings.shard:
+        yield Used(records_of(name), written=True, controller=name)
+        yield Used(former_lease_of(name), written=False, controller=name, watched=False)
+
+
+def _used_by(controller: Controller | Guest) -> Iterator[Used]:
+    for used in kinds_of(controller):
+        if isinstance(used.kind, KvKind):
+            yield Used(used.kind, used.written, controller.name)
+    if isinstance(controller, Controller):
+        memory = MEMORY.part(f"gc.{controller.name}")
+        yield Used(memory, written=True, controller=controller.name, watched=False)
+        yield Used(INSTALLATION, written=True, controller=controller.name, watched=False)
+    if isinstance(controller, ManagedController) and isinstance(controller.kind, KvKind):
+        links = RECORDS.part(record_key(controller.kind.bucket, ">", AnnotationNames()))
+        yield Used(links, written=True, controller=controller.name, watched=False)
+
+
+@asynccontextmanager
+async def cluster_for(
+    controllers: Sequence[Controller | Runnable], options: KubeOptions | None, *, wait: bool = False
+) -> AsyncIterator["Kube | None"]:
+    """Connect to the cluster that the controllers need, while the context lasts.
+
+    Yields None if no controller has a kind in Kubernetes. With *wait*, it waits for a cluster that
+    does not answer.
+
+    Raises `UsageError`, with the name of a kind, if a cluster is needed and *options* is None, and
+    the errors of `connect_kube`.
+    """
+    uses = (use for controller in controllers for use in _uses_of_cluster(controller))
+    needed = next(uses, None)
+    if needed is None:
+        yield None
+        return
+    if options is None:
+        raise UsageError(
+            f"{needed} is kept in Kubernetes, and --no-kube forbids a connection: remove --no-kube"
+        )
+    from natsctl.kubernetes.cluster import connect_kube  # noqa: PLC0415 - the import takes a third of a second
+
+    async with connect_kube(options, wait=wait) as kube:
+        yield kube
+
+
+async def clusters_of(
+    controllers: Sequence[Controller | Runnable], kube: "Kube | None", *, wait: bool = False
+) -> dict[str, str]:
+    """Return the identity of the cluster by the name of each controller that needs the cluster.
+
+    With *wait*, it waits for a cluster that does not answer, and returns nothing, after a warning,
+    if the user may not read the identity. Raises `StoreError`.
+    """
+    names = [controller.name for controller in controllers if any(_uses_of_cluster(controller))]
+    while kube is not None and names:
+        try:
+            return dict.fromkeys(names, await kube.identity())
+        except StoreError as error:
+            if not wait:
+                raise
+            if isinstance(error, PermissionDeniedError | NotFoundError):
+                log.warning("two clusters would not be told apart", error=error)
+                break
+            log.warning("cannot read the identity of the cluster yet", error=error)
+            await asyncio.sleep(PAUSE_S * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
+    return {}
+
+
+def _uses_of_cluster(controller: Controller | Runnable) -> Iterator[str]:
+    """Yield the slots and kinds of the controller that are kept in a cluster, for messages."""
+    for used in kinds_of(controller):
+        if isinstance(used.kind, KubeKind):
+            by_name = f"{used.kind.name}, which {controller.name} reads,"
+            yield f"{type(controller).__name__}.{used.slot}" if used.slot else by_name

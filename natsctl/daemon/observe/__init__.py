@@ -1,1 +1,0 @@
-"""Log lines, spans and the watchdog of a process."""
