@@ -47,7 +47,7 @@ from natsctl.core.status import Measures, UpkeepMeasures, health_of, measures_of
 from natsctl.core.table import Invalid, Keeping, is_read
 from natsctl.core.tree import Beyond, Branch, held_by, tree
 from natsctl.core.workqueue import Operation
-from natsctl.core.writes import Barrier
+from natsctl.core.writes import Writes
 from natsctl.errors import (
     NewerVersionError,
     NotFoundError,
@@ -133,7 +133,7 @@ class ControllerRuntime(KeyedController):
         self.kind = only_primary(cls).kind.name  # as owner labels name it
         self.nats = nats
         self._owner_names = OwnerNames() if owner_names is None else owner_names
-        self._barrier = Barrier(barrier_timeout_s)
+        self._writes = Writes(barrier_timeout_s)
         self._backends = Backends(nats=nats, kube=kube)
         self._opened: ControllerParts | None = None
         super().__init__(
@@ -360,11 +360,11 @@ class ControllerRuntime(KeyedController):
         return measures_of(self._host, health, workers=workers, syncs=counts, upkeep=self._upkeep())
 
     def _upkeep(self) -> UpkeepMeasures:
-        opened, barrier = self._opened, self._barrier
+        opened, writes = self._opened, self._writes
         plan = GarbagePlan(()) if opened is None else opened.garbage.last
         return UpkeepMeasures(
-            barrier_waited_s=barrier.waited_s,
-            barrier_timeouts=barrier.timeouts,
+            barrier_waited_s=writes.waited_s,
+            barrier_timeouts=writes.timeouts,
             orphans=len(plan.orphans),
             refused=bool(plan.refused),
             undone=0 if opened is None else opened.secondaries.undone,
@@ -385,9 +385,9 @@ class ControllerRuntime(KeyedController):
     async def _open(self, recorders: Sequence[Recorder]) -> AsyncIterator[ControllerParts]:
         """Open every slot, and assign its reader to the attribute of the controller."""
         controller, keys, history = self.controller, self._keys, self._host.history
-        backends, barrier, names = self._backends, self._barrier, self._owner_names
+        backends, writes, names = self._backends, self._writes, self._owner_names
         history.recorders, history.recorder = recorders, current_recordings.get()
-        barrier.notes = history.recorder is not None
+        writes.notes = history.recorder is not None
         installed = await installation(self.nats)
         slot = only_primary(type(controller))
         informer: Informer[Any] = Informer(
@@ -401,14 +401,14 @@ class ControllerRuntime(KeyedController):
         )
         mirrored = isinstance(slot.kind, KvKind) and slot.kind.statuses is not None
         role = MirroredPrimary if mirrored else Primary
-        primary: Primary[Any] = role(informer, barrier, backends.open, keys.queue)
+        primary: Primary[Any] = role(informer, writes, backends.open, keys.queue)
         maps = type(controller).handle_secondary is not Controller.handle_secondary
         secondaries = Secondaries(
             primary,
             keys,
             history,
             backends=backends,
-            barrier=barrier,
+            writes=writes,
             names=names,
             mark=InstallationAnnotation(names.installation, installed),
             maps=controller.handle_secondary if maps else None,
@@ -425,7 +425,7 @@ class ControllerRuntime(KeyedController):
             controller.sync_handler,
             primary,
             secondaries,
-            barrier,
+            writes,
             history,
             reads=reads,
             evidence=evidence,

@@ -22,7 +22,7 @@ from natsctl.core.informer import Informer
 from natsctl.core.sync import current_sync
 from natsctl.core.table import is_read
 from natsctl.core.workqueue import WorkQueue
-from natsctl.core.writes import Barrier
+from natsctl.core.writes import Writes
 from natsctl.errors import ConflictError, InvalidObjectError, NotFoundError, UnreadError
 from natsctl.model import documents
 from natsctl.model.documents import Document
@@ -35,11 +35,11 @@ T = TypeVar("T")
 class CacheReader(Generic[T]):
     """Reads objects of one kind."""
 
-    def __init__(self, informer: Informer[T], barrier: Barrier) -> None:
+    def __init__(self, informer: Informer[T], writes: Writes) -> None:
         self.informer = informer
         self.kind: Kind[T] = informer.cache.kind
         self._store = informer.store
-        self._barrier = barrier
+        self._writes = writes
 
     @property
     def available(self) -> bool:
@@ -52,12 +52,12 @@ class CacheReader(Generic[T]):
         If the newest state doesn't decode, you get the last valid one; `error` returns the reason.
         Raises `UnreadError` if the object belongs to another process, and its value isn't read yet.
         """
-        stored = self._barrier.read(self.informer, key)
+        stored = self._writes.read(self.informer, key)
         return None if stored is None else self._decode(stored)
 
     def keys(self) -> Collection[str]:
         """Return the keys of all cached objects, changed by the writes of this sync."""
-        return self._barrier.keys(self.informer)
+        return self._writes.keys(self.informer)
 
     def items(self) -> dict[str, T]:
         """Return all objects by key; decodes each of them."""
@@ -65,8 +65,8 @@ class CacheReader(Generic[T]):
 
     def by_index(self, name: str, value: str) -> dict[str, T]:
         """Return the objects with *value* in the slot's index *name*, by key."""
-        cache, written = self.informer.cache, self._barrier.written_keys(self.informer)
-        indexed = self._barrier.query(self.informer, name, value)
+        cache, written = self.informer.cache, self._writes.written_keys(self.informer)
+        indexed = self._writes.query(self.informer, name, value)
         cached = [key for key in indexed if key not in written]
         changed = self._decoded(written)
         matching = [key for key, obj in changed.items() if value in cache.index_of(name, obj)]
@@ -83,7 +83,7 @@ class CacheReader(Generic[T]):
         return None if stored is None else self.kind.decode(stored.value)
 
     def _decoded(self, keys: Collection[str]) -> dict[str, T]:
-        states = self._barrier.read_all(self.informer, keys)
+        states = self._writes.read_all(self.informer, keys)
         return {stored.key: self._decode(stored) for stored in states}
 
     def _decode(self, stored: Stored) -> T:
@@ -104,19 +104,19 @@ class Primary(CacheReader[T]):
     def __init__(
         self,
         informer: Informer[T],
-        barrier: Barrier,
+        writes: Writes,
         open_store: OpenStore | None = None,
         queue: WorkQueue[str] | None = None,
     ) -> None:
-        super().__init__(informer, barrier)
+        super().__init__(informer, writes)
         self.open_store = open_store  # opens the stores of records beside the objects
         self.queue = WorkQueue[str]() if queue is None else queue
         """The work queue of the keys, which has the notes of their syncs."""
 
     def get(self, key: str) -> T | None:
         sync, cache = current_sync.get(), self.informer.cache
-        if self._barrier.unseen or (sync is not None and sync.tape is not None):
-            stored = self._barrier.read(self.informer, key)
+        if self._writes.unseen or (sync is not None and sync.tape is not None):
+            stored = self._writes.read(self.informer, key)
         else:
             stored = cache.get(key)
         if stored is None:
@@ -148,7 +148,7 @@ class Primary(CacheReader[T]):
 
     async def create(self, key: str, obj: T) -> int:
         """Create the object and return its revision; raises `ConflictError` if it exists."""
-        with self._barrier.writing(self.informer, key):
+        with self._writes.writing(self.informer, key):
             stored = await self._store.create(key, self.kind.encode(None, obj))
         return self._note_write(stored)
 
@@ -161,7 +161,7 @@ class Primary(CacheReader[T]):
         if current.revision != revision:
             raise ConflictError(f"{key} is at revision {current.revision}, not at {revision}")
         value = self.kind.encode(current.value, obj)
-        with self._barrier.writing(self.informer, key):
+        with self._writes.writing(self.informer, key):
             stored = await self._store.update(key, value, revision=revision)
         return self._note_write(stored)
 
@@ -170,9 +170,9 @@ class Primary(CacheReader[T]):
 
         Raises `NotFoundError` if it does not exist.
         """
-        with self._barrier.writing(self.informer, key):
+        with self._writes.writing(self.informer, key):
             deleted = await delete(self._store, key)
-        self._barrier.wrote(self.informer, key, deleted)
+        self._writes.landed(self.informer, key, deleted)
 
     async def update_status(self, key: str, status: msgspec.Struct | Document) -> int:
         """Merge *status* into the object's status and return the revision.
@@ -208,10 +208,10 @@ class Primary(CacheReader[T]):
 
     async def remove_finalizer(self, key: str, name: str) -> None:
         """Remove the finalizer; a deleted object is removed with its last one."""
-        with self._barrier.writing(self.informer, key):
+        with self._writes.writing(self.informer, key):
             written = await release(self._store, key, name)
         if written is not None:
-            self._barrier.wrote(self.informer, key, written)
+            self._writes.landed(self.informer, key, written)
 
     async def last(self, key: str) -> T | None:
         """Return the last valid state of a deleted object, None if none is known."""
@@ -246,15 +246,15 @@ class Primary(CacheReader[T]):
             await self._store.delete(key, revision=marker, purge=True)
 
     async def _rewrite(self, key: str, change: Callable[[Stored | None], bytes]) -> int:
-        seen = self._barrier.read(self.informer, key)
+        seen = self._writes.read(self.informer, key)
         if seen is not None and not is_read(seen):
             seen = await read(self._store, key)
-        with self._barrier.writing(self.informer, key):
+        with self._writes.writing(self.informer, key):
             rewritten = await rewrite(self._store, key, change, seen=seen)
         return self._note_write(rewritten.stored)
 
     def _note_write(self, stored: Stored) -> int:
-        self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
+        self._writes.landed(self.informer, stored.key, Written(stored.revision, stored))
         return stored.revision
 
 

@@ -30,7 +30,7 @@ from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.status import Measures, health_of, measures_of
 from natsctl.core.sync import Calls, blocking
 from natsctl.core.workqueue import Operation
-from natsctl.core.writes import Barrier
+from natsctl.core.writes import Writes
 from natsctl.errors import UsageError
 from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind, KvKind
@@ -180,12 +180,12 @@ class ManagedController(KeyedController, Generic[T]):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Open the store and keep the cache equal to it, without reconciling anything."""
-        kind, barrier, backends = type(self).kind, Barrier(), self._backends
-        barrier.notes = current_recordings.get() is not None
+        kind, writes, backends = type(self).kind, Writes(), self._backends
+        writes.notes = current_recordings.get() is not None
         stores = backends.stores_of(kind)
         store = await backends.open(kind)
         informer = Informer(store, kind, on_listed=self._loop.queue.hasten_retries)
-        primary = Primary(informer, barrier, backends.open, self._loop.queue)
+        primary = Primary(informer, writes, backends.open, self._loop.queue)
         async with AsyncExitStack() as stack:
             systems = {id(system): system for system in (stores, backends.nats) if system}
             self._host.history.recorders = [

@@ -19,7 +19,7 @@ from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.informer import Informer
 from natsctl.core.sync import current_sync
 from natsctl.core.table import is_read
-from natsctl.core.writes import Barrier, OwnWrites
+from natsctl.core.writes import Writes
 from natsctl.errors import (
     ConflictError,
     FieldConflictError,
@@ -75,8 +75,7 @@ class KubeSecondary(Owned[T]):
     def __init__(
         self,
         informer: Informer[T],
-        barrier: Barrier,
-        own_writes: OwnWrites,
+        writes: Writes,
         names: OwnerNames,
         owner_kind: str,
         *,
@@ -88,7 +87,7 @@ class KubeSecondary(Owned[T]):
         sync_later: Callable[[str, float], None],
         report: Report,
     ) -> None:
-        super().__init__(informer, barrier, own_writes, names, owner_kind, exists=exists)
+        super().__init__(informer, writes, names, owner_kind, exists=exists)
         self.contests = Contests(asyncio.get_running_loop().time)
         self._mark = mark
         self._manifests = manifests
@@ -123,8 +122,8 @@ class KubeSecondary(Owned[T]):
             return 0
         sealed = self._with_marks(manifest, owner)
         key = self._kube_kind.key_of(sealed)
-        with self._writing(key):
-            seen = self._barrier.newest(self.informer, key)
+        with self._writes.writing(self.informer, key):
+            seen = self._writes.newest(self.informer, key)
             if seen is not None and not is_read(seen):
                 seen = await read(self._store, key)
             if seen is not None and self._last.is_current(sealed, seen):
@@ -149,7 +148,7 @@ class KubeSecondary(Owned[T]):
             return 0
         sealed = self._with_marks(manifest, owner)
         key = self._kube_kind.key_of(sealed)
-        with self._writing(key):
+        with self._writes.writing(self.informer, key):
             try:
                 return await self._send(_Task(sealed, key, owner, force=False), None)
             except ConflictError:

@@ -34,7 +34,7 @@ class MirroredPrimary(Primary[T]):
         return None if obj is None else self._with_status(obj, await self.statuses.read(key))
 
     async def update_status(self, key: str, status: msgspec.Struct | Document) -> int:
-        stored = self._barrier.read(self.informer, key)
+        stored = self._writes.read(self.informer, key)
         if stored is None:
             raise NotFoundError(f"{key} does not exist")
         observed = self._observed(key, self.kind.document(stored.value))

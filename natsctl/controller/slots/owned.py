@@ -1,7 +1,6 @@
 """Reads secondaries, decides which primary owns each of them, and deletes them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from natsctl.controller.slots.owners import Owner, OwnerNames
@@ -10,7 +9,7 @@ from natsctl.core.informer import Informer
 from natsctl.core.readers import CacheReader
 from natsctl.core.sync import current_sync
 from natsctl.core.table import is_read
-from natsctl.core.writes import Barrier, OwnWrites
+from natsctl.core.writes import Writes
 from natsctl.errors import ConflictError, ExistsError, InvalidObjectError, NotFoundError, UsageError
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Change, Deleted, Stored
@@ -31,23 +30,21 @@ class Owned(CacheReader[T]):
     def __init__(
         self,
         informer: Informer[T],
-        barrier: Barrier,
-        own_writes: OwnWrites,
+        writes: Writes,
         names: OwnerNames,
         owner_kind: str,
         *,
         exists: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        super().__init__(informer, barrier)
+        super().__init__(informer, writes)
         self._exists = exists  # returns whether a primary is in the cache
         self.kind.require_metadata()
-        self._own_writes = own_writes
         self._names = names
         self._owner_kind = owner_kind
 
     def see(self, change: Change[Any]) -> None:
         """Take a change of an object of the kind, which may be an own write."""
-        self._own_writes.see(change)
+        self._writes.see(self.informer, change)
 
     async def delete(self, key: str) -> None:
         """Delete the object if this owner owns it; does nothing if the object does not exist.
@@ -57,7 +54,7 @@ class Owned(CacheReader[T]):
         owner = self._owner()
         if not self.available:
             return
-        current = self._barrier.newest(self.informer, key)
+        current = self._writes.newest(self.informer, key)
         if current is None or not is_read(current):
             current = await read(self._store, key)
         if current is not None:
@@ -82,21 +79,14 @@ class Owned(CacheReader[T]):
 
     async def delete_stored(self, stored: Stored) -> None:
         """Delete exactly this revision of the object; raises `ConflictError` if it changed."""
-        with self._writing(stored.key):
+        key, base = stored.key, stored.revision
+        with self._writes.writing(self.informer, key):
             uid = self.metadata(stored).uid
-            revision = await self._store.delete(stored.key, revision=stored.revision, uid=uid)
+            revision = await self._store.delete(key, revision=base, uid=uid)
+            self._writes.landed(self.informer, key, Written(revision, None), base=base)
             sync = current_sync.get()
             if sync is not None:
-                base = stored.revision
-                self._own_writes.landed(stored.key, writer=sync.key, base=base, result=None)
                 sync.deleted += 1
-        self._barrier.wrote(self.informer, stored.key, Written(revision, None))
-
-    @contextmanager
-    def _writing(self, key: str) -> Iterator[None]:
-        """Prepare for a change that arrives before the answer of this write, and for no answer."""
-        with self._own_writes.writing(key), self._barrier.writing(self.informer, key):
-            yield
 
     def owned(self, key: str | None = None) -> dict[str, T]:
         """Return the objects that the primary *key* owns; by default, the key of the sync.
@@ -111,9 +101,9 @@ class Owned(CacheReader[T]):
 
         If another process syncs the *key*, the values may not be here, see `Unread`.
         """
-        cached = self._barrier.query(self.informer, OWNER_INDEX, key)
-        names = sorted(self._barrier.written_keys(self.informer).union(cached))
-        newest = self._barrier.read_all(self.informer, names)
+        cached = self._writes.query(self.informer, OWNER_INDEX, key)
+        names = sorted(self._writes.written_keys(self.informer).union(cached))
+        newest = self._writes.read_all(self.informer, names)
         owner = Owner(self._owner_kind, key)
         return [stored for stored in newest if self._is_named(owner, stored)]
 
@@ -220,8 +210,8 @@ class Owned(CacheReader[T]):
     def _note_write(self, result: Rewritten) -> int:
         stored, base, sync = result.stored, result.base, current_sync.get()
         if base is not None and sync is not None:
-            self._own_writes.landed(stored.key, writer=sync.key, base=base, result=stored.revision)
-            self._barrier.wrote(self.informer, stored.key, Written(stored.revision, stored))
+            written = Written(stored.revision, stored)
+            self._writes.landed(self.informer, stored.key, written, base=base)
             if base == 0:
                 sync.created += 1
             else:

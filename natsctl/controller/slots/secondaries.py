@@ -20,7 +20,7 @@ from natsctl.core.readers import CacheReader, Primary, Tertiary
 from natsctl.core.table import IndexFunc, Invalid, Keeping, PrimaryOf, is_read, read_state
 from natsctl.core.tape import ReadStep
 from natsctl.core.workqueue import Operation, Priority
-from natsctl.core.writes import Barrier, OwnWrites
+from natsctl.core.writes import Writes
 from natsctl.errors import UnreadError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
@@ -45,7 +45,7 @@ class Secondaries:
         keys: the queue of the controller.
         history: the history of the controller, for events.
         backends: the systems that store the kinds.
-        barrier: remembers the writes that the caches do not show yet.
+        writes: those that the tables do not show yet.
         names: the labels and annotations that name the owner of an object.
         mark: the annotation of this installation's objects.
         maps: the user's function from changes to keys; None enqueues the owners.
@@ -58,7 +58,7 @@ class Secondaries:
         history: SyncHistory,
         *,
         backends: Backends,
-        barrier: Barrier,
+        writes: Writes,
         names: OwnerNames,
         mark: InstallationAnnotation,
         maps: MapChange | None = None,
@@ -68,7 +68,7 @@ class Secondaries:
         self._keys = keys
         self._history = history
         self._backends = backends
-        self._barrier = barrier
+        self._writes = writes
         self._names = names
         self._mark = mark
         self._maps = maps
@@ -84,29 +84,24 @@ class Secondaries:
         kind, names, owner_kind = slot.kind, self._names, self.owner_kind
         if slot.role is Tertiary:
             store = await self._backends.open(kind)
-            return Tertiary(self._informer(store, slot.indexes), self._barrier)
-        forward: Forward = self._changed
-        if slot.predicate is not None:
-            forward = filtered(forward, slot.predicate)
-        own_writes = OwnWrites(forward, self._enqueue)
+            return Tertiary(self._informer(store, slot.indexes), self._writes)
         exists = self._primary.informer.cache.__contains__
         if not isinstance(kind, KubeKind):
             store = await self._backends.open(kind)
             owners = names.index(kind, owner_kind)
             owner_of = names.stored_owner_key(kind, owner_kind)
-            informer = self._owned_informer(slot, store, owners, owner_of, own_writes)
+            informer = self._owned_informer(slot, store, owners, owner_of)
             secondary: Owned[Any] = Secondary(
-                informer, self._barrier, own_writes, names, owner_kind, exists=exists
+                informer, self._writes, names, owner_kind, exists=exists
             )
         else:
             part = kind.labelled(names.selector(owner_kind))  # other objects are not watched
             manifests = await self._backends.manifests(part)
             owners, owner_of = self._marked_owners(part), self._marked_owner_of(part)
-            informer = self._owned_informer(slot, manifests, owners, owner_of, own_writes)
+            informer = self._owned_informer(slot, manifests, owners, owner_of)
             secondary = KubeSecondary(
                 informer,
-                self._barrier,
-                own_writes,
+                self._writes,
                 names,
                 owner_kind,
                 manifests=manifests,
@@ -135,25 +130,29 @@ class Secondaries:
         store: Store,
         owners: IndexFunc[Any],
         owner_of: PrimaryOf,
-        own_writes: OwnWrites,
     ) -> Informer[Any]:
         derived = {OWNER_INDEX: owners}
 
         def listed() -> None:
             self._keys.queue.hasten_retries()
-            own_writes.listed()
+            self._writes.listed(informer)
 
         keeping = None
         if shares_keys() and self._maps is None:  # a function of the user may need every value
             keeps = self._keys.keeps
             keeping = Keeping(keeps, owner_of, index=OWNER_INDEX, derived=derived, quiet=True)
-        return self._informer(
+        informer = self._informer(
             store,
             {**slot.indexes, **derived},
             on_invalid=lambda invalid: self._invalid(store.kind, invalid),
             on_listed=listed,
             keeping=keeping,
         )
+        forward: Forward = self._changed
+        if slot.predicate is not None:
+            forward = filtered(forward, slot.predicate)
+        self._writes.follow(informer, forward, self._enqueue)
+        return informer
 
     def _marked_owners(self, kind: KubeKind[T]) -> IndexFunc[T]:
         """Return the index by owner; it has the objects of this installation."""

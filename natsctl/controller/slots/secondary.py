@@ -53,8 +53,8 @@ class Secondary(Owned[T]):
         *,
         adopt: bool = False,
     ) -> int:
-        with self._writing(key):
-            seen = self._barrier.newest(self.informer, key)
+        with self._writes.writing(self.informer, key):
+            seen = self._writes.newest(self.informer, key)
             if seen is not None and not is_read(seen):
                 seen = await read(self._store, key)
             ours = seen is not None and await self.owns(owner, seen)
@@ -73,7 +73,7 @@ class Secondary(Owned[T]):
         otherwise.
         """
         owner = self._owner()
-        with self._writing(key):
+        with self._writes.writing(self.informer, key):
             try:
                 stored = await self._store.create(key, self._owned_value(obj, owner, None))
             except ConflictError:

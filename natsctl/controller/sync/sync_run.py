@@ -29,7 +29,7 @@ from natsctl.core.sync import (
     running,
 )
 from natsctl.core.workqueue import Operation, Place, Priority, Work, WorkQueue
-from natsctl.core.writes import Barrier
+from natsctl.core.writes import Writes
 from natsctl.errors import NotFoundError
 from natsctl.model.garbage import orphan_reason
 from natsctl.telemetry.classification import ErrorClass, classify
@@ -48,7 +48,7 @@ class SyncRuns:
         handler: the user's sync handler.
         primary: the primaries.
         secondaries: the secondary slots.
-        barrier: remembers the writes that the caches do not show yet.
+        writes: those that the tables do not show yet.
         history: keeps the history of the syncs.
         reads: the dependencies of the keys.
         evidence: decides whether the bucket proves that a primary was deleted.
@@ -63,7 +63,7 @@ class SyncRuns:
         handler: SyncHandler,
         primary: Primary[Any],
         secondaries: Secondaries,
-        barrier: Barrier,
+        writes: Writes,
         history: SyncHistory,
         *,
         reads: Reads,
@@ -80,7 +80,7 @@ class SyncRuns:
         self._primary = primary
         self._cache = primary.informer.cache
         self._secondaries = secondaries
-        self._barrier = barrier
+        self._writes = writes
         self.evidence = evidence
         self._name = history.controller
         self._policy = policy
@@ -130,7 +130,7 @@ class SyncRuns:
         set_log_context(sync)
         if SDK in modules and records_spans():
             return first_step(self._traced(sync))
-        if stored is None or key in self._barrier.unseen:
+        if stored is None or key in self._writes.unseen:
             return first_step(self._recorded(sync, self._wait_and_call(sync)))
         if self._tape is not None:
             sync.tape = self._tape()
@@ -184,11 +184,11 @@ class SyncRuns:
         The key may be paused by the end of the wait.
         """
         key = sync.key
-        if key in self._barrier.unseen:
-            await self._barrier.wait(key)
+        if key in self._writes.unseen:
+            await self._writes.wait(key)
             if self._paused.holds_back(key):
                 return None
-            sync.stored = self._barrier.read(self._primary.informer, key)
+            sync.stored = self._writes.read(self._primary.informer, key)
             noted = self._queue.noted(key)
             sync.last = None if noted is None else noted.last
         if (noted := self._queue.noted(key)) is not None:

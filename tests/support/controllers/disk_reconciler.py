@@ -11,7 +11,7 @@ import msgspec
 
 from natsctl import Kind, Object, Primary, kv
 from natsctl.core.informer import Informer
-from natsctl.core.writes import Barrier
+from natsctl.core.writes import Writes
 from natsctl.errors import NotFoundError, RetryAfter, StoreError
 from natsctl.managed import (
     FINALIZER_NAME,
@@ -147,12 +147,12 @@ class ManagedDisks(ManagedController[Disk]):
 def primary_of(store: Store, records: Store | None = None) -> Primary[Any]:
     """Return an unwatched primary over a store; `records` stores its links."""
     if records is None:
-        return Primary(Informer(store, store.kind), Barrier())
+        return Primary(Informer(store, store.kind), Writes())
 
     async def open_records(_kind: Kind[Any]) -> Store:
         return records
 
-    return Primary(Informer(store, store.kind), Barrier(), open_records)
+    return Primary(Informer(store, store.kind), Writes(), open_records)
 
 
 class Play:

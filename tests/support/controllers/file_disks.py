@@ -14,7 +14,7 @@ from typing import Any
 
 from natsctl import Controller, Kind, Primary, primary
 from natsctl.core.informer import Informer
-from natsctl.core.writes import Barrier
+from natsctl.core.writes import Writes
 from natsctl.managed import Managed, ManagedReconciler, Observation
 from tests.support.controllers.disk_reconciler import DISKS, Disk
 from tests.support.stores.crashing_store import MortalStore
@@ -90,7 +90,7 @@ class Disks(Controller):
             records = await self.disks.open_store(kind)
             return MortalStore(records, lambda key: plan.call(key.rpartition(".")[2]))
 
-        watched = Primary[Disk](Informer(store, DISKS), Barrier(), open_records, self.disks.queue)
+        watched = Primary[Disk](Informer(store, DISKS), Writes(), open_records, self.disks.queue)
 
         async def connect(_managed: Managed[Disk]) -> Files:
             return Files(plan)

@@ -16,7 +16,7 @@ from natsctl.controller.slots.owned import OWNER_INDEX
 from natsctl.controller.slots.owners import Owner
 from natsctl.core.informer import Informer
 from natsctl.core.sync import Sync
-from natsctl.core.writes import Barrier, OwnWrites
+from natsctl.core.writes import Writes
 from natsctl.errors import (
     PermissionDeniedError,
     StoreError,
@@ -98,8 +98,7 @@ class Yard:
         kind = store.kind
         indexes = {OWNER_INDEX: NAMES.index(kind, OWNER_KIND)}
         informer: Informer[Any] = Informer(store, kind, indexes=indexes)
-        own = OwnWrites(lambda _change, _writer: None)
-        return Secondary(informer, Barrier(), own, NAMES, OWNER_KIND)
+        return Secondary(informer, Writes(), NAMES, OWNER_KIND)
 
     @property
     def informers(self) -> list[Informer[Any]]:

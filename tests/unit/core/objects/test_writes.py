@@ -1,0 +1,837 @@
+"""Writes: a sync never reads a state older than its key's last write, and knows its own changes."""
+
+import asyncio
+from contextlib import AbstractContextManager
+
+import pytest
+
+from natsctl.core.compare_and_set import Written
+from natsctl.core.informer import Informer
+from natsctl.core.sync import Sync
+from natsctl.core.writes import Writes
+from natsctl.errors import (
+    ConflictError,
+    NotFoundError,
+    StoreError,
+    StoreMissingError,
+    StoreTimeoutError,
+)
+from natsctl.model.store import Change, Deleted, Listed, Listing, Stored, WatchEvent
+from natsctl.testing import MemoryStore
+from tests.support.stores.sample_objects import THINGS, Thing, applied, broken, stored, value
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(THINGS)
+
+
+@pytest.fixture
+def informer(store: MemoryStore) -> Informer[Thing]:
+    """An informer whose cache gets its events from the test."""
+    informer = Informer(store, THINGS)
+    show(informer, Listing("1"), Listed(0))
+    return informer
+
+
+@pytest.fixture
+def writes() -> Writes:
+    return Writes(timeout_s=10)
+
+
+def show(informer: Informer[Thing], *events: WatchEvent) -> None:
+    for event in events:
+        list(informer.cache.apply(event))
+
+
+def wrote(writes: Writes, informer: Informer[Thing], written: Stored) -> None:
+    writes.landed(informer, written.key, Written(written.revision, written))
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class TestReads:
+    async def test_a_sync_reads_its_write_before_the_cache_shows_it(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        mine = stored("x", 1, "mine")
+        with Sync("a"):
+            assert writes.read(informer, "x") is None
+            wrote(writes, informer, mine)
+            assert writes.read(informer, "x") == mine
+
+    async def test_a_sync_does_not_read_an_object_that_it_deleted(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        with Sync("a"):
+            writes.landed(informer, "x", Written(2, None))
+            assert writes.read(informer, "x") is None
+
+    async def test_a_cached_state_newer_than_the_write_is_read(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1, "mine"))
+            show(informer, applied("x", 1, "mine"), applied("x", 2, "theirs"))
+            assert writes.read(informer, "x") == stored("x", 2, "theirs")
+
+    async def test_a_cached_state_older_than_the_write_is_not_read(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 3, "mine"))
+            show(informer, applied("x", 2, "older"))
+            assert writes.read(informer, "x") == stored("x", 3, "mine")
+
+    async def test_the_next_sync_of_the_key_reads_the_write(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1, "mine"))
+        with Sync("a"):
+            assert writes.read(informer, "x") == stored("x", 1, "mine")
+
+    async def test_other_syncs_and_other_tasks_read_the_cache(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1, "mine"))
+            with Sync("b"):
+                assert writes.read(informer, "x") is None
+        assert writes.read(informer, "x") is None
+
+    async def test_concurrent_syncs_do_not_read_each_others_writes(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        async def sync(key: str) -> Stored | None:
+            with Sync(key):
+                wrote(writes, informer, stored("x", 1, key))
+                await asyncio.sleep(1)
+                return writes.read(informer, "x")
+
+        async with asyncio.TaskGroup() as group:
+            first_sync, second_sync = (group.create_task(sync(key)) for key in ("a", "b"))
+        assert (first_sync.result(), second_sync.result()) == (
+            stored("x", 1, "a"),
+            stored("x", 1, "b"),
+        )
+
+    async def test_a_task_started_by_a_sync_reads_and_writes_for_its_key(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        async def write() -> None:
+            wrote(writes, informer, stored("x", 1, "mine"))
+
+        with Sync("a"):
+            await asyncio.create_task(write())
+            assert writes.read(informer, "x") == stored("x", 1, "mine")
+
+    async def test_a_write_outside_a_sync_is_not_recorded(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        wrote(writes, informer, stored("x", 1, "mine"))
+        with Sync("a"):
+            assert writes.read(informer, "x") is None
+
+    async def test_a_write_after_a_sync_is_not_recorded(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            pass
+        wrote(writes, informer, stored("x", 1, "mine"))
+        assert "a" not in writes.unseen
+
+    async def test_newest_returns_the_written_state_or_the_cached_one_even_if_invalid(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1, "good"), broken("x", 2))
+        with Sync("a"):
+            newest = writes.newest(informer, "x")
+            assert newest is not None
+            assert newest.revision == 2
+            assert writes.read(informer, "x") == stored("x", 1, "good")
+            wrote(writes, informer, stored("x", 3, "mine"))
+            assert writes.newest(informer, "x") == stored("x", 3, "mine")
+
+    async def test_stores_are_tracked_separately(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        other_informer = Informer(store, THINGS)
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1, "mine"))
+            assert writes.read(other_informer, "x") is None
+
+    async def test_keys_include_the_created_and_lack_the_deleted_objects(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("kept", 1), applied("changed", 2), applied("deleted", 3))
+        with Sync("a"):
+            wrote(writes, informer, stored("created", 4))
+            wrote(writes, informer, stored("changed", 5))
+            writes.landed(informer, "deleted", Written(6, None))
+            assert sorted(writes.keys(informer)) == ["changed", "created", "kept"]
+        assert sorted(writes.keys(informer)) == ["changed", "deleted", "kept"]
+
+    async def test_written_keys_are_those_of_one_store(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        other_informer = Informer(store, THINGS)
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1))
+            wrote(writes, other_informer, stored("y", 1))
+            assert writes.written_keys(informer) == {"x"}
+            assert writes.written_keys(other_informer) == {"y"}
+
+    async def test_written_keys_are_those_of_the_sync(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            assert writes.written_keys(informer) == set()
+            wrote(writes, informer, stored("x", 1))
+            writes.landed(informer, "y", Written(2, None))
+            assert writes.written_keys(informer) == {"x", "y"}
+        with Sync("b"):
+            assert writes.written_keys(informer) == set()
+
+
+class TestWait:
+    async def test_a_key_without_writes_does_not_wait(self, writes: Writes) -> None:
+        await writes.wait("a")
+        assert now() == 0
+
+    async def test_wait_ends_when_the_cache_has_the_write(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 2))
+        waiting = asyncio.create_task(writes.wait("a"))
+        await asyncio.sleep(3)
+        show(informer, applied("y", 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        show(informer, applied("x", 2))
+        await waiting
+        assert writes.waited_s == 3
+        assert writes.timeouts == 0
+
+    async def test_a_cache_that_catches_up_needs_no_read_of_the_store(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1))
+        store.fail(StoreMissingError("the store is not read"))
+        waiting = asyncio.create_task(writes.wait("a"))
+        await asyncio.sleep(1)
+        show(informer, applied("x", 1))
+        await waiting
+
+    async def test_any_later_revision_of_the_store_ends_the_wait(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            writes.landed(informer, "x", Written(2, None))
+        show(informer, Deleted("other", 3))
+        await writes.wait("a")
+        assert now() == 0
+
+    async def test_wait_covers_every_store(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        other_informer = Informer(store, THINGS)
+        show(other_informer, Listing("1"), Listed(0))
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1))
+            wrote(writes, other_informer, stored("x", 1))
+        waiting = asyncio.create_task(writes.wait("a"))
+        show(informer, applied("x", 1))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        show(other_informer, applied("x", 1))
+        await waiting
+
+    async def test_other_keys_do_not_wait(self, writes: Writes, informer: Informer[Thing]) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1))
+        await writes.wait("b")
+        assert now() == 0
+
+    async def test_wait_for_a_deletion_ends_when_the_cache_lacks_the_object(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        with Sync("a"):
+            writes.landed(informer, "x", Written(2, None))
+        waiting = asyncio.create_task(writes.wait("a"))
+        show(informer, applied("y", 3))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        show(informer, Deleted("x", 2))
+        await waiting
+        assert (now(), writes.timeouts) == (1, 0)
+
+
+class TestLostAnswers:
+    """A write whose answer is lost may have taken effect."""
+
+    @pytest.mark.parametrize("error", [StoreTimeoutError("late"), asyncio.CancelledError()])
+    async def test_the_next_sync_begins_with_the_stored_object(
+        self,
+        writes: Writes,
+        informer: Informer[Thing],
+        store: MemoryStore,
+        error: BaseException,
+    ) -> None:
+        mine = await store.create("x", value("mine"))
+        with Sync("a"), pytest.raises(type(error)), writes.writing(informer, "x"):
+            raise error
+        assert "a" in writes.unseen
+        await writes.wait("a")
+        with Sync("a"):
+            assert writes.read(informer, "x") == mine
+        with Sync("b"):
+            assert writes.read(informer, "x") is None  # the cache is behind
+
+    async def test_a_write_that_did_not_take_effect_leaves_the_stored_object(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        before = await store.create("x", value("before"))
+        show(informer, applied("x", before.revision, "before"))
+        with Sync("a"), pytest.raises(StoreTimeoutError), writes.writing(informer, "x"):
+            raise StoreTimeoutError("late")
+        await writes.wait("a")
+        with Sync("a"):
+            assert writes.read(informer, "x") == before
+
+    async def test_the_same_sync_still_reads_its_earlier_write(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        mine = stored("x", 1, "mine")
+        with Sync("a"):
+            wrote(writes, informer, mine)
+            with pytest.raises(StoreTimeoutError), writes.writing(informer, "x"):
+                raise StoreTimeoutError("late")
+            assert writes.read(informer, "x") == mine
+
+    async def test_a_later_answer_makes_the_result_known(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            with pytest.raises(StoreTimeoutError), writes.writing(informer, "x"):
+                raise StoreTimeoutError("late")
+            mine = stored("x", 5, "mine")
+            wrote(writes, informer, mine)
+        show(informer, applied("x", 5, "mine"))
+        await writes.wait("a")  # the store does not have the object
+        assert store.keys() == []
+        assert "a" not in writes.unseen
+
+    @pytest.mark.parametrize("error", [ConflictError("changed"), NotFoundError("gone")])
+    async def test_a_refused_write_needs_no_read(
+        self, writes: Writes, informer: Informer[Thing], error: StoreError
+    ) -> None:
+        with Sync("a"), pytest.raises(type(error)), writes.writing(informer, "x"):
+            raise error
+        assert "a" not in writes.unseen
+
+    async def test_a_write_outside_of_a_sync_needs_no_read(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with pytest.raises(StoreTimeoutError), writes.writing(informer, "x"):
+            raise StoreTimeoutError("late")
+        assert not writes.unseen
+
+
+class TestDeadline:
+    async def test_after_the_deadline_the_store_is_read(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, await store.create("x", value("mine")))
+            theirs = await store.update("x", value("theirs"), revision=1)
+            await writes.wait("a")
+            assert now() == 10
+            assert writes.read(informer, "x") == theirs
+        assert writes.timeouts == 1
+
+    async def test_an_object_missing_in_the_store_is_read_as_deleted(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            created = await store.create("x", value("mine"))
+            show(informer, applied("x", 0, "older"))
+            wrote(writes, informer, created)
+            await store.delete("x")
+            await writes.wait("a")
+            assert writes.read(informer, "x") is None
+
+    async def test_all_stores_share_one_deadline(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            for key in ("x", "y", "z"):
+                wrote(writes, informer, await store.create(key, value()))
+            await writes.wait("a")
+        assert now() == 10
+        assert writes.timeouts == 3
+
+    async def test_an_unreadable_store_is_an_error(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, await store.create("x", value()))
+            store.fail(StoreMissingError("no bucket"))
+            with pytest.raises(StoreMissingError):
+                await writes.wait("a")
+
+    async def test_a_cache_that_has_caught_up_is_read_again(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            mine = await store.create("x", value("mine"))
+            wrote(writes, informer, mine)
+            await writes.wait("a")
+            show(informer, applied("x", 1, "mine"), applied("x", 2, "theirs"))
+            assert writes.read(informer, "x") == stored("x", 2, "theirs")
+            await writes.wait("a")
+        assert now() == 10
+
+    async def test_a_state_older_than_the_deletion_in_the_store_is_not_read(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            created = await store.create("x", value("first"))
+            wrote(writes, informer, created)
+            await store.update("x", value("second"), revision=1)
+            await store.delete("x")
+            await writes.wait("a")
+            show(informer, applied("x", 2, "second"))
+            assert writes.read(informer, "x") is None
+
+    async def test_an_object_that_vanished_from_the_store_is_not_read_from_the_cache(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 2))
+            await writes.wait("a")
+            assert writes.read(informer, "x") is None
+
+    async def test_a_deleted_object_is_not_read_from_a_cache_that_still_has_it(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        show(informer, applied("x", 1))
+        with Sync("a"):
+            writes.landed(informer, "x", Written(2, None))
+            show(informer, applied("y", 3))
+            assert writes.read(informer, "x") is None
+            show(informer, Deleted("x", 2))
+            show(informer, applied("x", 4, "theirs"))
+            assert writes.read(informer, "x") == stored("x", 4, "theirs")
+
+    async def test_the_time_of_all_waits_is_counted(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            for wait in (1, 2):
+                wrote(writes, informer, await store.create(f"x{wait}", value()))
+                await writes.wait("a")
+                assert writes.waited_s == 10 * wait
+
+
+class TestRecreatedStores:
+    async def test_a_write_to_a_lost_store_is_not_waited_for(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1000, "lost"))
+        show(informer, Listing("2"), Listed(3))
+        with Sync("a"):
+            await writes.wait("a")
+            assert now() == 0
+            assert writes.read(informer, "x") is None
+
+    async def test_objects_of_the_new_store_are_read(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1000, "lost"))
+        created = await store.create("x", value("new"))
+        show(informer, Listing("2"), Listed(0))
+        with Sync("a"):
+            await writes.wait("a")
+            assert writes.read(informer, "x") == created
+
+    async def test_later_writes_are_waited_for(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1000, "lost"))
+        show(informer, Listing("2"), Listed(0))
+        with Sync("b"):
+            wrote(writes, informer, stored("y", 1))
+        waiting = asyncio.create_task(writes.wait("b"))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        show(informer, applied("y", 1))
+        await waiting
+
+    async def test_writes_of_other_keys_do_not_drop_a_write_to_a_lost_store(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1000, "lost"))
+        created = await store.create("x", value("new"))
+        show(informer, Listing("2"), Listed(0))
+        with Sync("b"):
+            wrote(writes, informer, stored("y", 2))
+        with Sync("a"):
+            await writes.wait("a")
+            assert writes.read(informer, "x") == created
+
+    async def test_a_write_to_a_lost_store_does_not_keep_later_writes(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1000, "lost"))
+        show(informer, Listing("2"), Listed(0))
+        with Sync("b"):
+            wrote(writes, informer, stored("y", 1))
+        show(informer, applied("y", 1))
+        with Sync("c"):
+            wrote(writes, informer, stored("z", 2))
+        assert "b" not in writes.unseen
+
+
+class TestMemory:
+    async def test_a_write_that_the_cache_has_is_forgotten(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1))
+        assert "a" in writes.unseen
+        show(informer, applied("x", 1))
+        await writes.wait("a")
+        assert "a" not in writes.unseen
+        with Sync("a"):
+            assert writes.written_keys(informer) == set()
+
+    async def test_a_later_write_drops_older_writes_of_other_keys(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1))
+        show(informer, applied("x", 1))
+        with Sync("b"):
+            wrote(writes, informer, stored("y", 2))
+        assert "a" not in writes.unseen
+        assert "b" in writes.unseen
+
+    async def test_a_late_store_keeps_no_writes_of_other_stores(
+        self, writes: Writes, informer: Informer[Thing], store: MemoryStore
+    ) -> None:
+        behind = Informer(store, THINGS)
+        with Sync("a"):
+            wrote(writes, behind, stored("x", 1))
+        with Sync("b"):
+            wrote(writes, informer, stored("x", 1))
+        show(informer, applied("x", 1))
+        with Sync("c"):
+            wrote(writes, informer, stored("y", 2))
+        assert [key in writes.unseen for key in ("a", "b", "c")] == [True, False, True]
+
+    async def test_a_write_that_the_cache_has_does_not_drop_a_later_one(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1))
+            wrote(writes, informer, stored("x", 2))
+        show(informer, applied("x", 1))
+        with Sync("b"):
+            wrote(writes, informer, stored("y", 3))
+        assert "a" in writes.unseen
+        show(informer, applied("x", 2))
+        with Sync("b"):
+            wrote(writes, informer, stored("y", 4))
+        assert "a" not in writes.unseen
+
+    async def test_a_write_that_the_cache_has_does_not_drop_one_of_another_object(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1))
+            wrote(writes, informer, stored("y", 2))
+        show(informer, applied("x", 1))
+        with Sync("b"):
+            wrote(writes, informer, stored("z", 3))
+        with Sync("a"):
+            assert writes.read(informer, "y") == stored("y", 2)
+
+    async def test_the_later_of_two_writes_counts(
+        self, writes: Writes, informer: Informer[Thing]
+    ) -> None:
+        with Sync("a"):
+            wrote(writes, informer, stored("x", 1, "one"))
+            wrote(writes, informer, stored("x", 2, "two"))
+            show(informer, applied("x", 1, "one"))
+            assert writes.read(informer, "x") == stored("x", 2, "two")
+        waiting = asyncio.create_task(writes.wait("a"))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        show(informer, applied("x", 2, "two"))
+        await waiting
+
+
+class Recorder:
+    """Records foreign changes in `changes` and the writers of own changes in `ours`."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change[Thing]] = []
+        self.ours: list[str] = []
+        self.undone: list[str] = []
+        self.own = Writes()
+        self.informer = Informer(MemoryStore(THINGS), THINGS)
+        self.own.follow(self.informer, self.take, self.undone.append)
+
+    def take(self, change: Change[Thing], writer: str | None) -> None:
+        if writer is None:
+            self.changes.append(change)
+        else:
+            self.ours.append(writer)
+
+    def see(self, before: int | None, after: int | None, key: str = "x") -> Change[Thing]:
+        """Show a change from one revision to another; None means that the object does not exist."""
+        change = Change(
+            THINGS,
+            key,
+            None if before is None else stored(key, before),
+            None if after is None else stored(key, after),
+        )
+        self.own.see(self.informer, change)
+        return change
+
+    def writing(self) -> AbstractContextManager[None]:
+        return self.own.writing(self.informer, "x")
+
+    def landed(self, key: str, *, writer: str, base: int, result: int | None) -> None:
+        state = None if result is None else stored(key, result)
+        with Sync(writer):
+            written = Written(base + 1 if result is None else result, state)
+            self.own.landed(self.informer, key, written, base=base)
+
+    def listed(self) -> None:
+        self.own.listed(self.informer)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def write(recorder: Recorder, base: int, result: int | None) -> None:
+    """Acknowledge a write before its change is shown."""
+    with recorder.writing():
+        recorder.landed("x", writer="a", base=base, result=result)
+
+
+class TestForeignWrites:
+    def test_changes_by_others_are_passed_on(self, recorder: Recorder) -> None:
+        changes = [recorder.see(None, 1), recorder.see(1, 2), recorder.see(2, None)]
+        assert recorder.changes == changes
+
+    def test_changes_by_others_to_another_object_are_passed_on(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        other_change = recorder.see(None, 1, key="other")
+        assert recorder.changes == [other_change]
+
+
+class TestOwnWrites:
+    """The change is shown after the write was acknowledged."""
+
+    @pytest.mark.parametrize(("base", "result"), [(0, 1), (1, 2), (1, None)])
+    def test_an_own_write_is_attributed_to_its_writer(
+        self, recorder: Recorder, base: int, result: int | None
+    ) -> None:
+        write(recorder, base, result)
+        recorder.see(base or None, result)
+        assert recorder.changes == []
+        assert recorder.ours == ["a"]
+
+    def test_an_own_write_is_attributed_once(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.see(None, 1)
+        repeated_change = recorder.see(None, 1)
+        assert recorder.changes == [repeated_change]
+
+    def test_several_own_writes_in_a_row_are_attributed(self, recorder: Recorder) -> None:
+        for base, result in ((0, 1), (1, 2), (2, None)):
+            write(recorder, base, result)
+        for before, after in ((None, 1), (1, 2), (2, None)):
+            recorder.see(before, after)
+        assert recorder.changes == []
+        assert recorder.ours == ["a", "a", "a"]
+
+    def test_each_own_write_is_attributed_to_its_own_writer(self, recorder: Recorder) -> None:
+        for writer, base, result in (("a", 0, 1), ("b", 1, 2)):
+            recorder.landed("x", writer=writer, base=base, result=result)
+        for before, after in ((None, 1), (1, 2)):
+            recorder.see(before, after)
+        assert recorder.ours == ["a", "b"]
+
+    def test_a_later_change_by_others_is_passed_on(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.see(None, 1)
+        theirs = recorder.see(1, 2)
+        assert recorder.changes == [theirs]
+
+
+class TestCombinedChanges:
+    """A change that covers more than an own write counts as foreign."""
+
+    def test_a_change_by_others_before_an_own_write_is_passed_on(self, recorder: Recorder) -> None:
+        write(recorder, 2, 3)
+        theirs = recorder.see(1, 2)
+        recorder.see(2, 3)
+        assert recorder.changes == [theirs]
+
+    def test_a_change_by_others_after_an_own_write_is_passed_on(self, recorder: Recorder) -> None:
+        write(recorder, 1, 2)
+        recorder.see(1, 2)
+        theirs = recorder.see(2, 3)
+        assert recorder.changes == [theirs]
+
+    @pytest.mark.parametrize(("before", "after"), [(1, 3), (1, 4), (2, 4), (None, 3), (2, None)])
+    def test_a_change_that_covers_own_and_foreign_writes_is_passed_on(
+        self, recorder: Recorder, before: int | None, after: int | None
+    ) -> None:
+        write(recorder, 2, 3)
+        change = recorder.see(before, after)
+        assert recorder.changes == [change]
+
+    def test_a_change_that_covers_an_own_deletion_and_a_foreign_creation_is_passed_on(
+        self, recorder: Recorder
+    ) -> None:
+        write(recorder, 1, None)
+        change = recorder.see(1, 9)
+        assert recorder.changes == [change]
+
+    def test_an_own_write_that_is_never_shown_hides_no_later_change(
+        self, recorder: Recorder
+    ) -> None:
+        write(recorder, 2, 3)
+        changes = [recorder.see(1, 5), recorder.see(5, 6)]
+        assert recorder.changes == changes
+
+
+class TestPendingWrites:
+    """A change may be shown before its write is acknowledged."""
+
+    def test_an_own_write_is_attributed_after_its_acknowledgement(self, recorder: Recorder) -> None:
+        with recorder.writing():
+            recorder.see(None, 1)
+            recorder.landed("x", writer="a", base=0, result=1)
+        assert recorder.changes == []
+
+    def test_changes_by_others_are_passed_on_after_the_acknowledgement(
+        self, recorder: Recorder
+    ) -> None:
+        with recorder.writing():
+            before = recorder.see(None, 1)
+            recorder.see(1, 2)
+            after = recorder.see(2, 3)
+            recorder.landed("x", writer="a", base=1, result=2)
+            assert recorder.changes == []
+        assert recorder.changes == [before, after]
+
+    def test_changes_of_other_objects_are_not_delayed(self, recorder: Recorder) -> None:
+        with recorder.writing():
+            other_change = recorder.see(None, 1, key="other")
+            assert recorder.changes == [other_change]
+
+    def test_a_failed_write_hides_no_change(self, recorder: Recorder) -> None:
+        changes: list[Change[Thing]] = []
+
+        def fail() -> None:
+            with recorder.writing():
+                changes.append(recorder.see(None, 1))
+                raise OSError("no")
+
+        with pytest.raises(OSError, match="no"):
+            fail()
+        assert recorder.changes == changes
+
+    def test_a_skipped_write_hides_no_change(self, recorder: Recorder) -> None:
+        with recorder.writing():
+            theirs = recorder.see(None, 1)
+        assert recorder.changes == [theirs]
+
+    def test_changes_wait_until_both_concurrent_writers_are_done(self, recorder: Recorder) -> None:
+        with recorder.writing():
+            with recorder.writing():
+                recorder.see(None, 1)
+                recorder.see(1, 2)
+                recorder.landed("x", writer="a", base=0, result=1)
+            assert recorder.changes == []
+            recorder.landed("x", writer="a", base=1, result=2)
+        assert recorder.changes == []
+
+
+class TestOverwrittenWrites:
+    """Another write has replaced an own write whose change was never shown."""
+
+    def test_the_writer_is_synced_again(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.landed("x", writer="b", base=0, result=3)
+        recorder.see(None, 3)
+        assert recorder.undone == ["a"]
+        assert recorder.ours == ["b"]
+
+    def test_the_writer_of_the_newest_state_is_not_synced_again(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        write(recorder, 0, 3)
+        recorder.see(None, 3)
+        assert recorder.undone == []
+
+    def test_a_writer_whose_write_is_not_shown_yet_is_not_synced_again(
+        self, recorder: Recorder
+    ) -> None:
+        recorder.landed("x", writer="b", base=1, result=2)
+        write(recorder, 2, 3)
+        recorder.see(1, 2)
+        assert recorder.undone == []
+
+
+class TestUndoneWrites:
+    """An own write that a complete listing does not show was undone during a gap."""
+
+    def test_the_writer_of_an_undone_write_is_notified(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.listed()
+        assert recorder.undone == ["a"]
+
+    def test_a_writer_is_notified_once_for_several_undone_writes(self, recorder: Recorder) -> None:
+        for key in ("x", "y"):
+            recorder.landed(key, writer="a", base=0, result=1)
+        recorder.landed("x", writer="b", base=1, result=2)
+        recorder.listed()
+        assert sorted(recorder.undone) == ["a", "b"]
+
+    def test_a_write_that_was_shown_is_not_undone(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.see(None, 1)
+        recorder.listed()
+        assert recorder.undone == []
+
+    def test_a_second_listing_does_not_notify_again(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.listed()
+        recorder.listed()
+        assert recorder.undone == ["a"]
+
+    def test_a_change_shown_after_its_write_was_undone_is_foreign(self, recorder: Recorder) -> None:
+        write(recorder, 0, 1)
+        recorder.listed()
+        change = recorder.see(None, 1)
+        assert (recorder.changes, recorder.ours) == ([change], [])
