@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from natsctl.watchers.opinionated import (
         default_finalizer_supplier as default_finalizer_supplier,
     )
-    from natsctl.watchers.retries import DEFAULT_RETRY_POLICY as DEFAULT_RETRY_POLICY
-    from natsctl.watchers.retries import RetryDequeuePolicy as RetryDequeuePolicy
-    from natsctl.watchers.retries import (
-        exponential_backoff_retry_policy as exponential_backoff_retry_policy,
-    )
-    from natsctl.watchers.retries import (
-        opinionated_retry_dequeue_policy as opinionated_retry_dequeue_policy,
-    )
+    from natsctl.watchers.watcher import DEFAULT_RETRY_POLICY as DEFAULT_RETRY_POLICY
     from natsctl.watchers.watcher import RecallingWatcher as RecallingWatcher
     from natsctl.watchers.watcher import ResourceAction as ResourceAction
     from natsctl.watchers.watcher import ResourceWatcher as ResourceWatcher
+    from natsctl.watchers.watcher import RetryDequeuePolicy as RetryDequeuePolicy
     from natsctl.watchers.watcher import SimpleWatcher as SimpleWatcher
     from natsctl.watchers.watcher import Snapshot as Snapshot
+    from natsctl.watchers.watcher import (
+        exponential_backoff_retry_policy as exponential_backoff_retry_policy,
+    )
+    from natsctl.watchers.watcher import (
+        opinionated_retry_dequeue_policy as opinionated_retry_dequeue_policy,
+    )
 else:
     from natsctl.public_names import load_on_first_use
 

@@ -8,10 +8,9 @@ retry.
 Seed: grafana-app-sdk operator v0.9.10.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -28,19 +27,17 @@ from natsctl.core.sync import blocking
 from natsctl.core.table import Invalid
 from natsctl.core.tree import Beyond, Branch, tree
 from natsctl.core.workqueue import Priority, WorkQueue
+from natsctl.errors import InformerAlreadyAddedError, UsageError
 from natsctl.model.kinds import Kind
 from natsctl.model.store import ManifestStores, Store, Stores
-from natsctl.watchers.deliveries import Deliveries
-from natsctl.watchers.failed_calls import Policies
-from natsctl.watchers.merged_changes import ObjectChange
-from natsctl.watchers.retries import (
+from natsctl.watchers.changes import Labels, ObjectChange, Source
+from natsctl.watchers.resource_kind import Policies, Registration, ResourceKind
+from natsctl.watchers.watcher import (
     DEFAULT_RETRY_POLICY,
+    ResourceWatcher,
     RetryDequeuePolicy,
     opinionated_retry_dequeue_policy,
 )
-from natsctl.watchers.sources import Labels, Source
-from natsctl.watchers.subscriptions import ObjectListener, ResourceKinds, resync, resync_all
-from natsctl.watchers.watcher import ResourceWatcher
 
 _OPTIONS = {
     "retry_policy": POLICY,
@@ -115,8 +112,9 @@ class InformerController(Hosted):
             clean=self.clean,
             stop_timeout_s=stop_timeout_s,
         )
-        policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
-        self._resource_kinds = ResourceKinds(self.name, policies, host.history, host.pausing)
+        self._policies = Policies(error_handler, retry_policy, retry_dequeue_policy)
+        self._resource_kinds: dict[str, ResourceKind] = {}
+        self._has_opened = False  # whether every source has its informer
         host.pausing.report_to(host.history.event, holds=self.holds)
         super().__init__(host)
 
@@ -142,7 +140,14 @@ class InformerController(Hosted):
         Raises `InformerAlreadyAddedError` if the resource kind has an informer for this part, and
         `UsageError` while the controller runs.
         """
-        self._resource_kinds.add_source(Source(kind, labels), resource_kind or kind.name)
+        if self._has_opened:
+            raise UsageError(f"{self.name} runs: add informers before its start")
+        source, sources = Source(kind, labels), self._named(resource_kind or kind).sources
+        if any(added.part == source.part for added in sources):
+            raise InformerAlreadyAddedError(
+                f"{self.name} has an informer for exactly these objects of {kind.name}"
+            )
+        sources.append(source)
 
     def add_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Call the watcher with changes of this resource kind, after the watchers added before.
@@ -151,15 +156,62 @@ class InformerController(Hosted):
         `UsageError` if *watcher* is not a watcher, if the resource kind is empty or, while the
         controller runs, has no informer, and if another of its watchers has the same finalizer.
         """
-        self._resource_kinds.add_watcher(watcher, resource_kind)
+        if not isinstance(watcher, ResourceWatcher):
+            raise UsageError(f"{self.name}: a watcher has add, update and delete: {watcher!r}")
+        if self._has_opened:
+            self._check_has_informer(_name(resource_kind))
+        named = self._named(resource_kind)
+        cls, every = type(watcher).__name__, self._resource_kinds.values()
+        added = [one for kind in every for one in kind.registrations if one.cls == cls]
+        registration = Registration(watcher, 1 + max((one.number for one in added), default=0))
+        if registration.finalizer in named.finalizers:
+            raise UsageError(
+                f"two watchers of {named.name} have the finalizer {registration.finalizer}: "
+                "give one another finalizer_supplier"
+            )
+        named.registrations = (*named.registrations, registration)
+        if self._has_opened:
+            named.add_existing(registration)
 
     def remove_watcher(self, watcher: ResourceWatcher, resource_kind: str | Kind[Any]) -> None:
         """Remove the watcher and its retries; it need not have been added."""
-        self._resource_kinds.remove_watcher(watcher, resource_kind)
+        kind = self._resource_kinds.get(_name(resource_kind))
+        kept = [] if kind is None else list(kind.registrations)
+        for registration in kept:
+            if kind is not None and registration.watcher is watcher:
+                kept.remove(registration)
+                kind.registrations = tuple(kept)
+                return
 
     def remove_all_watchers_for_resource(self, resource_kind: str | Kind[Any]) -> None:
         """Remove every watcher of this resource kind, if it has any."""
-        self._resource_kinds.remove_all_watchers(resource_kind)
+        kind = self._resource_kinds.get(_name(resource_kind))
+        if kind is not None:
+            kind.registrations = ()
+
+    def _named(self, resource_kind: str | Kind[Any]) -> ResourceKind:
+        """Return the resource kind of that name; the first call creates it."""
+        name = _name(resource_kind)
+        if not name:
+            raise UsageError(f"{self.name}: a resource kind has a name")
+        if name not in self._resource_kinds:
+            history, pausing = self._host.history, self._host.pausing
+            self._resource_kinds[name] = ResourceKind(
+                name, self._policies, history=history, pausing=pausing
+            )
+        return self._resource_kinds[name]
+
+    def _watched(self) -> list[ResourceKind]:
+        """Return the resource kinds that have an informer."""
+        return [kind for kind in self._resource_kinds.values() if kind.sources]
+
+    def _check_has_informer(self, name: str) -> None:
+        watched = [kind.name for kind in self._watched()]
+        if name not in watched:
+            raise UsageError(
+                f"{self.name} has watchers of {name} and no informer: "
+                f"its informers are of {', '.join(watched)}"
+            )
 
     async def start(self) -> None:
         """Prepare; called after every cache is synced and before the first call to a watcher."""
@@ -179,16 +231,34 @@ class InformerController(Hosted):
 
         Raises the error that prevents the start, and the error for which a policy returned `Stop`.
         """
-        self._resource_kinds.check()
+        if not self._watched():
+            raise UsageError(f"{self.name} has nothing to watch: add an informer")
+        for kind in self._resource_kinds.values():
+            if kind.registrations:
+                self._check_has_informer(kind.name)
+
+        async def notify(kind: ResourceKind) -> None:
+            loop = kind.loop(self.name, timeout_s=self._timeout_s)
+            await loop.run(self._host.begin, kind, workers=self.workers)
+
         async with self.opened():
-            await self._host.run(*(self._notify(*route) for route in self._resource_kinds.routes()))
-        for deliveries in self._resource_kinds.deliveries.values():
-            if deliveries.failure is not None:
-                raise deliveries.failure
+            await self._host.run(*map(notify, self._watched()))
+        for kind in self._resource_kinds.values():
+            if kind.failure is not None:
+                raise kind.failure
 
     def check_watcher(self, delivery: Delivery) -> None:
         """Raise `UsageError` if the delivery's watcher or resource kind does not exist."""
-        self._resource_kinds.registration(delivery.resource_kind, delivery.watcher)
+        self._registration(delivery)
+
+    def _registration(self, delivery: Delivery) -> tuple[ResourceKind, Registration]:
+        kind = self._resource_kinds.get(delivery.resource_kind)
+        for registration in () if kind is None or not self._has_opened else kind.registrations:
+            if registration.name == delivery.watcher:
+                return cast("ResourceKind", kind), registration
+        raise UsageError(
+            f"{self.name} has no watcher {delivery.watcher} of {delivery.resource_kind}"
+        )
 
     async def deliver(self, key: str, delivery: Delivery) -> None:
         """Call one watcher with one change now, outside of the loops; raises its failure.
@@ -196,17 +266,14 @@ class InformerController(Hosted):
         Needs stores that are `opened` and caches that are `complete`. Raises the errors of
         `check_watcher`.
         """
-        kind, name = delivery.resource_kind, delivery.watcher
-        registration = self._resource_kinds.registration(kind, name)
-        source = self._resource_kinds.sources[kind][0]
-        store, before, after = source.informer.store, delivery.before, delivery.after
-        change = ObjectChange(key, source.kind, store, before, after)
-        deliveries = self._resource_kinds.deliveries_of(kind)
-        await deliveries.deliver(self.name, registration, change)
+        kind, registration = self._registration(delivery)
+        source, before, after = kind.sources[0], delivery.before, delivery.after
+        change = ObjectChange(key, source.kind, source.informer.store, before, after)
+        await kind.deliver(self.name, registration, change)
 
     def hold_only(self, keys: Collection[str]) -> None:
-        for deliveries, _ in self._resource_kinds.routes():
-            deliveries.hold_only(keys)
+        for kind in self._watched():
+            kind.hold_only(keys)
 
     def resync(self, *keys: str) -> int:
         """Call the watchers with these objects, or all objects of this process, as at a start.
@@ -214,13 +281,12 @@ class InformerController(Hosted):
         If a watcher failed on an object, its retry is made at once instead. Returns the number of
         objects. All objects follow after more urgent ones, a few at a time.
         """
-        routes = self._resource_kinds.routes()
         if not keys:
-            return sum(resync_all(deliveries, sources) for deliveries, sources in routes)
+            return sum(kind.resync_all() for kind in self._watched())
         resynced = set[str]()
-        for deliveries, sources in routes:
-            for key in filter(deliveries.holds, keys):
-                resync(deliveries, sources, key, priority=Priority.USER)
+        for kind in self._watched():
+            for key in filter(kind.holds, keys):
+                kind.resync(key, priority=Priority.USER)
                 resynced.add(key)
         return len(resynced)
 
@@ -230,16 +296,11 @@ class InformerController(Hosted):
         The first one is that with the object in its queue. The last syncs are the calls to all
         watchers.
         """
-        routes = self._resource_kinds.routes()
-        queued = (
-            deliveries
-            for deliveries, _ in routes
-            if deliveries.queue.work(key) is not None or deliveries.failed(key)
-        )
-        deliveries = next(queued, routes[0][0])
-        cache = self._informer_of(key).cache
-        explanation = explanation_of(self._host, key, cache, deliveries.queue)
-        return msgspec.structs.replace(explanation, failures=deliveries.failed(key))
+        kinds = self._watched()
+        queued = (kind for kind in kinds if kind.queue.work(key) is not None or kind.failed(key))
+        kind = next(queued, kinds[0])
+        explanation = explanation_of(self._host, key, self._informer_of(key).cache, kind.queue)
+        return msgspec.structs.replace(explanation, failures=kind.failed(key))
 
     def tree(self, key: str, beyond: Beyond = lambda _: ()) -> Branch:
         """See `Hosted.tree`; things that watchers made are *beyond* its store."""
@@ -247,8 +308,8 @@ class InformerController(Hosted):
 
     def status(self) -> Status:
         """See `Hosted.status`; the syncs are the calls to watchers."""
-        routes = self._resource_kinds.routes()
-        ages_s = [deliveries.oldest_unanswered_s for deliveries, _ in routes]
+        kinds = self._watched()
+        ages_s = [kind.oldest_unanswered_s for kind in kinds]
         return msgspec.structs.replace(
             status_of(
                 self._host,
@@ -257,29 +318,22 @@ class InformerController(Hosted):
                 errors=self._errors(),
                 oldest_s=max((age_s for age_s in ages_s if age_s is not None), default=None),
             ),
-            keys=sum(
-                deliveries.count(source.informer.cache.keys())
-                for deliveries, sources in routes
-                for source in sources
-            ),
-            unanswered=sum(deliveries.unanswered for deliveries, _ in routes),
+            keys=sum(kind.count() for kind in kinds),
+            unanswered=sum(kind.unanswered for kind in kinds),
         )
 
     def _errors(self) -> dict[str, str]:
         """Return the error of each key with a call that is to be retried."""
-        return {
-            key: error
-            for deliveries, _ in self._resource_kinds.routes()
-            for key, error in deliveries.failures().items()
-        }
+        errors = [kind.failures() for kind in self._watched()]
+        return {key: error for of_kind in errors for key, error in of_kind.items()}
 
     def _informer_of(self, key: str) -> Informer[Any]:
         """Return the first informer that has the object, or the first informer."""
-        informers = [source.informer for source in self._resource_kinds.every_source()]
+        informers = [source.informer for kind in self._watched() for source in kind.sources]
         return next((informer for informer in informers if key in informer.cache), informers[0])
 
     def holds(self, key: str) -> bool:
-        return all(deliveries.holds(key) for deliveries in self._resource_kinds.deliveries.values())
+        return all(kind.holds(key) for kind in self._resource_kinds.values())
 
     @property
     def idle(self) -> bool:
@@ -289,20 +343,18 @@ class InformerController(Hosted):
     @property
     def kinds(self) -> list[Kind[Any]]:
         """The kinds that the controller watches; they determine which systems it needs."""
-        return [source.kind for source in self._resource_kinds.every_source()]
+        return [source.kind for kind in self._watched() for source in kind.sources]
 
     @property
     def held_kinds(self) -> list[Kind[Any]]:
         """The kinds that watchers give a finalizer, which requires permission to update them."""
-        return self._resource_kinds.held_kinds()
+        kinds = (kind for kind in self._watched() if kind.finalizers)
+        return [source.kind for kind in kinds for source in kind.sources]
 
     @property
     def failing(self) -> dict[str, dict[str, str]]:
         """The errors of the objects whose calls are to be retried, by resource kind and key."""
-        return {
-            name: deliveries.failures()
-            for name, deliveries in self._resource_kinds.deliveries.items()
-        }
+        return {name: kind.failures() for name, kind in self._resource_kinds.items()}
 
     def measures(self) -> Measures:
         """Return the current measures, for metrics and health checks.
@@ -313,20 +365,20 @@ class InformerController(Hosted):
         return measures_of(self._host, health, workers=self.workers)
 
     def _queues(self) -> dict[str, WorkQueue[str]]:
-        deliveries = self._resource_kinds.deliveries
-        return {name: delivery.queue for name, delivery in deliveries.items()}
+        return {name: kind.queue for name, kind in self._resource_kinds.items()}
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Open every store and keep the caches equal to them, without calling a watcher."""
-        for deliveries, sources in self._resource_kinds.routes():
-            for source in sources:
-                source.opened(
-                    await self.open(source.kind), self._invalid, deliveries.hasten_retries
+        informers: dict[str, Informer[Any]] = {}
+        for kind in self._watched():
+            for number, source in enumerate(kind.sources, 1):
+                store = await self.open(source.kind)
+                source.informer = Informer(
+                    store, source.kind, on_invalid=self._invalid, on_listed=kind.hasten_retries
                 )
-        self._resource_kinds.opened = True
-        informers = self._resource_kinds.informers()
-        records = self._backends.nats
+                informers[kind.name if number == 1 else f"{kind.name}/{number}"] = source.informer
+        self._has_opened, records = True, self._backends.nats
         async with AsyncExitStack() as stack:
             if records is not None:
                 recorder = await stack.enter_async_context(records.recorder(self.name))
@@ -335,13 +387,10 @@ class InformerController(Hosted):
             await stack.enter_async_context(watching)
             yield
 
-    async def _notify(self, deliveries: Deliveries, sources: Sequence[Source]) -> None:
-        loop = deliveries.loop(self.name, timeout_s=self._timeout_s)
-        loop.paused.follow([source.informer for source in sources])
-        for source in sources:
-            loop.watch(source.informer, partial(self._resource_kinds.changed, deliveries, source))
-        await loop.run(self._host.begin, ObjectListener(deliveries, sources), workers=self.workers)
-
     def _invalid(self, invalid: Invalid) -> None:
         if self._error_handler is not None:
             self._error_handler(invalid.error)
+
+
+def _name(resource_kind: str | Kind[Any]) -> str:
+    return resource_kind if isinstance(resource_kind, str) else resource_kind.name

@@ -1,13 +1,20 @@
-"""A change of an object: the call of a watcher, and the merging of changes that wait for one."""
+"""The changes of objects that watchers get: where they come from, and how they merge."""
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from natsctl.core.informer import Informer, deleted_keys
 from natsctl.core.sync import awaitable
-from natsctl.model.kinds import Kind
-from natsctl.model.store import Store, Stored
+from natsctl.errors import InvalidObjectError
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.manifests import KubeKind
+from natsctl.model.selectors import Selector
+from natsctl.model.store import Change, Store, Stored
 from natsctl.watchers.watcher import RecallingWatcher, ResourceAction, ResourceWatcher, Snapshot
+
+Labels = str | Mapping[str, str]
 
 
 class ObjectChange(msgspec.Struct, frozen=True):
@@ -99,3 +106,69 @@ def _merged_updates(last: ObjectChange, change: ObjectChange) -> ObjectChange:
         old.value, new.value
     )
     return msgspec.structs.replace(change, before=failed if reverted else old)
+
+
+class Source:
+    """The objects of one kind, or those that a label selector matches.
+
+    A cluster applies the selector on the server; for a bucket, the source applies it. If an
+    object's labels no longer match, the source reports a delete.
+    """
+
+    def __init__(self, kind: Kind[Any], labels: Labels | None) -> None:
+        selector = Selector.parse(labels) if isinstance(labels, str) else Selector.of(labels or {})
+        if selector.requirements:
+            kind.require_metadata()
+            if isinstance(kind, KubeKind):
+                kind, selector = kind.selected(selector), Selector()
+        self.kind, self.selector = kind, selector
+        self.informer: Informer[Any]  # set when the controller opens its stores
+
+    @property
+    def part(self) -> tuple[str, ...]:
+        """An identifier of the selected objects; equal for equal selections."""
+        kind = self.kind
+        if isinstance(kind, KubeKind):
+            return (kind.name, kind.api_version, kind.namespace or "", str(kind.selector))
+        keys = kind.keys if isinstance(kind, KvKind) else ""
+        return (kind.name, keys, str(self.selector))
+
+    def has(self, key: str) -> bool:
+        """Return whether the cache has the object and the selector matches it."""
+        return self._selected(self.informer.cache.get(key)) is not None
+
+    def change(self, change: Change[Any]) -> ObjectChange | None:
+        """Return the change of a selected object, or None if the change is of another object."""
+        before, after = self._selected(change.before), self._selected(change.after)
+        if before is None and after is None and (change.before or change.after):
+            return None
+        return self._change(change.key, before, after)
+
+    def creates(self, *keys: str) -> Iterator[ObjectChange]:
+        """Yield a create for each selected object with these keys, or for all.
+
+        Other tasks may run in between.
+        """
+        for key in keys or self.informer.cache.keys():
+            stored = self._selected(self.informer.cache.get(key))
+            if stored is not None:
+                yield self._change(key, None, stored)
+
+    async def deletes(self, gained: Callable[[str], bool]) -> list[ObjectChange]:
+        """Return a delete for each *gained* key with a delete marker."""
+        if isinstance(self.kind, KubeKind):
+            return []  # a cluster has no delete markers
+        keys = await deleted_keys(self.informer.store, gained)
+        return [self._change(key, None, None) for key in keys if key not in self.informer.cache]
+
+    def _change(self, key: str, before: Stored | None, after: Stored | None) -> ObjectChange:
+        return ObjectChange(key, self.kind, self.informer.store, before, after)
+
+    def _selected(self, stored: Stored | None) -> Stored | None:
+        if stored is None or not self.selector.requirements:
+            return stored
+        try:
+            labels = self.kind.metadata(stored.value).labels
+        except InvalidObjectError:  # the value is valid for its kind, but its labels are not
+            return None
+        return stored if self.selector.matches(labels) else None
