@@ -1,7 +1,7 @@
 """Watches one kind once, for any number of event streams and readers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -16,38 +16,54 @@ from natsctl.core.informer import Informer
 from natsctl.core.retry import always_retry
 from natsctl.core.sync import blocking
 from natsctl.core.task_group import together
-from natsctl.errors import QueueShutDownError, StoppedError, UsageError
+from natsctl.errors import StoppedError, UsageError
 from natsctl.model.kinds import Kind
+from natsctl.model.manifests import KubeMetadata, joined
 from natsctl.model.store import Stores
-from natsctl.resource.event import Event
-from natsctl.resource.failing import ErrorHandler, RateLimiter
-from natsctl.resource.store import ResourceStore
-from natsctl.resource.subscription import Subscription
-from natsctl.slices import Slices
+from natsctl.resource.stream import ErrorHandler, EventStream, Key, RateLimiter, Subscription
 
 T = TypeVar("T")
 
 
-class EventStream(Generic[T]):
-    """The events of one subscriber, for `async for` in any number of tasks.
+class ResourceStore(Generic[T]):
+    """The newest objects that a resource's watch has received; read-only.
 
-    The stream ends if its error handler returns `Stop`, or if the resource is left or stopped.
+    Every read decodes its result from memory, so callers cannot change each other's results. The
+    seed calls this `Store`; in natsctl, a store is the system that keeps objects.
     """
 
-    def __init__(self, subscription: Subscription[T]) -> None:
-        self._subscription = subscription
-        self._slices = Slices()
+    def __init__(self, informer: Informer[T]) -> None:
+        self._cache = informer.cache
+        self._kind: Kind[T] = informer.cache.kind
 
-    def __aiter__(self) -> Self:
-        return self
+    def __len__(self) -> int:
+        return len(self._cache)
 
-    async def __anext__(self) -> Event[T]:
-        if self._slices.is_over():
-            await self._slices.pause()  # neither the iteration nor the handling need to suspend
-        try:
-            return await self._subscription.next()
-        except QueueShutDownError:
-            raise StopAsyncIteration from None
+    def get(self, obj: T) -> T | None:
+        """Return the newest state of an object in a cluster, or None if it does not exist.
+
+        Raises `UsageError` for an object without its own key, as all objects in NATS.
+        """
+        metadata = None if self._kind.plain else self._kind.metadata_of(obj)
+        if not isinstance(metadata, KubeMetadata):
+            raise UsageError(
+                f"objects of {self._kind.name} do not contain their key: use get_by_key"
+            )
+        return self.get_by_key(joined(metadata.namespace, metadata.name))
+
+    def get_by_key(self, key: str) -> T | None:
+        """Return the object, or None if it does not exist."""
+        stored = self._cache.get(key)
+        return None if stored is None else self._kind.decode(stored.value)
+
+    def iter_keys(self) -> Iterator[Key]:
+        """Return the keys of all present objects; later changes do not affect the iterator."""
+        return map(Key, tuple(self._cache.keys()))
+
+    def list(self) -> list[T]:
+        """Return all objects."""
+        states = map(self._cache.get, tuple(self._cache.keys()))
+        return [self._kind.decode(state.value) for state in states if state is not None]
 
 
 class Resource(Generic[T]):

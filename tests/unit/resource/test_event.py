@@ -3,36 +3,8 @@
 import pytest
 
 from natsctl import UsageError
-from natsctl.resource import Event, EventKind, Key
-
-
-class Origin:
-    """An event source that records the events that are returned to it."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[object, ...]] = []
-
-    def settle(self, kind: EventKind, key: Key, error: Exception | None) -> None:
-        self.calls.append(("settled", kind, key, error))
-
-    def restore(self, key: Key) -> None:
-        self.calls.append(("restored", key))
-
-    def lose(self, kind: EventKind, key: Key) -> None:
-        self.calls.append(("lost", kind, key))
-
-
-@pytest.fixture
-def origin() -> Origin:
-    return Origin()
-
-
-def upsert(origin: Origin) -> Event[str]:
-    return Event(EventKind.UPSERT, Key("team/shop"), "object", origin)
-
-
-def sync(origin: Origin) -> Event[str]:
-    return Event(EventKind.SYNC, Key(), None, origin)
+from natsctl.resource import Key
+from tests.support.controllers.resource_subscribers import handled, resource_harness, synced
 
 
 class TestKey:
@@ -53,47 +25,32 @@ class TestKey:
         assert (Key(key).namespace, Key(key).name) == (namespace, name)
 
 
-class TestEvent:
-    def test_an_event_has_an_object_unless_it_is_a_sync(self, origin: Origin) -> None:
-        event, without = upsert(origin), sync(origin)
-        assert event.object == "object"
+async def test_an_event_has_an_object_unless_it_is_a_sync() -> None:
+    async with resource_harness("team/shop") as harness, harness.resource.events() as events:
+        event = await anext(events)
+        without = await anext(events)
+        assert event.object.spec.text == "hi"
+        assert (repr(event), repr(without)) == ("<upsert team/shop>", "<sync>")
         with pytest.raises(UsageError, match="a sync event has no object"):
             assert without.object
         event.done()
         without.done()
 
-    def test_the_repr_shows_kind_and_key(self, origin: Origin) -> None:
-        events = (upsert(origin), sync(origin))
-        assert [repr(event) for event in events] == ["<upsert team/shop>", "<sync>"]
-        for event in events:
-            event.done()
 
-    def test_done_can_be_called_once(self, origin: Origin) -> None:
-        event = upsert(origin)
+async def test_done_can_be_called_once() -> None:
+    async with resource_harness("team/shop") as harness, harness.resource.events() as events:
+        event = await anext(events)
         event.done()
         with pytest.raises(UsageError, match="<upsert team/shop> is already marked done"):
             event.done()
-        del event
-        assert origin.calls == [("settled", "upsert", "team/shop", None)]
+        await synced(events)
 
-    def test_done_accepts_the_error_of_a_failure(self, origin: Origin) -> None:
-        error = OSError("no room")
-        upsert(origin).done(error)
-        assert origin.calls == [("settled", "upsert", "team/shop", error)]
 
-    def test_a_dropped_event_is_reported_as_lost(self, origin: Origin) -> None:
-        event = upsert(origin)
-        assert origin.calls == []
-        del event
-        assert origin.calls == [("lost", "upsert", "team/shop")]
-
-    async def test_an_exception_that_is_no_error_returns_the_event_to_its_queue(
-        self, origin: Origin
-    ) -> None:
-        async def interrupt() -> None:
-            async with upsert(origin):
-                raise KeyboardInterrupt
-
+async def test_an_exception_that_is_no_error_returns_the_event_to_its_queue() -> None:
+    async with resource_harness("team/shop") as harness, harness.resource.events() as events:
+        interrupted = await anext(events)
         with pytest.raises(KeyboardInterrupt):
-            await interrupt()
-        assert origin.calls == [("restored", "team/shop")]
+            async with interrupted:
+                raise KeyboardInterrupt
+        assert await handled(events, 1) == [("upsert", "team/shop", "hi")]
+        assert await synced(events) == [("sync", "", "")]
