@@ -11,23 +11,23 @@ Seed: stolostron kubernetes-dependency-watches v0.5.2, for objects of Kubernetes
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from natsctl.dynamic.cache import ObjectCache as ObjectCache
-    from natsctl.dynamic.cache import Objects as Objects
-    from natsctl.dynamic.identifier import GroupVersionKind as GroupVersionKind
-    from natsctl.dynamic.identifier import ObjectIdentifier as ObjectIdentifier
-    from natsctl.dynamic.identifier import kv_kind as kv_kind
-    from natsctl.dynamic.options import DynamicOptions as DynamicOptions
-    from natsctl.dynamic.options import Reconcile as Reconcile
-    from natsctl.dynamic.options import Reconciler as Reconciler
-    from natsctl.dynamic.resources import ObjectCacheOptions as ObjectCacheOptions
-    from natsctl.dynamic.resources import ScopedGVR as ScopedGVR
+    from natsctl.dynamic.objects import GroupVersionKind as GroupVersionKind
+    from natsctl.dynamic.objects import ObjectCache as ObjectCache
+    from natsctl.dynamic.objects import ObjectCacheOptions as ObjectCacheOptions
+    from natsctl.dynamic.objects import ObjectIdentifier as ObjectIdentifier
+    from natsctl.dynamic.objects import Objects as Objects
+    from natsctl.dynamic.objects import ScopedGVR as ScopedGVR
+    from natsctl.dynamic.objects import kv_kind as kv_kind
     from natsctl.dynamic.source import (
         ControllerRuntimeSourceReconciler as ControllerRuntimeSourceReconciler,
     )
     from natsctl.dynamic.source import EventSource as EventSource
     from natsctl.dynamic.source import GenericEvent as GenericEvent
     from natsctl.dynamic.source import controller_runtime_source as controller_runtime_source
+    from natsctl.dynamic.watcher import DynamicOptions as DynamicOptions
     from natsctl.dynamic.watcher import DynamicWatcher as DynamicWatcher
+    from natsctl.dynamic.watcher import Reconcile as Reconcile
+    from natsctl.dynamic.watcher import Reconciler as Reconciler
 else:
     from natsctl.public_names import load_on_first_use
 

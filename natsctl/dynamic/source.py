@@ -6,7 +6,7 @@ from typing import Self
 import msgspec
 
 from natsctl.core.workqueue import WorkQueue
-from natsctl.dynamic.identifier import ObjectIdentifier
+from natsctl.dynamic.objects import ObjectIdentifier
 from natsctl.errors import QueueShutDownError
 
 

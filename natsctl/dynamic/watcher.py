@@ -2,50 +2,124 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from natsctl.core.dependencies import Batches, Cause, DependencyWatch, DependencyWatches
+from natsctl.core.backends import Backends
+from natsctl.core.dependencies import (
+    Batches,
+    Cause,
+    Dependency,
+    DependencyWatch,
+    DependencyWatches,
+    one,
+    those,
+)
 from natsctl.core.history import HandlerFailures
 from natsctl.core.host import Host
 from natsctl.core.loop import SyncLoop
+from natsctl.core.options import SECONDS, SECONDS_OR_ZERO, WORKERS, check_options
+from natsctl.core.retry import ExponentialLimiter, TokenBucket
 from natsctl.core.sync import Calls, blocking
 from natsctl.core.workqueue import Priority, WorkQueue
-from natsctl.dynamic.cache import Objects, named, selected
-from natsctl.dynamic.identifier import GroupVersionKind, ObjectIdentifier
-from natsctl.dynamic.options import DynamicOptions, Reconcile, Reconciler
-from natsctl.dynamic.parts import Parts, object_from, objects_from
-from natsctl.dynamic.resources import Resources, ScopedGVR
+from natsctl.dynamic.objects import (
+    EVERYTHING,
+    GroupVersionKind,
+    ObjectCacheOptions,
+    ObjectIdentifier,
+    Objects,
+    Resources,
+    ScopedGVR,
+    kv_kind,
+    named,
+    selected,
+)
 from natsctl.errors import (
     CacheDisabledError,
     InvalidInputError,
+    InvalidKeyError,
+    InvalidObjectError,
     NoCacheEntryError,
     NotStartedError,
     QueryBatchInProgressError,
     UsageError,
 )
+from natsctl.model import documents
 from natsctl.model.discovery import Cluster
 from natsctl.model.documents import Document
+from natsctl.model.kinds import KvKind
+from natsctl.model.manifests import KubeKind, joined
 from natsctl.model.selectors import Selector
-from natsctl.model.store import Stores
+from natsctl.model.store import Stored, Stores
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 
 log = get_logger(__name__)
 
-_EVERYTHING = Selector()
-
 DYNAMIC = "dynamic"
 
+Reconcile = Callable[[ObjectIdentifier], Awaitable[float | None]]
+"""Reconciles a watcher after a change of an object that it watches; see `Reconciler`."""
 
-class _Running(msgspec.Struct, frozen=True):
-    """The parts that exist from a start to its end."""
 
-    host: Host
-    queue: WorkQueue[ObjectIdentifier]
+@runtime_checkable
+class Reconciler(Protocol):
+    """Reconciles watchers whose watched objects were created, changed or deleted."""
+
+    async def reconcile(self, watcher: ObjectIdentifier) -> float | None:
+        """Reconcile *watcher*; return the seconds until the next call, or None.
+
+        The call follows the start of a watch of an existing object, and every creation, change and
+        deletion of a watched object. One call may follow several changes. If the call raises, it is
+        retried with backoff.
+        """
+        ...
+
+
+_OPTIONS = {
+    "workers": WORKERS,
+    "reconcile_timeout_s": SECONDS,
+    "list_timeout_s": SECONDS,
+    "stop_timeout_s": SECONDS_OR_ZERO,
+}
+
+
+class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a `DynamicWatcher`.
+
+    Attributes:
+        rate_limiter: the backoff of a failing watcher; by default 5 ms, doubling to 1000 s.
+        overall_rate: limits the rate of all retries together; by default unlimited. The seed's
+            limit is `TokenBucket(rate_per_s=10, burst=100)`.
+        enable_cache: keep watched objects in memory, so that they can be read. If False, only
+            their metadata is watched, if the system supports that.
+        disable_initial_reconcile: do not call the reconciler for objects that exist when their
+            watch starts.
+        object_cache_options: the time to live of conversions of kinds to resources.
+        workers: the number of watchers that are reconciled concurrently.
+        reconcile_timeout_s: seconds until a call of the reconciler fails.
+        list_timeout_s: seconds until a watch that has not listed its objects fails.
+        stop_timeout_s: seconds that running calls may take after `stop`.
+    """
+
+    rate_limiter: ExponentialLimiter[ObjectIdentifier] | None = None
+    overall_rate: TokenBucket | None = None
+    enable_cache: bool = False
+    disable_initial_reconcile: bool = False
+    object_cache_options: ObjectCacheOptions = ObjectCacheOptions()
+    workers: int = 1
+    reconcile_timeout_s: float = 60.0
+    list_timeout_s: float = 30.0
+    stop_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for a number that is out of range."""
+        values = {name: getattr(self, name) for name in _OPTIONS}
+        check_options("DynamicOptions", _OPTIONS, values)
 
 
 class DynamicWatcher:
@@ -86,15 +160,15 @@ class DynamicWatcher:
             reconciler.reconcile if isinstance(reconciler, Reconciler) else reconciler
         )
         self._resources = Resources(kube, self._options.object_cache_options)
-        self._parts = Parts(
-            self._resources, nats=nats, kube=kube, metadata_only=not self._options.enable_cache
-        )
         self._watches = DependencyWatches[ObjectIdentifier](
-            self._parts.open, self._enqueue, list_s=self._options.list_timeout_s
+            Backends(nats=nats, kube=kube).open,
+            self._enqueue,
+            list_s=self._options.list_timeout_s,
         )
         self._batches = Batches(self._watches)
         self._locks: WeakValueDictionary[ObjectIdentifier, asyncio.Lock] = WeakValueDictionary()
-        self._running: _Running | None = None
+        self._host: Host | None = None  # from a start to its end
+        self._queue: WorkQueue[ObjectIdentifier]
         self._calls = Calls(
             DYNAMIC,
             "the reconciler",
@@ -111,30 +185,33 @@ class DynamicWatcher:
 
         The dynamic watcher can be started again after its end. Raises `UsageError` while it runs.
         """
-        if self._running is not None:
+        if self._host is not None:
             raise UsageError("the dynamic watcher runs already: stop it before another start")
         options = self._options
         queue = WorkQueue(limiter=options.rate_limiter, bucket=options.overall_rate)
-        host = Host(
+
+        async def begin() -> None:
+            self.started.set()
+
+        self._queue, self._batches = queue, Batches(self._watches)
+        self._host = host = Host(
             DYNAMIC,
             lambda: {DYNAMIC: queue},
-            start=self._begin,
+            start=begin,
             stop_timeout_s=options.stop_timeout_s,
         )
-        self._batches = Batches(self._watches)
-        self._running = _Running(host, queue)
         try:
             async with self._watches.running():
                 loop = SyncLoop(self._sync, queue=queue)
                 await host.run(loop.run(host.begin, workers=options.workers))
         finally:
             self.started.clear()
-            self._running = None
+            self._host = None
 
     def stop(self) -> None:
         """Begin no more calls of the reconciler; `start` returns when running calls have ended."""
-        if self._running is not None:
-            self._running.host.stop()
+        if self._host is not None:
+            self._host.stop()
 
     # ---- watchers
 
@@ -147,7 +224,7 @@ class DynamicWatcher:
         """
         self._check(watcher)
         async with self._locked(watcher):
-            await self._watches.depend(watcher, await self._parts.dependency_on(watched))
+            await self._watches.depend(watcher, await self._dependency_on(watched))
 
     async def add_or_update_watcher(
         self, watcher: ObjectIdentifier, *watched: ObjectIdentifier
@@ -160,7 +237,7 @@ class DynamicWatcher:
         if not watched:
             raise InvalidInputError("at least one watched object must be given")
         async with self._locked(watcher):
-            dependencies = {await self._parts.dependency_on(identifier) for identifier in watched}
+            dependencies = {await self._dependency_on(identifier) for identifier in watched}
             await self._watches.depend_only(watcher, dependencies)
 
     async def remove_watcher(self, watcher: ObjectIdentifier) -> None:
@@ -168,10 +245,10 @@ class DynamicWatcher:
 
         Raises `InvalidInputError` and `QueryBatchInProgressError`.
         """
-        queue = self._check(watcher)
+        self._check(watcher)
         async with self._locked(watcher):
             self._watches.keep_only(watcher, ())
-            queue.forget(watcher)
+            self._queue.forget(watcher)
 
     def get_watch_count(self) -> int:
         """Return the number of watches; 0 before the start and after the end."""
@@ -239,7 +316,7 @@ class DynamicWatcher:
         watcher: ObjectIdentifier,
         gvk: GroupVersionKind,
         namespace: str,
-        selector: Selector = _EVERYTHING,
+        selector: Selector = EVERYTHING,
     ) -> Objects:
         """Watch the selected objects for *watcher*, and return them in the order of their keys.
 
@@ -256,7 +333,7 @@ class DynamicWatcher:
         return object_from(self._cached(named(gvk, namespace, name)))
 
     def list_from_cache(
-        self, gvk: GroupVersionKind, namespace: str, selector: Selector = _EVERYTHING
+        self, gvk: GroupVersionKind, namespace: str, selector: Selector = EVERYTHING
     ) -> Objects:
         """Return the selected objects from the cache of their watch.
 
@@ -281,37 +358,32 @@ class DynamicWatcher:
 
     def _enqueue(self, watcher: ObjectIdentifier, cause: Cause) -> None:
         initial = cause is Cause.FOUND
-        if self._running is None or (initial and self._options.disable_initial_reconcile):
+        if self._host is None or (initial and self._options.disable_initial_reconcile):
             return
         priority = Priority.RESYNC if initial else Priority.SECONDARY
-        self._running.queue.offer(watcher, priority=priority)
+        self._queue.offer(watcher, priority=priority)
 
     async def _sync(self, watcher: ObjectIdentifier) -> float | None:
         with sync_span(DYNAMIC, log_context):
             try:
-                after_s = await self._call(watcher)
+                after_s = await self._calls.delay(watcher, self._reconcile)
             except Exception as error:
                 self._failures.failed(watcher, "reconciliation failed", error, watcher=str(watcher))
                 raise
             self._failures.succeeded(watcher)
             return after_s
 
-    async def _call(self, watcher: ObjectIdentifier) -> float | None:
-        return await self._calls.delay(watcher, self._reconcile)
-
     # ---- checks
 
-    def _started(self) -> WorkQueue[ObjectIdentifier]:
-        if self._running is None or not self.started.is_set():
+    def _started(self) -> None:
+        if self._host is None or not self.started.is_set():
             raise NotStartedError("the dynamic watcher must be started to do that")
-        return self._running.queue
 
-    def _check(self, watcher: ObjectIdentifier) -> WorkQueue[ObjectIdentifier]:
-        queue = self._started()
+    def _check(self, watcher: ObjectIdentifier) -> None:
+        self._started()
         watcher.validate()
         if not watcher.name:
             raise InvalidInputError(f"a watcher is one object and needs a name: {watcher}")
-        return queue
 
     def _check_cache(self) -> None:
         self._started()
@@ -336,14 +408,94 @@ class DynamicWatcher:
     ) -> DependencyWatch[ObjectIdentifier]:
         self._check(watcher)
         self._check_cache()
-        return await self._batches.read(watcher, await self._parts.dependency_on(identifier))
+        return await self._batches.read(watcher, await self._dependency_on(identifier))
 
     def _cached(self, identifier: ObjectIdentifier) -> DependencyWatch[ObjectIdentifier]:
         self._check_cache()
-        watch = self._watches.find(self._parts.cached_dependency_on(identifier))
+        identifier.validate()
+        resource = self._resources.cached(identifier.group_version_kind())
+        watch = self._watches.find(self._selection(identifier, resource))
         if watch is None:
             raise NoCacheEntryError(f"no watcher watches {identifier}")
         return watch
 
-    async def _begin(self) -> None:
-        self.started.set()
+    # ---- what an identifier selects
+
+    async def _dependency_on(self, identifier: ObjectIdentifier) -> Dependency[Any]:
+        """Return the objects that an identifier selects.
+
+        Raises `InvalidInputError`, and the errors of `Resources.gvk_to_gvr`.
+        """
+        identifier.validate()
+        resource = await self._resources.gvk_to_gvr(identifier.group_version_kind())
+        return self._selection(identifier, resource)
+
+    def _selection(
+        self, identifier: ObjectIdentifier, resource: ScopedGVR | None
+    ) -> Dependency[Any]:
+        gvk, name, namespace = (
+            identifier.group_version_kind(),
+            identifier.name,
+            identifier.namespace,
+        )
+        selector = Selector.parse(identifier.selector)
+        try:
+            if gvk.in_nats:  # any values of an existing bucket
+                bucket = KvKind(bytes, bucket=gvk.kind, create=False)
+                bucket.name = gvk.kind
+                if name:
+                    return one(bucket, identifier.key)
+                return those(bucket.part(f"{namespace}.>") if namespace else bucket, selector)
+            if resource is not None and not resource.namespaced:
+                namespace = ""
+            elif name and not namespace:
+                raise InvalidInputError(f"this kind is namespaced: set a namespace: {identifier}")
+            kind = KubeKind[Document](
+                dict[str, Any],
+                gvk.api_version,
+                gvk.kind,
+                namespace=namespace or None,
+                metadata_only=not self._options.enable_cache,
+            )
+            return one(kind, joined(namespace, name)) if name else those(kind, selector)
+        except InvalidKeyError as error:
+            raise InvalidInputError(f"{identifier}: {error}") from error
+
+
+def object_from(watch: DependencyWatch[Any]) -> Document | None:
+    """Return a copy of the watched object as a document, or None if it does not exist.
+
+    Raises `InvalidObjectError` if the object is not a JSON object.
+    """
+    gvk = _gvk_of(watch.dependency)
+    return next((_document(gvk, stored) for stored in watch.objects()), None)
+
+
+def objects_from(*watches: DependencyWatch[Any]) -> Objects:
+    """Return each object of the watches once; skips values that are not JSON objects."""
+    objects: dict[tuple[GroupVersionKind, str], Document] = {}
+    for watch in watches:
+        gvk = _gvk_of(watch.dependency)
+        for stored in watch.objects():
+            with suppress(InvalidObjectError):
+                objects[gvk, stored.key] = _document(gvk, stored)
+    return list(objects.values())
+
+
+def _document(gvk: GroupVersionKind, stored: Stored) -> Document:
+    """Return the object as a document; one of a bucket gets kind, name and revision too."""
+    document = documents.parse(stored.value)
+    if not gvk.in_nats:
+        return document
+    identity = {"name": stored.key, "resourceVersion": str(stored.revision)}
+    metadata = {**documents.metadata_of(document), **identity}
+    return {**document, "apiVersion": gvk.api_version, "kind": gvk.kind, "metadata": metadata}
+
+
+def _gvk_of(dependency: Dependency[Any]) -> GroupVersionKind:
+    if isinstance(dependency.kind, KvKind):
+        return kv_kind(dependency.kind.bucket)
+    if isinstance(dependency.kind, KubeKind):
+        group, _, version = dependency.kind.api_version.rpartition("/")
+        return GroupVersionKind(group, version, dependency.kind.kind)
+    raise UsageError(f"{dependency} is kept neither in NATS nor in Kubernetes")

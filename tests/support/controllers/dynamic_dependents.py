@@ -16,7 +16,6 @@ from natsctl.dynamic import (
     ObjectIdentifier,
     kv_kind,
 )
-from natsctl.dynamic.identifier import identified
 from natsctl.model.documents import Document
 from natsctl.testing import MemoryManifestStore, MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import put
@@ -53,7 +52,15 @@ def secrets(selector: str = "", namespace: str = "default") -> ObjectIdentifier:
 
 def limit(key: str = "", selector: str = "", namespace: str = "") -> ObjectIdentifier:
     """Return the identifier of an object of the bucket `limits`, or of several objects."""
-    return identified(kv_kind("limits"), namespace, name=key, selector=selector)
+    return ObjectIdentifier(
+        group="nats",
+        version="kv",
+        kind="limits",
+        namespace=namespace,
+        name=key,
+        selector=selector,
+        everything=not (key or selector),
+    )
 
 
 class HeldStores(MemoryStores):

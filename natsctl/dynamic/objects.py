@@ -1,0 +1,316 @@
+"""Names of objects in Kubernetes and NATS, the resources of their kinds, and a cache by name."""
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from typing import TypeAlias
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from natsctl.errors import (
+    InvalidInputError,
+    NoCacheEntryError,
+    NoVersionedResourceError,
+    StoreMissingError,
+    UsageError,
+)
+from natsctl.model.discovery import Discovers
+from natsctl.model.documents import Document
+from natsctl.model.manifests import joined
+from natsctl.model.selectors import Selector
+
+Objects: TypeAlias = list[Document]
+
+EVERYTHING = Selector()
+
+KV_GROUP = "nats"
+KV_VERSION = "kv"
+
+
+class GroupVersionKind(msgspec.Struct, frozen=True, order=True):
+    """A kind: `("apps", "v1", "Deployment")`, or `("nats", "kv", BUCKET)`.
+
+    Its string form is `apps/v1, Kind=Deployment`.
+    """
+
+    group: str
+    version: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.version}, Kind={self.kind}"
+
+    @property
+    def api_version(self) -> str:
+        """The `apiVersion` of manifests of this kind: `v1`, `apps/v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def in_nats(self) -> bool:
+        """True if the kind is a bucket."""
+        return (self.group, self.version) == (KV_GROUP, KV_VERSION)
+
+
+def kv_kind(bucket: str) -> GroupVersionKind:
+    """Return the kind of the objects in a JetStream KV bucket."""
+    return GroupVersionKind(KV_GROUP, KV_VERSION, bucket)
+
+
+class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
+    """Names one object, the objects that a label selector matches, or all objects of a kind.
+
+    For Kubernetes, the fields have their usual meaning. For NATS, the group is `nats`, the version
+    is `kv`, and the kind is the bucket. `name` is the key without its first tokens, if `namespace`
+    has them: the object `team-a.shop` is `shop` in the namespace `team-a`, or just `team-a.shop`.
+
+    An identifier has exactly one of these:
+
+    - `name`: identifies one object.
+    - `selector`: identifies the objects whose labels match, in the syntax of `kubectl -l`.
+    - `everything=True`: identifies all objects.
+
+    The last two are limited to `namespace` if that is set.
+
+    Seed: stolostron kubernetes-dependency-watches v0.5.2.
+    """
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    selector: str = ""
+    everything: bool = False
+
+    def __str__(self) -> str:
+        return (
+            f"{self.group_version_kind()}, Namespace={self.namespace}, "
+            f"Name={self.name}, Selector={'(everything)' if self.everything else self.selector}"
+        )
+
+    def group_version_kind(self) -> GroupVersionKind:
+        """Return the kind of the identified objects."""
+        return GroupVersionKind(self.group, self.version, self.kind)
+
+    @property
+    def key(self) -> str:
+        """The key of a named object in its store; empty for other identifiers."""
+        if not self.name:
+            return ""
+        if self.group_version_kind().in_nats:
+            return f"{self.namespace}.{self.name}" if self.namespace else self.name
+        return joined(self.namespace, self.name)
+
+    def validate(self) -> None:
+        """Raise `InvalidInputError` if the identifier is incomplete or contradicts itself.
+
+        It needs a version, a kind, and exactly one of name, selector and `everything`.
+        """
+        if not self.version or not self.kind:
+            raise InvalidInputError(f"an object identifier needs a version and a kind: {self}")
+        if (bool(self.name), bool(self.selector), self.everything).count(True) != 1:
+            raise InvalidInputError(
+                "an object identifier needs exactly one of name, selector and everything=True: "
+                f"{self}"
+            )
+        try:
+            Selector.parse(self.selector)
+        except UsageError as error:
+            raise InvalidInputError(f"{self}: {error}") from error
+
+
+def named(gvk: GroupVersionKind, namespace: str, name: str) -> ObjectIdentifier:
+    """Return the identifier of one object; raises `InvalidInputError` without a name."""
+    if not name:
+        raise InvalidInputError(f"the name of an object of {gvk} is missing")
+    return ObjectIdentifier(
+        group=gvk.group, version=gvk.version, kind=gvk.kind, namespace=namespace, name=name
+    )
+
+
+def selected(gvk: GroupVersionKind, namespace: str, selector: Selector) -> ObjectIdentifier:
+    """Return the identifier of the objects that the selector matches.
+
+    An empty namespace means all namespaces, and an empty selector matches everything.
+    """
+    text = str(selector)
+    return ObjectIdentifier(
+        group=gvk.group,
+        version=gvk.version,
+        kind=gvk.kind,
+        namespace=namespace,
+        selector=text,
+        everything=not text,
+    )
+
+
+class ObjectCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The time to live of cached conversions in seconds.
+
+    `gvk_to_gvr_cache_ttl_s` applies to known kinds, ten minutes by default.
+    `missing_api_resource_cache_ttl_s` applies to unknown kinds, which are not cached by default,
+    because their definition may be added at any moment.
+    """
+
+    gvk_to_gvr_cache_ttl_s: float = 600.0
+    missing_api_resource_cache_ttl_s: float = 0.0
+
+
+class ScopedGVR(msgspec.Struct, frozen=True):
+    """A resource, as in paths of the API, and whether it is namespaced.
+
+    The resource of a bucket is the bucket.
+    """
+
+    group: str
+    version: str
+    resource: str
+    namespaced: bool
+
+
+class _Lookup(msgspec.Struct, frozen=True):
+    until: float
+    result: ScopedGVR | NoVersionedResourceError
+
+
+class Resources:
+    """Converts kinds to resources; asks *discovery* for kinds that are not cached.
+
+    Concurrent lookups of the same kind share one request.
+    """
+
+    def __init__(self, discovery: Discovers | None, options: ObjectCacheOptions) -> None:
+        self._discovery = discovery
+        self._options = options
+        self._lookups: dict[GroupVersionKind, _Lookup] = {}
+        self._locks: WeakValueDictionary[GroupVersionKind, asyncio.Lock] = WeakValueDictionary()
+
+    async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
+        """Return the resource of a kind.
+
+        Raises `NoVersionedResourceError` if the cluster does not have the kind, and `StoreError` if
+        the lookup fails.
+        """
+        if gvk.in_nats:
+            return ScopedGVR(gvk.group, gvk.version, gvk.kind, namespaced=True)
+        lock = self._locks.get(gvk)
+        if lock is None:
+            lock = self._locks[gvk] = asyncio.Lock()
+        async with lock:
+            lookup = self._lookups.get(gvk)
+            if lookup is None or asyncio.get_running_loop().time() >= lookup.until:
+                lookup = self._lookups[gvk] = await self._look_up(gvk)
+        if isinstance(lookup.result, NoVersionedResourceError):
+            raise lookup.result.with_traceback(None)
+        return lookup.result
+
+    def cached(self, gvk: GroupVersionKind) -> ScopedGVR | None:
+        """Return the cached resource of the kind, even if expired, or None."""
+        lookup = self._lookups.get(gvk)
+        return lookup.result if lookup and isinstance(lookup.result, ScopedGVR) else None
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._lookups.clear()
+
+    async def _look_up(self, gvk: GroupVersionKind) -> _Lookup:
+        if self._discovery is None:
+            raise UsageError(f"{gvk} is kept in Kubernetes, and no cluster is given: pass kube=")
+        now = asyncio.get_running_loop().time()
+        try:
+            served = await self._discovery.resource(gvk.api_version, gvk.kind)
+        except StoreMissingError as missing:
+            error = NoVersionedResourceError(f"the resource version was not found: {missing}")
+            error.__cause__ = missing
+            return _Lookup(now + self._options.missing_api_resource_cache_ttl_s, error)
+        resource = ScopedGVR(gvk.group, gvk.version, served.plural, served.namespaced)
+        return _Lookup(now + self._options.gvk_to_gvr_cache_ttl_s, resource)
+
+
+class ObjectCache:
+    """A cache of documents that callers fill and empty by themselves.
+
+    Entries and results are copies. An entry stays until it is removed. An object and a list that
+    contains it are separate entries. The cache does not watch objects; a `DynamicWatcher` does.
+
+    Args:
+        discovery: the cluster that `gvk_to_gvr` asks for kinds.
+        options: the time to live of its answers.
+
+    Seed: stolostron kubernetes-dependency-watches v0.5.2, `NewObjectCache`.
+    """
+
+    def __init__(
+        self, discovery: Discovers | None = None, *, options: ObjectCacheOptions | None = None
+    ) -> None:
+        self._resources = Resources(discovery, options or ObjectCacheOptions())
+        self._objects: dict[ObjectIdentifier, Objects] = {}
+
+    def get(self, gvk: GroupVersionKind, namespace: str, name: str) -> Document | None:
+        """Return the object, or None if it is cached as absent.
+
+        Raises `NoCacheEntryError` if the object is not cached.
+        """
+        return next(iter(self.from_object_identifier(named(gvk, namespace, name))), None)
+
+    def list(
+        self, gvk: GroupVersionKind, namespace: str, selector: Selector = EVERYTHING
+    ) -> Objects:
+        """Return the objects of the list, which may be empty.
+
+        Raises `NoCacheEntryError` if the list is not cached.
+        """
+        return self.from_object_identifier(selected(gvk, namespace, selector))
+
+    def from_object_identifier(self, identifier: ObjectIdentifier) -> Objects:
+        """Return the objects cached for the identifier, which may be none.
+
+        Raises `NoCacheEntryError` if nothing is cached for the identifier.
+        """
+        try:
+            return copy.deepcopy(self._objects[identifier])
+        except KeyError:
+            raise NoCacheEntryError(f"nothing is cached for {identifier}") from None
+
+    def cache_list(
+        self, gvk: GroupVersionKind, namespace: str, selector: Selector, objects: Sequence[Document]
+    ) -> None:
+        """Cache the objects of a list."""
+        self.cache_from_object_identifier(selected(gvk, namespace, selector), objects)
+
+    def cache_object(
+        self, gvk: GroupVersionKind, namespace: str, name: str, obj: Document | None
+    ) -> None:
+        """Cache the object; None caches that it does not exist."""
+        objects = [] if obj is None else [obj]
+        self.cache_from_object_identifier(named(gvk, namespace, name), objects)
+
+    def cache_from_object_identifier(
+        self, identifier: ObjectIdentifier, objects: Sequence[Document]
+    ) -> None:
+        """Cache the objects of the identifier."""
+        self._objects[identifier] = copy.deepcopy([*objects])
+
+    def uncache_object(self, gvk: GroupVersionKind, namespace: str, name: str) -> None:
+        """Remove the object, if it is cached."""
+        self.uncache_from_object_identifier(named(gvk, namespace, name))
+
+    def uncache_list(
+        self, gvk: GroupVersionKind, namespace: str, selector: Selector = EVERYTHING
+    ) -> None:
+        """Remove the list, but not objects that are cached by name."""
+        self.uncache_from_object_identifier(selected(gvk, namespace, selector))
+
+    def uncache_from_object_identifier(self, identifier: ObjectIdentifier) -> None:
+        """Remove the entry of the identifier, if there is one."""
+        self._objects.pop(identifier, None)
+
+    async def gvk_to_gvr(self, gvk: GroupVersionKind) -> ScopedGVR:
+        """Return the resource of a kind; see `Resources.gvk_to_gvr`."""
+        return await self._resources.gvk_to_gvr(gvk)
+
+    def clear(self) -> None:
+        """Remove all entries, including those of kinds."""
+        self._objects.clear()
+        self._resources.clear()
