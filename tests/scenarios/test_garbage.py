@@ -603,6 +603,20 @@ async def test_more_orphans_than_share_max_need_a_user(
         assert len(client.parts.keys()) == 20
 
 
+async def test_exactly_share_max_of_orphans_are_collected_and_invalid_ones_are_none() -> None:
+    async with running(Apps()) as harness:
+        client = await converged(harness, *(f"app-{number}" for number in range(28)))
+        await lost(client, 12)
+        await put(client.parts, "broken", owned_by("nobody") | {"spec": {"text": "left"}})
+        await put(client.parts, "broken", b"no JSON")
+        await asyncio.sleep(1)
+        assert len((await plan(harness)).orphans) == 12
+        await asyncio.sleep(OVER)
+
+        assert len(client.parts.keys()) == 29
+        assert "broken" in client.parts.keys()  # noqa: SIM118 - a method's list
+
+
 async def test_a_few_orphans_are_collected_at_any_share() -> None:
     async with running(Apps()) as harness:
         client = await converged(harness, "shop")

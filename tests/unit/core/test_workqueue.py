@@ -4,7 +4,7 @@ import asyncio
 import gc
 import math
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from contextvars import Context
 from typing import Any, TypeVarTuple
 
@@ -31,7 +31,7 @@ from natsctl.errors import (
     UsageError,
 )
 from natsctl.testing import VirtualTimeLoop
-from tests.support.places import Claimed, Place, Ready, Waiting, place, places, take, take_nowait
+from tests.support.places import Claimed, Ready, Waiting, place, places, take, take_nowait
 
 Ts = TypeVarTuple("Ts")
 
@@ -65,27 +65,6 @@ def take_all(queue: WorkQueue[str]) -> str:
     return taken
 
 
-class CountedWakes:
-    """An awaitable that records each time that the loop resumes it."""
-
-    def __init__(self, work: Coroutine[Any, Any, str], wakes: list[int]) -> None:
-        self.work = work
-        self.wakes = wakes
-
-    def __await__(self) -> Generator[Any, Any, str]:
-        while True:
-            self.wakes.append(1)
-            try:
-                awaited = self.work.send(None)
-            except StopIteration as ended:
-                return str(ended.value)
-            yield awaited
-
-
-async def count_wakes(work: Coroutine[Any, Any, str], wakes: list[int]) -> str:
-    return await CountedWakes(work, wakes)
-
-
 class WeakKey:
     """A key to which a test can hold a weak reference."""
 
@@ -96,69 +75,10 @@ async def next_key(queue: WorkQueue[str]) -> tuple[str, float]:
 
 
 class TestPlaces:
-    async def test_keys_are_taken_in_the_order_added(self, queue: WorkQueue[str]) -> None:
-        for key in "cab":
-            queue.offer(key)
-        assert take_all(queue) == "cab"
-
-    async def test_a_key_added_twice_is_taken_once(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.offer("a")
-        assert take_all(queue) == "a"
-        assert queue.idle
-
-    async def test_a_key_added_again_keeps_its_position(self, queue: WorkQueue[str]) -> None:
-        for key in "aba":
-            queue.offer(key)
-        assert take_all(queue) == "ab"
-
-    async def test_a_held_key_is_not_handed_out_again(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        await take(queue)
-        queue.offer("a")
-        assert take_nowait(queue) is None
-
-    async def test_a_held_key_that_was_added_again_is_ready_once_after_done(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        queue.offer("a")
-        queue.offer("a")
-        queue.give_back("a")
-        assert take_all(queue) == "a"
-        assert queue.idle
-
-    async def test_a_key_that_was_not_added_again_leaves_the_queue_after_done(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        queue.give_back(await take(queue))
-        assert queue.idle
-        assert place(queue, "a") is None
-
     async def test_done_for_a_key_that_is_not_held_is_refused(self, queue: WorkQueue[str]) -> None:
         queue.offer("a")
         with pytest.raises(UsageError, match="a was given back, but nobody has claimed it"):
             queue.give_back("a")
-
-    async def test_the_length_is_the_number_of_ready_keys(self, queue: WorkQueue[str]) -> None:
-        for key in "abc":
-            queue.offer(key)
-        queue.offer("d", after=1)
-        await take(queue)
-        assert queue.ready == 2
-
-    async def test_place_returns_the_state_of_a_key(self, queue: WorkQueue[str]) -> None:
-        await asyncio.sleep(5)
-        queue.offer("a", after=3)
-        assert place(queue, "a") == Waiting(until=8)
-        await asyncio.sleep(4)
-        assert place(queue, "a") == Ready(since=8, priority=USER)
-        await take(queue)
-        assert place(queue, "a") == Claimed(since=9, priority=USER)
-        queue.give_back("a")
-        assert place(queue, "a") is None
 
     async def test_a_removed_key_leaves_no_memory(self) -> None:
         queue: WorkQueue[WeakKey] = WorkQueue()
@@ -195,35 +115,8 @@ class TestPlaces:
         gc.collect()
         assert reference() is None
 
-    @pytest.mark.parametrize("where", [Waiting, Ready, Claimed])
-    async def test_a_queue_with_a_key_in_any_place_is_not_idle(
-        self, queue: WorkQueue[str], where: type[Place]
-    ) -> None:
-        assert queue.idle
-        queue.offer("a", after=5 if where is Waiting else 0)
-        if where is Claimed:
-            await take(queue)
-        assert isinstance(place(queue, "a"), where)
-        assert not queue.idle
-
 
 class TestDelays:
-    async def test_a_delayed_key_is_ready_after_its_delay(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a", after=60)
-        assert await next_key(queue) == ("a", 60)
-
-    async def test_delayed_keys_become_ready_in_the_order_of_their_times(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        for key, after in ("c", 3), ("a", 1), ("d", 4), ("b", 2):
-            queue.offer(key, after=after)
-        assert [await next_key(queue) for _ in range(4)] == [
-            ("a", 1),
-            ("b", 2),
-            ("c", 3),
-            ("d", 4),
-        ]
-
     async def test_keys_with_the_same_time_become_ready_in_the_order_added(
         self, queue: WorkQueue[str]
     ) -> None:
@@ -231,16 +124,6 @@ class TestDelays:
             queue.offer(key, after=1)
         await asyncio.sleep(2)
         assert take_all(queue) == "cab"
-
-    @pytest.mark.parametrize("delays", [(60, 3600), (3600, 60)])
-    async def test_the_earliest_time_wins(
-        self, queue: WorkQueue[str], delays: tuple[float, float]
-    ) -> None:
-        for after in delays:
-            queue.offer("a", after=after)
-        assert await next_key(queue) == ("a", 60)
-        queue.give_back("a")
-        assert queue.idle
 
     async def test_a_negative_delay_is_no_delay(self, queue: WorkQueue[str]) -> None:
         queue.offer("a", after=-1)
@@ -252,108 +135,6 @@ class TestDelays:
         assert await next_key(queue) == ("b", 1e7)
         assert place(queue, "never") == Waiting(until=math.inf)
 
-    async def test_a_delay_added_while_a_key_is_held_applies_after_done(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        queue.offer("a", after=10)
-        await asyncio.sleep(4)
-        queue.give_back("a")
-        assert place(queue, "a") == Waiting(until=10)
-        assert await next_key(queue) == ("a", 10)
-
-    async def test_a_held_key_whose_delay_has_passed_is_ready_after_done(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        queue.offer("a", after=10)
-        await asyncio.sleep(11)
-        assert queue.ready == 0
-        queue.give_back("a")
-        assert place(queue, "a") == Ready(since=11, priority=USER)
-
-    async def test_an_immediate_add_of_a_held_key_keeps_its_delayed_add(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        queue.offer("a", after=10)
-        queue.offer("a")
-        queue.give_back("a")
-        assert take_all(queue) == "a"
-        assert place(queue, "a") == Waiting(until=10)
-
-    async def test_a_delayed_add_stays_when_the_key_is_taken_earlier(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", after=60)
-        await asyncio.sleep(10)
-        queue.offer("a")
-        key = await take(queue)
-        queue.forget(key)
-        queue.give_back(key)
-        assert place(queue, "a") == Waiting(until=60)
-        assert await next_key(queue) == ("a", 60)
-        queue.give_back("a")
-        assert queue.idle
-
-    async def test_a_delayed_add_of_a_ready_key_stays(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.offer("a", after=60)
-        assert take_all(queue) == "a"
-        assert place(queue, "a") == Waiting(until=60)
-
-    async def test_a_ready_key_taken_after_its_delay_satisfies_the_delayed_add(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        queue.offer("a", after=60)
-        await asyncio.sleep(61)
-        assert take_all(queue) == "a"
-        assert queue.idle
-
-    async def test_a_key_taken_before_its_delay_is_ready_again_after_the_delay(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        queue.offer("a", after=60)
-        await asyncio.sleep(59)
-        await take(queue)
-        await asyncio.sleep(2)
-        queue.give_back("a")
-        assert take_all(queue) == "a"
-        assert queue.idle
-
-    async def test_a_delay_added_after_an_earlier_one_has_passed_stays(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", after=5)
-        await asyncio.sleep(6)
-        queue.offer("a", after=5)
-        assert take_all(queue) == "a"
-        assert place(queue, "a") == Waiting(until=11)
-
-    async def test_a_delay_added_to_a_ready_key_after_an_earlier_one_has_passed_stays(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        queue.offer("a", after=5)
-        await asyncio.sleep(6)
-        queue.offer("a", after=5)
-        assert take_all(queue) == "a"
-        assert place(queue, "a") == Waiting(until=11)
-
-    async def test_one_sync_satisfies_all_delays_that_have_passed(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", after=5)
-        queue.retry("a", after=6)
-        await asyncio.sleep(7)
-        assert take_all(queue) == "a"
-        assert queue.idle
-
     async def test_the_loop_runs_other_tasks_while_thousands_of_keys_become_ready(
         self, queue: WorkQueue[str]
     ) -> None:
@@ -363,14 +144,6 @@ class TestDelays:
         assert 0 < queue.ready < 4999
         await asyncio.sleep(1)
         assert queue.ready == 4999
-
-    async def test_superseded_timers_have_no_effect(self, queue: WorkQueue[str]) -> None:
-        for after in range(1000, 0, -1):
-            queue.offer("a", after=after)
-        queue.offer("b", after=2000)
-        assert await next_key(queue) == ("a", 1)
-        queue.give_back("a")
-        assert await next_key(queue) == ("b", 2000)
 
     async def test_timers_of_many_keys_stay_exact_when_most_are_cancelled(
         self, queue: WorkQueue[str]
@@ -436,128 +209,12 @@ class TestCoarseLoop:
 
 
 class TestPriority:
-    async def test_a_higher_priority_is_taken_first(self, queue: WorkQueue[str]) -> None:
-        for key, priority in ("s", SECONDARY), ("r", RESYNC), ("u", USER), ("t", RETRY):
-            queue.offer(key, priority=priority)
-        assert take_all(queue) == "ustr"
-
     async def test_the_default_priority_is_user(self, queue: WorkQueue[str]) -> None:
         queue.offer("a")
         assert place(queue, "a") == Ready(since=0, priority=USER)
 
-    async def test_a_higher_priority_raises_a_ready_key(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a", priority=SECONDARY)
-        queue.offer("b", priority=RESYNC)
-        queue.offer("b", priority=USER)
-        assert take_all(queue) == "ba"
-
-    async def test_a_lower_priority_does_not_lower_a_ready_key(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a", priority=USER)
-        queue.offer("a", priority=RESYNC)
-        queue.offer("b", priority=SECONDARY)
-        assert take_all(queue) == "ab"
-
-    async def test_a_delayed_add_with_a_higher_priority_raises_a_ready_key(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", priority=RESYNC)
-        queue.offer("a", priority=USER, after=60)
-        assert place(queue, "a") == Ready(since=0, priority=USER)
-
-    async def test_a_raised_key_is_queued_behind_keys_of_its_new_priority(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", priority=RESYNC)
-        queue.offer("b", priority=USER)
-        queue.offer("a", priority=USER)
-        assert take_all(queue) == "ba"
-
-    @pytest.mark.parametrize("priorities", [(RESYNC, SECONDARY), (SECONDARY, RESYNC)])
-    async def test_a_waiting_key_becomes_ready_with_the_highest_priority(
-        self, queue: WorkQueue[str], priorities: tuple[Priority, Priority]
-    ) -> None:
-        for after, priority in zip((5, 6), priorities, strict=True):
-            queue.offer("a", after=after, priority=priority)
-        await asyncio.sleep(7)
-        assert place(queue, "a") == Ready(since=5, priority=SECONDARY)
-
-    async def test_an_immediate_add_of_a_waiting_key_keeps_its_higher_priority(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", after=60, priority=USER)
-        queue.offer("a", priority=RESYNC)
-        assert place(queue, "a") == Ready(since=0, priority=USER)
-
-    async def test_a_held_key_returns_with_the_highest_priority(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        for priority in RESYNC, SECONDARY, RETRY:
-            queue.offer("a", priority=priority)
-        queue.give_back("a")
-        assert place(queue, "a") == Ready(since=0, priority=SECONDARY)
-
-    async def test_an_urgent_sync_does_not_raise_a_later_delayed_one(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", after=60, priority=RESYNC)
-        queue.offer("a", priority=USER)
-        take_all(queue)
-        await asyncio.sleep(61)
-        assert place(queue, "a") == Ready(since=60, priority=RESYNC)
-
 
 class TestAgeing:
-    async def test_a_key_that_waited_too_long_is_taken_before_an_urgent_one(self) -> None:
-        queue = make_queue()
-        queue.offer("old", priority=RESYNC)
-        await asyncio.sleep(31)
-        queue.offer("new", priority=USER)
-        assert take_nowait(queue) == "old"
-
-    async def test_a_key_that_did_not_wait_too_long_is_not_preferred(self) -> None:
-        queue = make_queue()
-        queue.offer("old", priority=RESYNC)
-        await asyncio.sleep(30)
-        queue.offer("new", priority=USER)
-        assert take_nowait(queue) == "new"
-
-    async def test_the_oldest_of_the_keys_that_waited_too_long_is_taken_first(self) -> None:
-        queue = make_queue()
-        for key in "abc":
-            queue.offer(key, priority=RESYNC)
-            await asyncio.sleep(1)
-        await asyncio.sleep(30)
-        assert take_all(queue) == "abc"
-
-    async def test_urgent_keys_get_every_other_turn_beside_an_old_backlog(
-        self,
-    ) -> None:
-        queue = make_queue()
-        for key in "abcd":
-            queue.offer(key, priority=RESYNC)
-        await asyncio.sleep(31)
-        queue.offer("x", priority=USER)
-        queue.offer("y", priority=USER)
-        assert take_all(queue) == "axbycd"
-
-    async def test_a_raised_key_keeps_its_age(self) -> None:
-        queue = make_queue()
-        queue.offer("a", priority=RESYNC)
-        await asyncio.sleep(29)
-        queue.offer("a", priority=SECONDARY)
-        await asyncio.sleep(2)
-        queue.offer("b", priority=USER)
-        assert take_all(queue) == "ab"
-
-    async def test_ageing_begins_when_a_key_is_ready(self) -> None:
-        queue = make_queue()
-        queue.offer("a", after=60, priority=RESYNC)
-        await asyncio.sleep(80)
-        queue.offer("b", priority=USER)
-        assert take_all(queue) == "ba"
-
     async def test_no_key_starves_behind_an_endless_stream_of_urgent_ones(self) -> None:
         queue = make_queue()
         queue.offer("patient", priority=RESYNC)
@@ -587,93 +244,6 @@ class TestRetry:
         queue.retry(await take(queue), after=3)
         queue.give_back("a")
         assert await next_key(queue) == ("a", 3)
-
-    async def test_a_retry_with_a_delay_counts_as_a_failure(self, queue: WorkQueue[str]) -> None:
-        queue.retry("a", after=3)
-        assert queue.failures("a") == 1
-
-    async def test_a_retry_without_a_delay_is_ready_after_done(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.retry(await take(queue), after=0)
-        assert queue.ready == 0
-        queue.give_back("a")
-        assert queue.ready == 1
-
-    async def test_failures_are_counted_until_forgotten(self, queue: WorkQueue[str]) -> None:
-        queue.retry("a")
-        queue.retry("a")
-        assert queue.failures("a") == 2
-        queue.forget("a")
-        assert queue.failures("a") == 0
-
-    async def test_success_cancels_a_pending_retry(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.retry(await take(queue))
-        queue.give_back("a")
-        queue.offer("a")
-        queue.forget(await take(queue))
-        queue.give_back("a")
-        assert queue.idle
-
-    async def test_forget_cancels_the_retry_of_a_waiting_key(self, queue: WorkQueue[str]) -> None:
-        queue.retry("a")
-        queue.forget("a")
-        assert queue.idle
-        await asyncio.sleep(100)
-        assert queue.ready == 0
-
-    async def test_a_sync_before_the_retry_keeps_the_retry(self, queue: WorkQueue[str]) -> None:
-        queue.retry("a", after=8)
-        queue.offer("a")
-        assert take_all(queue) == "a"
-        assert place(queue, "a") == Waiting(until=8)
-
-    async def test_success_keeps_a_delayed_add(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a", after=60)
-        queue.retry("a")
-        assert place(queue, "a") == Waiting(until=8)
-        queue.forget("a")
-        assert place(queue, "a") == Waiting(until=60)
-
-    async def test_success_keeps_a_ready_key(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.forget("a")
-        assert queue.ready == 1
-
-    async def test_a_retry_that_is_due_is_not_cancelled(self, queue: WorkQueue[str]) -> None:
-        queue.retry("a")
-        await asyncio.sleep(9)
-        queue.forget("a")
-        assert take_all(queue) == "a"
-        assert queue.idle
-
-    async def test_a_key_with_a_retry_and_a_delayed_add_is_ready_at_both_times(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.offer("a", after=5)
-        queue.retry("a")
-        assert await next_key(queue) == ("a", 5)
-        queue.give_back("a")
-        assert await next_key(queue) == ("a", 8)
-        queue.give_back("a")
-        assert queue.idle
-
-    @pytest.mark.parametrize("priority", Priority)
-    async def test_a_retry_keeps_the_priority_of_the_held_key(
-        self, queue: WorkQueue[str], priority: Priority
-    ) -> None:
-        queue.offer("a", priority=priority)
-        queue.retry(await take(queue))
-        queue.give_back("a")
-        await asyncio.sleep(9)
-        assert place(queue, "a") == Ready(since=8, priority=priority)
-
-    async def test_a_retry_of_a_key_that_is_not_held_has_retry_priority(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        queue.retry("a")
-        await asyncio.sleep(9)
-        assert place(queue, "a") == Ready(since=8, priority=RETRY)
 
     async def test_the_default_backoff_starts_at_five_milliseconds_and_doubles(self) -> None:
         queue: WorkQueue[str] = WorkQueue()
@@ -713,13 +283,6 @@ class TestGet:
         asyncio.get_running_loop().call_later(7, queue.offer, "a")
         assert await next_key(queue) == ("a", 7)
 
-    async def test_every_waiting_worker_gets_one_key(self, queue: WorkQueue[str]) -> None:
-        workers = [asyncio.create_task(take(queue)) for _ in range(3)]
-        await asyncio.sleep(1)
-        for key in "abc":
-            queue.offer(key)
-        assert await asyncio.gather(*workers) == ["a", "b", "c"]
-
     async def test_the_worker_that_waits_longest_gets_the_key(self, queue: WorkQueue[str]) -> None:
         workers = [asyncio.create_task(take(queue)) for _ in range(3)]
         await asyncio.sleep(1)
@@ -728,35 +291,6 @@ class TestGet:
         assert [worker.done() for worker in workers] == [True, False, False]
         queue.shut_down(drain=False)
         await asyncio.gather(*workers, return_exceptions=True)
-
-    async def test_a_worker_cancelled_while_it_waits_takes_no_key(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        cancelled, waiting = (asyncio.create_task(take(queue)) for _ in range(2))
-        await asyncio.sleep(1)
-        cancelled.cancel()
-        queue.offer("a")
-        assert await waiting == "a"
-
-    async def test_a_worker_cancelled_after_its_wakeup_leaves_the_key_to_the_next(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        cancelled, waiting = (asyncio.create_task(take(queue)) for _ in range(2))
-        await asyncio.sleep(1)
-        queue.offer("a")
-        cancelled.cancel()
-        assert await waiting == "a"
-        assert cancelled.cancelled()
-
-    async def test_a_key_whose_only_worker_was_cancelled_stays_ready(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        worker = asyncio.create_task(take(queue))
-        await asyncio.sleep(1)
-        queue.offer("a")
-        worker.cancel()
-        await asyncio.sleep(1)
-        assert place(queue, "a") == Ready(since=1, priority=USER)
 
     async def test_a_worker_that_lost_a_key_to_get_nowait_gets_the_next_key(
         self, queue: WorkQueue[str]
@@ -769,17 +303,6 @@ class TestGet:
         queue.offer("b")
         assert await overtaken == "b"
 
-    async def test_one_key_wakes_one_worker(self, queue: WorkQueue[str]) -> None:
-        wakes: list[int] = []
-        workers = [asyncio.create_task(count_wakes(take(queue), wakes)) for _ in range(5)]
-        await asyncio.sleep(1)
-        assert len(wakes) == 5
-        queue.offer("a")
-        await asyncio.sleep(1)
-        assert len(wakes) == 6
-        queue.shut_down(drain=False)
-        await asyncio.gather(*workers, return_exceptions=True)
-
     async def test_cancelled_workers_leave_no_memory(self, queue: WorkQueue[str]) -> None:
         def futures() -> int:
             gc.collect()
@@ -791,18 +314,6 @@ class TestGet:
                 await asyncio.wait_for(take(queue), 1)
         assert futures() < before + 10
 
-    async def test_a_timeout_of_get_loses_no_key(self, queue: WorkQueue[str]) -> None:
-        taken: list[str] = []
-        for number in range(50):
-            queue.offer(f"{number:02}", after=number + (number % 3 - 1) * 0.01)
-        while len(taken) < 50:
-            try:
-                async with asyncio.timeout(0.5):
-                    taken.append(await take(queue))
-            except TimeoutError:
-                continue
-        assert taken == sorted(taken)
-
     async def test_get_nowait_returns_a_key_or_none(self, queue: WorkQueue[str]) -> None:
         assert take_nowait(queue) is None
         queue.offer("a")
@@ -810,30 +321,6 @@ class TestGet:
 
 
 class TestShutDown:
-    async def test_ready_keys_are_handed_out_while_draining(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.offer("b")
-        queue.shut_down(drain=True)
-        assert [await take(queue), await take(queue)] == ["a", "b"]
-        with pytest.raises(QueueShutDownError):
-            await take(queue)
-
-    async def test_ready_keys_are_dropped_without_a_drain(self, queue: WorkQueue[str]) -> None:
-        queue.offer("a")
-        queue.shut_down(drain=False)
-        with pytest.raises(QueueShutDownError):
-            await take(queue)
-        assert queue.idle
-
-    @pytest.mark.parametrize("drain", [True, False])
-    async def test_waiting_keys_are_dropped(self, queue: WorkQueue[str], *, drain: bool) -> None:
-        queue.offer("a", after=1)
-        queue.retry("b")
-        queue.shut_down(drain=drain)
-        assert queue.idle
-        await asyncio.sleep(10)
-        assert queue.ready == 0
-
     @pytest.mark.parametrize("drain", [True, False])
     async def test_waiting_workers_get_a_shutdown_error(
         self, queue: WorkQueue[str], *, drain: bool
@@ -854,38 +341,6 @@ class TestShutDown:
         first, second = await asyncio.gather(*workers, return_exceptions=True)
         assert first == "a"
         assert isinstance(second, QueueShutDownError)
-
-    @pytest.mark.parametrize("drain", [True, False])
-    async def test_no_more_keys_are_accepted(self, queue: WorkQueue[str], *, drain: bool) -> None:
-        queue.shut_down(drain=drain)
-        queue.offer("a")
-        queue.offer("b", after=1)
-        queue.retry("c")
-        assert queue.idle
-
-    @pytest.mark.parametrize("drain", [True, False])
-    async def test_a_held_key_that_was_added_again_is_treated_as_ready(
-        self, queue: WorkQueue[str], *, drain: bool
-    ) -> None:
-        queue.offer("a")
-        await take(queue)
-        queue.offer("a")
-        queue.shut_down(drain=drain)
-        queue.give_back("a")
-        assert take_all(queue) == ("a" if drain else "")
-        assert queue.idle
-
-    async def test_a_delayed_add_of_a_held_or_ready_key_is_dropped(
-        self, queue: WorkQueue[str]
-    ) -> None:
-        for key in "ab":
-            queue.offer(key)
-            queue.offer(key, after=60)
-        await take(queue)
-        queue.shut_down(drain=True)
-        queue.give_back("a")
-        assert take_all(queue) == "b"
-        assert queue.idle
 
     async def test_a_drain_can_be_aborted(self, queue: WorkQueue[str]) -> None:
         queue.offer("a")
@@ -950,19 +405,6 @@ class TestJoin:
 
 
 class TestStats:
-    async def test_the_counts_of_a_new_queue_are_zero(self, queue: WorkQueue[str]) -> None:
-        stats = queue.stats()
-        assert (stats.depth, stats.waiting, stats.held, stats.adds, stats.retries) == (0,) * 5
-        assert (stats.latency_s.count, stats.work_s.count) == (0, 0)
-        assert (stats.unfinished_s, stats.longest_s) == (0, 0)
-
-    async def test_keys_are_counted_by_place(self, queue: WorkQueue[str]) -> None:
-        for key in "abcdef":
-            queue.offer(key, after=5 if key in "abc" else 0)
-        await take(queue)
-        stats = queue.stats()
-        assert (stats.depth, stats.waiting, stats.held) == (2, 3, 1)
-
     async def test_an_add_is_counted_when_the_key_becomes_ready(
         self, queue: WorkQueue[str]
     ) -> None:
@@ -1413,17 +855,6 @@ class TestLines:
         assert take_nowait(queue) is None
         assert queue.idle
 
-    async def test_a_key_that_is_ready_for_exactly_the_ageing_time_is_not_preferred(self) -> None:
-        queue = queue_of(("old", RESYNC))
-        await asyncio.sleep(AGEING_S)
-        queue.offer("urgent")
-        assert take_nowait(queue) == "urgent"
-
-    async def test_the_more_urgent_of_two_keys_of_the_same_age_goes_first(self) -> None:
-        queue = queue_of(("first", RESYNC), ("second", RETRY))
-        await asyncio.sleep(2 * AGEING_S)
-        assert take_nowait(queue) == "second"
-
     async def test_keys_that_were_taken_are_not_kept(self) -> None:
         queue = WorkQueue[WeakKey]()
         kept = weakref.WeakSet[WeakKey]()
@@ -1801,10 +1232,6 @@ async def test_a_queue_lists_the_keys_that_become_ready_next() -> None:
     for delay_s in (5, 3, 9, 4):
         queue.offer(f"after {delay_s}", after=delay_s)
     assert places(queue, 2) == [("after 3", Waiting(3)), ("after 4", Waiting(4))]
-
-
-async def test_an_empty_queue_has_no_places() -> None:
-    assert places(WorkQueue[str](), 9) == []
 
 
 async def test_the_soonest_of_many_keys_are_in_order_without_cancelled_ones() -> None:

@@ -82,107 +82,10 @@ def wire() -> ScriptedWire:
 
 
 class TestListing:
-    async def test_pages_make_one_listing_at_one_revision(self, wire: ScriptedWire) -> None:
-        wire.replies += [
-            page(9, thing("a", 3), thing("b", 4), after="x"),
-            page(9, thing("c", 5), after="y"),
-            page(9, thing("d", 6)),
-        ]
-        async with watch_of(wire)() as events:
-            assert await take(events, 6) == [
-                LISTING,
-                *("team-a/a@3", "team-a/b@4", "team-a/c@5", "team-a/d@6"),
-                "listed 9",
-            ]
-        assert [request.query for request in wire.calls] == [
-            {"limit": "500"},
-            {"limit": "500", "continue": "x"},
-            {"limit": "500", "continue": "y"},
-        ]
-
-    @pytest.mark.parametrize(
-        "late_page", [ExpiredError("too old"), page(10, thing("b", 4))], ids=["expired", "moved on"]
-    )
-    async def test_an_expired_page_restarts_the_listing_without_pages(
-        self, wire: ScriptedWire, late_page: object
-    ) -> None:
-        wire.replies += [page(9, thing("a", 3), after="x"), late_page]
-        wire.replies += [page(12, thing("b", 4), thing("c", 11))]
-        async with watch_of(wire)() as events:
-            assert await take(events, 6) == [
-                *(LISTING, "team-a/a@3"),
-                *(LISTING, "team-a/b@4", "team-a/c@11", "listed 12"),
-            ]
-        assert wire.calls[-1].query == {}
-
     async def test_a_list_without_items_is_empty(self, wire: ScriptedWire) -> None:
         wire.replies += [{"metadata": {"resourceVersion": "9"}, "items": None}]
         async with watch_of(wire)() as events:
             assert await take(events, 2) == [LISTING, "listed 9"]
-
-    @pytest.mark.parametrize(
-        ("kind", "query"),
-        [
-            (
-                kube("v1", "Thing", labels="a in (x,y),!b"),
-                {"labelSelector": "a in (x,y),!b"},
-            ),
-            (
-                kube("v1", "Thing", labels={"a": "x"}).only("team-a/b"),
-                {"labelSelector": "a=x", "fieldSelector": "metadata.name=b"},
-            ),
-            (THINGS, {}),
-        ],
-    )
-    async def test_selectors_are_sent_to_the_server(
-        self, wire: ScriptedWire, kind: KubeKind[object], query: dict[str, str]
-    ) -> None:
-        wire.replies += [page(9, after="x"), page(9)]
-        wire.streams += [[ScriptedWire.SILENCE]]
-        async with watch_of(wire, kind)() as events:
-            await take(events, 2)
-            follow = asyncio.create_task(take(events, 1))
-            await asyncio.sleep(1)
-            follow.cancel()
-            await asyncio.wait({follow})
-        requests = [*wire.calls, *wire.watches]
-        assert len(requests) == 3
-        for request in requests:
-            selectors = {n: v for n, v in request.query.items() if n.endswith("Selector")}
-            assert selectors == query
-
-    async def test_values_are_whole_documents_without_managed_fields(
-        self, wire: ScriptedWire
-    ) -> None:
-        wire.replies += [page(9, thing("a", 3, data={"x": 'q"ü'}))]
-        async with watch_of(wire)() as events:
-            await take(events, 1)
-            event = await anext(events)
-        assert isinstance(event, Applied)
-        assert event.stored.value.decode() == (
-            '{"apiVersion":"v1","kind":"Thing","metadata":{"name":"a","namespace":"team-a",'
-            '"resourceVersion":"3"},"data":{"x":"q\\"ü"}}'
-        )
-
-    async def test_a_metadata_only_watch_keeps_only_metadata(self, wire: ScriptedWire) -> None:
-        partial = {**thing("a", 3), "kind": "PartialObjectMetadata", "apiVersion": "meta/v1"}
-        wire.replies += [page(9, partial, thing("b", 4, data={"x": "y"}))]
-        async with watch_of(wire, kube("v1", "Thing", metadata_only=True))() as events:
-            await take(events, 1)
-            values = [await anext(events), await anext(events)]
-        for event in values:
-            assert isinstance(event, Applied)
-            assert event.stored.value.startswith(b'{"apiVersion":"v1","kind":"Thing","metadata":{')
-            assert b"data" not in event.stored.value.replace(b"metadata", b"")
-
-    @pytest.mark.parametrize(
-        "error", [StoreMissingError("no such kind"), PermissionDeniedError("may not list")]
-    )
-    async def test_a_rejected_list_breaks_the_watch(
-        self, wire: ScriptedWire, error: StoreError
-    ) -> None:
-        wire.replies += [error]
-        assert await take_until_broken(watch_of(wire)) == ([], error)
 
     @pytest.mark.parametrize(
         "invalid_list",
@@ -206,19 +109,6 @@ class TestFollowing:
     @pytest.fixture(autouse=True)
     def _one_thing(self, wire: ScriptedWire) -> None:
         wire.replies += [page(9, thing("a", 3))]
-
-    async def test_changes_follow_the_listing(self, wire: ScriptedWire) -> None:
-        added, modified = line("ADDED", thing("b", 10)), line("MODIFIED", thing("b", 11))
-        wire.streams += [[added, modified, line("DELETED", thing("a", 12)), wire.SILENCE]]
-        async with watch_of(wire)() as events:
-            await take(events, 3)
-            assert await take(events, 3) == ["team-a/b@10", "team-a/b@11", "deleted team-a/a@12"]
-            assert wire.open == 1
-        assert wire.open == 0
-        [request] = wire.watches
-        assert request.query["watch"] == "true"
-        assert request.query["allowWatchBookmarks"] == "true"
-        assert request.query["resourceVersion"] == "9"
 
     async def test_the_next_request_resumes_at_the_last_revision(self, wire: ScriptedWire) -> None:
         wire.streams += [
@@ -363,29 +253,6 @@ class TestStreamingList:
     @pytest.fixture
     def wire(self) -> ScriptedWire:
         return ScriptedWire(minor=NEW)
-
-    async def test_a_new_server_lists_within_the_watch(self, wire: ScriptedWire) -> None:
-        wire.streams += [
-            [
-                line("ADDED", thing("b", 4)),
-                line("ADDED", thing("a", 3)),
-                bookmark(9, initial_end=True),
-                line("MODIFIED", thing("a", 10)),
-            ],
-            [line("ADDED", thing("c", 11)), wire.SILENCE],
-        ]
-        async with watch_of(wire)() as events:
-            assert await take(events, 6) == [
-                *(LISTING, "team-a/b@4", "team-a/a@3", "listed 9"),
-                *("team-a/a@10", "team-a/c@11"),
-            ]
-        assert wire.calls == []
-        first, second = (request.query for request in wire.watches)
-        assert first["sendInitialEvents"] == "true"
-        assert first["resourceVersionMatch"] == "NotOlderThan"
-        assert "resourceVersion" not in first
-        assert "sendInitialEvents" not in second
-        assert second["resourceVersion"] == "10"
 
     async def test_a_watch_that_breaks_after_the_list_is_resumed(self, wire: ScriptedWire) -> None:
         wire.streams += [

@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from natsctl.errors import PermissionDeniedError, StoreError
+from natsctl.errors import StoreError
 from natsctl.telemetry.outbox import (
     BURST,
-    BUSY,
     CLOSE_S,
     GATHER_S,
     LATE_S,
@@ -66,36 +65,6 @@ def add(
 
 
 class TestCounting:
-    async def test_waiting_repeats_are_sent_as_one_event(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for _ in range(5):
-            add(outbox, "no")
-        await asyncio.sleep(1)
-        assert sender.sent == [("no", 5)]
-
-    async def test_an_event_is_made_once_when_it_is_sent(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        events: list[Event] = []
-
-        def make() -> Event:
-            events.append(("no", 1))
-            return events[-1]
-
-        outbox.add("shop", ("shop", "no"), first=make, again=lambda sent: sent)
-        assert events == []
-        await asyncio.sleep(1)
-        assert events == sender.sent == [("no", 1)]
-
-    async def test_a_repeat_of_a_sent_event_increments_its_count(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for _ in range(3):
-            add(outbox, "no")
-            await asyncio.sleep(REPEAT_S)
-        assert sender.sent == [("no", 1), ("no", 2), ("no", 3)]
-
     async def test_a_repeat_after_the_repeat_period_restarts_the_count(
         self, outbox: Outbox[Event], sender: Sender
     ) -> None:
@@ -115,18 +84,6 @@ class TestCounting:
         await asyncio.sleep(5)
         assert sender.sent == [("no", 1), ("no", 3)]
 
-    async def test_an_event_that_failed_is_not_counted(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        sender.error = StoreError("no")
-        add(outbox, "no")
-        await asyncio.sleep(2)
-        sender.error = None
-        add(outbox, "no")
-        await asyncio.sleep(2)
-        assert sender.sent == [("no", 1)]
-        assert outbox.counts.dropped == 1
-
     async def test_events_that_cannot_be_encoded_stop_no_others(
         self, outbox: Outbox[Event], sender: Sender, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -138,21 +95,6 @@ class TestCounting:
         await asyncio.sleep(2)
         assert sender.sent == [("yes", 1)]
         assert "cannot send event" in caplog.text
-
-    async def test_events_are_counted_by_outcome(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for _ in range(3):
-            add(outbox, "yes")
-        await asyncio.sleep(1)
-        sender.error = StoreError("no")
-        add(outbox, "no")
-        await asyncio.sleep(2)
-        assert outbox.counts.of_system("here") == {
-            ("here", "sent"): 1,
-            ("here", "merged"): 2,
-            ("here", "dropped"): 1,
-        }
 
     async def test_events_are_sent_in_order(self, outbox: Outbox[Event], sender: Sender) -> None:
         for message in ("a", "b", "a", "c"):
@@ -174,26 +116,6 @@ class TestQuietTime:
             await asyncio.sleep(3)
         assert sender.sent == [("no", 1), ("no", 10)]
 
-    async def test_a_repeat_during_the_first_send_waits_for_the_quiet_time(
-        self, sender: Sender
-    ) -> None:
-        sender.slow_s = 1
-        outbox = Outbox(sender, repeat_s=REPEAT_S, quiet_s=5)
-        async with sending(outbox):
-            add(outbox, "no")
-            await asyncio.sleep(0.5)
-            add(outbox, "no")
-            await asyncio.sleep(10)
-        assert sender.sent == [("no", 1), ("no", 2)]
-
-    async def test_held_repeats_are_sent_before_the_outbox_closes(self, sender: Sender) -> None:
-        outbox = Outbox(sender, repeat_s=REPEAT_S, quiet_s=5)
-        async with sending(outbox):
-            for _ in range(3):
-                add(outbox, "no")
-                await asyncio.sleep(0.1)
-        assert sender.sent == [("no", 1), ("no", 3)]
-
 
 class TestGathering:
     """Events wait behind the writes that make them."""
@@ -204,26 +126,6 @@ class TestGathering:
         async with sending(outbox):
             yield outbox
 
-    async def test_repeats_within_the_first_second_are_one_event(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for _ in range(3):
-            add(outbox, "no")
-            await asyncio.sleep(0.3)
-        assert sender.sent == []
-        await asyncio.sleep(0.2)
-        assert sender.sent == [("no", 3)]
-
-    async def test_no_event_is_sent_while_many_new_ones_come(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for number in range(200):
-            add(outbox, "created", subject=str(number))
-            await asyncio.sleep(0.05)
-        assert sender.sent == []
-        await asyncio.sleep(GATHER_S)
-        assert len(sender.sent) == 200
-
     async def test_a_late_event_is_sent_although_many_new_ones_come(
         self, outbox: Outbox[Event], sender: Sender
     ) -> None:
@@ -231,25 +133,6 @@ class TestGathering:
             add(outbox, "created", subject=str(number))
             await asyncio.sleep(0.1 * GATHER_S * 0.9)
         assert len(sender.sent) == pytest.approx(400 - LATE_S / 0.09, abs=1)
-
-    async def test_a_few_new_events_do_not_delay_others(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for number in range(100):
-            add(outbox, "created", subject=str(number))
-            await asyncio.sleep(2 * GATHER_S / BUSY)
-        assert len(sender.sent) == 100 - BUSY / 2
-
-    async def test_gathered_events_are_sent_before_the_outbox_closes(self, sender: Sender) -> None:
-        outbox = Outbox(sender, repeat_s=REPEAT_S, gather_s=GATHER_S, pace=SendingPace(1.0))
-        clock = asyncio.get_running_loop().time
-        async with sending(outbox):
-            for number in range(100):
-                add(outbox, "created", subject=str(number))
-            await asyncio.sleep(0.1)
-            started = clock()
-        assert len(sender.sent) == 100
-        assert clock() == started
 
     async def test_gathered_events_beyond_the_maximum_are_dropped(
         self, outbox: Outbox[Event], sender: Sender
@@ -271,24 +154,6 @@ class TestUrgency:
         async with sending(outbox):
             yield outbox
 
-    async def test_an_urgent_event_does_not_wait_until_few_new_events_come(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        add(outbox, "failed", urgent=True)
-        for number in range(100):
-            add(outbox, "created", subject=str(number))
-            await asyncio.sleep(0.05)
-        assert sender.sent == [("failed", 1)]
-
-    async def test_urgent_events_are_sent_before_older_ones(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for number in range(5):
-            add(outbox, "created", subject=str(number))
-            add(outbox, "failed", subject=str(number), urgent=True)
-        await asyncio.sleep(2 * GATHER_S)
-        assert [message for message, _ in sender.sent] == ["failed"] * 5 + ["created"] * 5
-
     async def test_an_event_that_is_due_does_not_wait_for_an_urgent_one(
         self, outbox: Outbox[Event], sender: Sender
     ) -> None:
@@ -297,14 +162,6 @@ class TestUrgency:
         add(outbox, "failed", urgent=True)
         await asyncio.sleep(GATHER_S * 0.2)
         assert sender.sent == [("created", 1)]
-
-    async def test_urgent_events_are_the_first_ones_at_the_end(self, sender: Sender) -> None:
-        outbox = Outbox(sender, repeat_s=REPEAT_S, gather_s=GATHER_S)
-        async with sending(outbox):
-            add(outbox, "created")
-            await asyncio.sleep(GATHER_S / 2)
-            add(outbox, "failed", urgent=True)
-        assert sender.sent == [("failed", 1), ("created", 1)]
 
     async def test_an_urgent_event_takes_the_place_of_the_oldest_other_one(
         self, outbox: Outbox[Event], sender: Sender
@@ -326,40 +183,8 @@ class TestUrgency:
         assert outbox.pending == PENDING_MAX
         assert outbox.counts.dropped == 4
 
-    async def test_repeats_of_an_urgent_event_stay_urgent(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for _ in range(3):
-            add(outbox, "failed", urgent=True)
-        add(outbox, "created")
-        await asyncio.sleep(GATHER_S * 2)
-        assert sender.sent == [("failed", 3), ("created", 1)]
-        assert outbox.counts.merged == 2
-
 
 class TestLimiting:
-    async def test_events_of_an_object_beyond_the_burst_are_dropped(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for number in range(BURST + 5):
-            add(outbox, str(number))
-        add(outbox, "quiet", subject="other")
-        await asyncio.sleep(1)
-        assert [message for message, _ in sender.sent] == [*map(str, range(BURST)), "quiet"]
-        assert outbox.counts.dropped == 5
-
-    async def test_repeats_beyond_the_burst_are_dropped(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        for _ in range(BURST):
-            add(outbox, "no")
-            await asyncio.sleep(0.01)
-        for _ in range(7):
-            add(outbox, "no")
-            await asyncio.sleep(0.01)
-        assert sender.sent[-1] == ("no", BURST)
-        assert outbox.counts.dropped == 7
-
     async def test_the_budget_is_refilled_over_time(self) -> None:
         budget = Budget()
         assert [budget.take("shop") for _ in range(BURST + 1)] == [True] * BURST + [False]
@@ -389,36 +214,8 @@ class TestFailing:
         assert sender.sent == [("yes", 1)]
         assert "cannot send event object=shop error='the server is tired'" in caplog.messages
 
-    async def test_a_missing_permission_is_logged_once(
-        self, outbox: Outbox[Event], sender: Sender, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        sender.error = PermissionDeniedError("may not")
-        for number in range(10):
-            add(outbox, "no", subject=str(number))
-        await asyncio.sleep(2)
-        assert len([message for message in caplog.messages if "may not" in message]) == 1
-        assert outbox.counts.dropped == 10
-
-    async def test_events_are_sent_after_the_permission_was_granted(
-        self, outbox: Outbox[Event], sender: Sender
-    ) -> None:
-        sender.error = PermissionDeniedError("may not")
-        add(outbox, "no")
-        await asyncio.sleep(1)
-        sender.error = None
-        add(outbox, "no")
-        await asyncio.sleep(1)
-        assert sender.sent == [("no", 1)]
-
 
 class TestClosing:
-    async def test_pending_events_are_sent_before_the_outbox_closes(self, sender: Sender) -> None:
-        outbox = Outbox(sender, repeat_s=REPEAT_S)
-        async with sending(outbox):
-            for number in range(20):
-                add(outbox, str(number))
-        assert len(sender.sent) == 20
-
     async def test_closing_has_a_time_limit(
         self, sender: Sender, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -442,26 +239,6 @@ class TestClosing:
 
 
 class TestPauses:
-    async def test_events_are_sent_with_a_pause_between_them(self, sender: Sender) -> None:
-        outbox = Outbox(sender, repeat_s=REPEAT_S, pace=SendingPace(1.0))
-        async with sending(outbox):
-            for number in range(10):
-                add(outbox, str(number))
-            await asyncio.sleep(3.5)
-            assert len(sender.sent) == 4
-
-    async def test_outboxes_that_share_a_pace_share_its_rate(self, sender: Sender) -> None:
-        pace = SendingPace(1.0)
-        first_outbox, second_outbox = (
-            Outbox(sender, repeat_s=REPEAT_S, pace=pace) for _ in range(2)
-        )
-        async with sending(first_outbox), sending(second_outbox):
-            for number in range(10):
-                add(first_outbox, str(number))
-                add(second_outbox, str(number))
-            await asyncio.sleep(3.5)
-            assert len(sender.sent) == 4
-
     async def test_an_outbox_that_closes_takes_no_turns_from_others(self, sender: Sender) -> None:
         pace = SendingPace(1.0)
         closing, staying = (Outbox(sender, repeat_s=REPEAT_S, pace=pace) for _ in range(2))

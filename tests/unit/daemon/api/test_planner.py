@@ -31,7 +31,6 @@ from natsctl.model.plans.plan import Action, KeyPlan, PlanSummary
 from natsctl.testing import Harness, MemoryStores, running
 from natsctl.watchers import InformerController
 from tests.support.controllers import recording_watcher as watchers
-from tests.support.controllers.disk_reconciler import DISKS, Cloud, ManagedDisks
 
 PROCESS = DaemonProcess(id="1", host="h", pid=7, version="0.1.0", started="2026-01-01T00:00:00Z")
 SHOPS, SIGNS = "shops", "signs"
@@ -59,11 +58,6 @@ class Shops(Controller):
             case "sleep" if planning():
                 await asyncio.sleep(1e6)
         await self.signs.apply(key, Shop(spec="open"))
-
-
-class Named(Shops):
-    def __init__(self, name: str = "others") -> None:
-        self.name = name
 
 
 class Needing(Shops):
@@ -96,34 +90,6 @@ async def harness() -> AsyncIterator[Harness]:
 
 def client(harness: Harness) -> Client:
     return Client(harness.runtime, harness.stores)
-
-
-async def test_a_plan_has_the_writes_that_a_sync_would_make_and_makes_none(
-    harness: Harness,
-) -> None:
-    shops, signs = (harness.stores.store(slot.kind) for slot in (Shops.shops, Shops.signs))
-    await shops.create("corner", b'{"spec": "new"}')
-    await asyncio.sleep(1)
-    plan = await client(harness)("corner")
-    assert [(action.action, action.key) for action in plan.keys["corner"].actions] == [
-        ("create", "corner")
-    ]
-    assert (plan.summary.create, plan.daemon, plan.controller) == (1, PROCESS, "shops")
-    assert (signs.keys(), shops.writes) == ([], 1)
-
-
-async def test_a_plan_of_a_converged_key_changes_nothing(harness: Harness) -> None:
-    await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "old"}')
-    await harness.run_until_idle()
-    plan = await client(harness)("corner")
-    assert (plan.summary, plan.keys) == (PlanSummary(unchanged=1), {})
-
-
-async def test_a_plan_has_the_error_of_a_key_that_fails(harness: Harness) -> None:
-    await harness.stores.store(Shops.shops.kind).create("corner", b'{"spec": "fail"}')
-    await asyncio.sleep(1)
-    plan = await client(harness)("corner")
-    assert "ValueError: no luck" in plan.keys["corner"].error
 
 
 async def test_a_plan_leaves_the_syncs_of_the_daemon_alone(harness: Harness) -> None:
@@ -198,12 +164,6 @@ async def test_a_controller_that_needs_arguments_cannot_be_planned() -> None:
             await client(harness)("a")
 
 
-async def test_a_controller_that_its_class_makes_with_another_name_cannot_be_planned() -> None:
-    async with running(Named("mine")) as harness:
-        with pytest.raises(UsageError, match="alone makes another controller, others"):
-            await client(harness)("a")
-
-
 def test_a_plan_that_does_not_fit_counts_the_actions_that_it_leaves_out() -> None:
     actions = tuple(Action(action="create", kind="K", key=str(number)) for number in range(100))
     plan = Plan(controller="c", summary=PlanSummary(), keys={"a": KeyPlan(actions=actions)})
@@ -231,23 +191,3 @@ async def test_watchers_are_planned_by_a_new_instance_of_their_class() -> None:
         Sites.watcher.failures = 1
         plan = await Client(controller, stores)("athens")
     assert plan.keys["athens"].error == "ValueError: on purpose"
-
-
-class Disks(ManagedDisks):
-    cloud = Cloud()
-
-
-async def test_a_plan_of_a_managed_object_has_the_external_call() -> None:
-    stores, controller = MemoryStores(), Disks()
-    controller.use(nats=stores)
-    task = asyncio.create_task(controller.run())
-    await controller.synced.wait()
-    await stores.store(DISKS).create("data", b'{"spec": {"size": 5}}')
-    await asyncio.sleep(30)
-    Disks.cloud.disks.clear()
-    plan = await Client(controller, stores)("data")
-    controller.stop()
-    await task
-    calls = [action.call for action in plan.keys["data"].actions if action.action == "external"]
-    assert calls == ["create"]
-    assert Disks.cloud.disks == {}

@@ -10,9 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from natsctl import Controller, Object, Operator, StoreError, kv, primary, tertiary
 from natsctl.core.coordination.shares import ShareState
 from natsctl.daemon.http import Check, CheckVerdict, Vitals
-from natsctl.daemon.operator import Runnable
 from natsctl.jetstream.connection import ConnectionState
-from natsctl.telemetry.histogram import Distribution
 from natsctl.telemetry.metrics import exposition
 from natsctl.testing import MemoryStores
 
@@ -68,21 +66,6 @@ class FakeElection:
             moving=False,
             known=self.known,
         )
-
-
-class Unmeasured:
-    """A runnable without metrics."""
-
-    name = "plain"
-
-    def __init__(self) -> None:
-        self.synced = asyncio.Event()
-
-    async def run(self) -> None:
-        """Do nothing."""
-
-    def stop(self) -> None:
-        """Do nothing."""
 
 
 @pytest.fixture
@@ -271,18 +254,6 @@ async def test_a_shard_member_is_ready_after_it_joined(
             assert samples["natsctl_shard_moving{lamps}"] == 1
 
 
-async def test_a_runnable_without_metrics_is_ready_when_it_is_synced(
-    vitals: Vitals, connection: FakeConnection
-) -> None:
-    plain = Unmeasured()
-    runtimes: list[Runnable] = [plain]
-    with vitals.of(connection, runtimes):
-        assert "[-]controller/plain failed: the controller is starting" in vitals.ready().text()
-        plain.synced.set()
-        assert vitals.ready().passed
-    assert not vitals.ready().passed
-
-
 async def test_a_stopping_process_is_live_and_not_ready(
     watched_vitals: Vitals, operator: Operator
 ) -> None:
@@ -296,101 +267,12 @@ async def test_a_stopping_process_is_live_and_not_ready(
 # ---- metrics
 
 
-async def test_a_scrape_shows_syncs_queues_and_caches(
-    watched_vitals: Vitals, operator: Operator, stores: MemoryStores
-) -> None:
-    async with running(operator):
-        lamps = stores.store(Lamps.lamps.kind)
-        await lamps.create("hall", b"{}")
-        await lamps.create("attic", b"no lamp")
-        await asyncio.sleep(60)
-        samples = await numbers(watched_vitals)
-    assert samples["controller_runtime_reconcile_total{lamps,success}"] == 1
-    assert samples["controller_runtime_reconcile_total{lamps,error}"] == 0
-    assert samples["controller_runtime_reconcile_time_seconds_count{lamps}"] == 1
-    assert samples["controller_runtime_max_concurrent_reconciles{lamps}"] == 4
-    assert samples["controller_runtime_active_workers{lamps}"] == 0
-    assert samples["workqueue_adds_total{lamps,lamps}"] == 1
-    assert samples["workqueue_depth{lamps,lamps}"] == 0
-    assert samples["workqueue_queue_duration_seconds_count{lamps,lamps}"] == 1
-    assert samples["natsctl_cache_objects{lamps,Lamp.lamps,lamps}"] == 1
-    assert samples["natsctl_invalid_objects{lamps,Lamp.lamps,lamps}"] == 1
-    assert samples["natsctl_cache_revision{lamps,Lamp.lamps,lamps}"] == 2
-    assert samples["natsctl_cache_lag_revisions{lamps,Lamp.lamps,lamps}"] == 0
-    assert samples["natsctl_watch_up{lamps,dict.rooms,rooms}"] == 1
-    assert samples["natsctl_convergence_seconds_count{lamps}"] == 1
-    assert samples["natsctl_orphans{lamps}"] == 0
-    assert samples["natsctl_applies_undone_total{lamps}"] == 0
-    assert samples["natsctl_contested_keys{lamps}"] == 0
-    assert samples["natsctl_controller_synced{lamps}"] == 1
-
-
-async def test_a_scrape_shows_the_connection_and_the_leader(
-    vitals: Vitals, connection: FakeConnection, operator: Operator
-) -> None:
-    assert "natsctl_connection_up{}" not in await numbers(vitals)
-    election = FakeElection()
-    with vitals.of(connection, operator.runtimes, [election]):
-        assert (await numbers(vitals))["leader_election_master_status{lamps}"] == 0
-        assert "natsctl_lease_epoch{lamps}" not in await numbers(vitals)
-        election.known, election.epoch = True, 7
-        samples = await numbers(vitals)
-        assert samples["natsctl_connection_up{}"] == 1
-        assert samples["natsctl_connection_losses_total{}"] == 3
-        assert samples["natsctl_connection_errors_total{}"] == 5
-        assert samples["leader_election_master_status{lamps}"] == 1
-        assert samples["natsctl_lease_epoch{lamps}"] == 7
-        connection.connected = False
-        assert (await numbers(vitals))["natsctl_connection_up{}"] == 0
-
-
-async def test_a_scrape_omits_an_unknown_lag(
-    watched_vitals: Vitals, operator: Operator, stores: MemoryStores
-) -> None:
-    async with running(operator):
-        stores.store(Lamps.rooms.kind).fail(StoreError("rooms are closed"))
-        samples = await numbers(watched_vitals)
-        assert samples["natsctl_cache_lag_revisions{lamps,Lamp.lamps,lamps}"] == 0
-        assert "natsctl_cache_lag_revisions{lamps,dict.rooms,rooms}" not in samples
-
-
-class FakeCluster:
-    """A cluster that received a few requests."""
-
-    def requests(self) -> dict[tuple[str, ...], int]:
-        return {("200", "GET", "lab:6443"): 5, ("<error>", "PATCH", "lab:6443"): 1}
-
-    def times(self) -> dict[tuple[str, ...], Distribution]:
-        return {("GET", "lab:6443"): Distribution((1.0,), (4, 1), 3.5)}
-
-
-async def test_a_scrape_shows_the_requests_to_a_cluster(
-    vitals: Vitals, connection: FakeConnection
-) -> None:
-    with vitals.of(connection, (), cluster=FakeCluster()):
-        samples = await numbers(vitals)
-    assert samples["rest_client_requests_total{200,lab:6443,GET}"] == 5
-    assert samples["rest_client_requests_total{<error>,lab:6443,PATCH}"] == 1
-    assert samples["rest_client_request_duration_seconds_bucket{lab:6443,1.0,GET}"] == 4
-    assert samples["rest_client_request_duration_seconds_count{lab:6443,GET}"] == 5
-
-
-PASSED = CheckVerdict("readyz", (Check("nats"), Check("cache")))
 FAILED = CheckVerdict("readyz", (Check("nats"), Check("cache", "not listed\n  yet")))
-
-
-def test_a_verdict_without_failed_checks_is_ok() -> None:
-    assert PASSED.passed
-    assert PASSED.text() == "ok"
 
 
 def test_the_reason_of_a_failed_check_has_no_secrets() -> None:
     leaking = CheckVerdict("readyz", (Check("nats", "no way to nats://ann:hush@hub"),))
     assert "[-]nats failed: no way to nats://***@hub\n" in leaking.text()
-
-
-def test_a_verbose_verdict_has_a_line_for_each_check() -> None:
-    assert PASSED.text(verbose=True) == "[+]nats ok\n[+]cache ok\nreadyz check passed\n"
 
 
 def test_one_failed_check_fails_the_verdict_with_its_reason_on_one_line() -> None:
