@@ -241,32 +241,6 @@ class Two(One):
     assert running.log.index("two ends") < running.log.index("one ends")
 
 
-async def test_a_failed_start_stops_all_controllers_and_shows_its_traceback(
-    natsctl: Natsctl, folder: Path
-) -> None:
-    (folder / "jobs.py").write_text(SLOW)
-    result = await natsctl("run", "-c", GREETINGS, "-c", "jobs:Doomed")
-    assert result.status == 1
-    assert "primaries listed, syncing  controller=greetings primaries=0" in result.err
-    error = result.err[result.err.index("natsctl: error:") :].splitlines()
-    assert error[0].endswith("start() failed: ValueError: no luck today")
-    assert error[-1].strip() == 'raise ValueError("no luck today")'
-    assert "natsctl/core" not in result.err
-
-
-async def test_a_second_signal_ends_the_daemon_at_once(
-    daemon: Daemon, folder: Path, jetstream: JetStreamContext
-) -> None:
-    (folder / "jobs.py").write_text(SLOW)
-    bucket = await jetstream.create_key_value(KeyValueConfig(bucket="jobs", history=5))
-    await bucket.put("a", b"{}")
-    running = await daemon("jobs:Jobs")
-    await running.logged("begun")
-    running.process.send_signal(signal.SIGTERM)
-    await running.logged("stopping  signal=SIGTERM")
-    assert await running.ends(signal.SIGTERM) == -signal.SIGTERM
-
-
 async def test_a_daemon_waits_for_a_server_that_starts_later(
     natsctl: Natsctl, nats_server: NatsServer
 ) -> None:
@@ -280,15 +254,6 @@ async def test_a_daemon_waits_for_a_server_that_starts_later(
     async with natsctl.running("run", "-c", GREETINGS) as running:
         await running.logged("no connection to NATS yet")
         assert await running.ends(signal.SIGTERM) == 0
-
-
-async def test_a_daemon_stops_after_it_lost_its_server(
-    daemon: Daemon, nats_server: NatsServer
-) -> None:
-    running = await daemon(GREETINGS)
-    nats_server.kill()
-    await running.logged("lost the connection")
-    assert await running.ends(signal.SIGTERM) == 0
 
 
 async def test_a_collection_of_garbage_visits_no_object_of_the_loaded_modules(

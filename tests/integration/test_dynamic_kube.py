@@ -13,10 +13,7 @@ import natsctl
 from natsctl import (
     Controller,
     ControllerRuntime,
-    KubeOptions,
     Object,
-    Selector,
-    connect_kube,
     kube,
     kv,
     primary,
@@ -30,12 +27,11 @@ from natsctl.errors import (
     PermissionDeniedError,
     StoreError,
 )
-from natsctl.kubernetes.cluster import Kube
 from natsctl.model.store import Store
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
-from tests.support.stores.custom_resources import cluster, define, watches
+from tests.support.stores.custom_resources import cluster, define
 
 CONFIG = GroupVersionKind("", "v1", "ConfigMap")
 CONFIGS = kube("v1", "ConfigMap")
@@ -52,7 +48,7 @@ class WatcherBed:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: Any,
         store: Store,
         namespace: str,
         options: DynamicOptions,
@@ -163,85 +159,6 @@ async def test_a_watcher_is_called_without_a_cache(
         await bed.called("a")
         await bed.put("one", "2")
         await bed.called("a")
-
-
-async def test_a_thousand_watchers_over_two_hundred_objects(
-    kube_server: KubeServer, kube_namespace: str
-) -> None:
-    kind = kube("v1", "ServiceAccount")  # no other test watches it
-    watchers = [watcher_named(f"w{number}") for number in range(1000)]
-    options = KubeOptions(kubeconfig=str(kube_server.kubeconfig()), in_flight_max=4)
-    async with cluster(kube_server) as admin, connect_kube(options) as connected:
-        before = await watches(admin.transport, "serviceaccounts")
-
-        async def counted(bed: WatcherBed, count: int) -> None:
-            assert bed.watcher.get_watch_count() == count
-
-            async def has_watches() -> bool:
-                assert await watches(admin.transport, "serviceaccounts") - before == count
-                return True
-
-            await eventually(has_watches, within_s=200, every_s=0.2)
-
-        store = await admin.open(kind)
-        bed = WatcherBed(connected, store, kube_namespace, QUIET, kind=kind.kind)
-        shared = [bed.config(f"s{number}") for number in range(200)]
-        watcher = bed.watcher
-        work = asyncio.create_task(watcher.start())
-        await watcher.started.wait()
-        await asyncio.gather(
-            *(
-                watcher.add_watcher(watcher_id, shared[n % 200])
-                for n, watcher_id in enumerate(watchers)
-            )
-        )
-        await counted(bed, 200)
-        for number in (3, 77, 199):
-            await bed.put(f"s{number}")
-            await bed.called(*(f"w{n}" for n in range(number, 1000, 200)))
-        # calls still succeed while all watches are open
-        await asyncio.wait_for((await connected.open(kind)).get(f"{kube_namespace}/s3"), 60)
-        await asyncio.gather(
-            *(
-                watcher.add_or_update_watcher(watcher_id, shared[n % 100], shared[199])
-                for n, watcher_id in enumerate(watchers)
-            )
-        )
-        await counted(bed, 101)
-        await bed.put("s199", turn="2")
-        await bed.called(*(watcher_id.name for watcher_id in watchers))
-        await asyncio.gather(*(watcher.remove_watcher(watcher_id) for watcher_id in watchers[:999]))
-        await counted(bed, 2)
-        watcher.stop()
-        await work
-        await counted(bed, 0)
-
-
-async def test_a_batch_that_reads_fewer_objects_stops_the_right_watches(
-    kube_server: KubeServer, kube_namespace: str
-) -> None:
-    async with watching(kube_server, kube_namespace) as bed:
-        for number in range(10):
-            await bed.put(f"s{number}", str(number), g=str(number % 2))
-
-        async def read(name: str, numbers: range) -> list[str]:
-            watcher_id, namespace = watcher_named(name), kube_namespace
-            async with bed.watcher.query_batch(watcher_id):
-                documents = [
-                    await bed.watcher.get(watcher_id, CONFIG, namespace, f"s{n}") for n in numbers
-                ]
-                odd = await bed.watcher.list(watcher_id, CONFIG, namespace, Selector.parse("g=1"))
-            assert [document["data"]["text"] for document in odd] == ["1", "3", "5", "7", "9"]  # type: ignore[index]
-            return [document["data"]["text"] for document in documents if document is not None]  # type: ignore[index]
-
-        assert await read("a", range(7)) == [str(n) for n in range(7)]
-        assert await read("b", range(5, 12)) == [str(n) for n in range(5, 10)]
-        assert bed.watcher.get_watch_count() == 13
-        assert await read("a", range(2)) == ["0", "1"]
-        assert bed.watcher.get_watch_count() == 10
-        for number in (4, 6, 0):
-            await bed.put(f"s{number}", "other", g="0")
-        await bed.called("a", "b")
 
 
 async def test_one_object_is_watched_with_permission_for_this_object_only(

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from natsctl import ConflictError, KubeKind, Manifest, NotFoundError, Primary, kube
-from natsctl.kubernetes.cluster import Kube
 from natsctl.managed import FINALIZER_NAME, Managed, ManagedController, ManagedReconciler
-from natsctl.model.store import ManifestStore, Stored
+from natsctl.model.store import ManifestStore, ManifestStores, Stored
 from tests.support.controllers.disk_reconciler import Cloud, CloudClient
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
@@ -60,7 +59,7 @@ class Shop:
 
 @asynccontextmanager
 async def reconciling(
-    shop: Shop, managed: KubeKind[Manifest], cluster_of_shop: Kube
+    shop: Shop, managed: KubeKind[Manifest], cluster_of_shop: ManifestStores
 ) -> AsyncIterator[None]:
     """Reconcile the shop's disks during the context."""
 

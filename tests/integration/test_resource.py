@@ -18,14 +18,13 @@ from natsctl import (
     connect_kube,
     kube,
 )
-from natsctl.jetstream.feed import ABANDONED_S
 from tests.support.clients.patient_client import patient_client
 from tests.support.eventually import eventually
 from tests.support.servers.kube_apiserver import KubeServer
 from tests.support.servers.nats_server import NatsServer
 from tests.support.stores.sample_objects import THINGS, Thing, value
 
-CONSUMERS_S = 0.8 * ABANDONED_S  # within which requested deletions take effect
+CONSUMERS_S = 8.0  # within which requested deletions take effect
 
 
 class Subscriber:

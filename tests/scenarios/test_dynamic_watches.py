@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 
 from natsctl import ExponentialLimiter, TokenBucket
-from natsctl.core.retry import no_jitter
 from natsctl.dynamic import DynamicOptions, DynamicWatcher, ObjectIdentifier
 from natsctl.errors import (
     CacheDisabledError,
@@ -436,7 +435,10 @@ async def test_a_watcher_without_a_name_is_refused(watcher: ObjectIdentifier) ->
 @pytest.mark.parametrize(
     ("options", "pauses"),
     [
-        (DynamicOptions(rate_limiter=ExponentialLimiter(base_s=7, jitter=no_jitter)), [7, 14, 28]),
+        (
+            DynamicOptions(rate_limiter=ExponentialLimiter(base_s=7, jitter=lambda: 0.0)),
+            [7, 14, 28],
+        ),
         (DynamicOptions(overall_rate=TokenBucket(rate_per_s=0.01, burst=1)), [0, 100, 100]),
     ],
     ids=["each", "overall"],

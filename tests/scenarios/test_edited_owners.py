@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from natsctl.model import documents
 from natsctl.testing import MemoryStores, running
 from tests.scenarios.test_evidence import stopped_after_a_gc_cycle
 from tests.scenarios.test_garbage import LONG, OVER, converged
@@ -90,12 +89,13 @@ async def test_an_edited_owner_of_a_kubernetes_object_is_restored(places: tuple[
     async with running(controller := Sites(), stores=stores) as harness:
         await controller.sites.put("shop", site("hi"))
         await harness.run_until_idle()
-        uid = documents.metadata_of(configs(stores).document("default/shop-main"))["uid"]
+        before: Any = configs(stores).document("default/shop-main")
         await edit_config(configs(stores), "default/shop-main", metadata=change)
         await asyncio.sleep(OVER)
-        metadata = documents.metadata_of(configs(stores).document("default/shop-main"))
-        assert [metadata[field][OWNER_KEY] for field in ("labels", "annotations")] == ["shop"] * 2  # type: ignore[index]
-        assert metadata["uid"] == uid
+        after: Any = configs(stores).document("default/shop-main")
+        metadata = after["metadata"]
+        assert [metadata[field][OWNER_KEY] for field in ("labels", "annotations")] == ["shop"] * 2
+        assert metadata["uid"] == before["metadata"]["uid"]
 
 
 # ---- labels that were dropped

@@ -6,8 +6,7 @@ import json
 import msgspec
 import pytest
 
-from natsctl import GarbagePlan, Orphan
-from natsctl.controller.garbage.evidence import MEMORY
+from natsctl import GarbagePlan, Orphan, kv
 from natsctl.testing import MemoryStores, running
 from tests.scenarios.test_garbage import GC_INTERVAL_S, LONG, OVER, converged, owned_by, plan, put  # type: ignore[attr-defined]
 from tests.scenarios.test_installations import (  # type: ignore[attr-defined]
@@ -18,6 +17,7 @@ from tests.scenarios.test_installations import (  # type: ignore[attr-defined]
 from tests.scenarios.test_kube_secondaries import Sites, site
 from tests.support.controllers.app_controller import AppClient, Apps, document
 
+MEMORY = kv(bytes, bucket="natsctl")  # has the record of what garbage collection saw
 KEYS = tuple(f"app-{number}" for number in range(8))
 PARTS_OF_KEYS = sorted(f"{key}.main" for key in KEYS)
 

@@ -16,7 +16,6 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.controller.garbage.evidence import MEMORY
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
@@ -30,6 +29,7 @@ from tests.support.controllers.app_controller import (
     put,
 )
 
+MEMORY = kv(bytes, bucket="natsctl")  # has the record of what garbage collection saw
 GRACE_S, GC_INTERVAL_S = 60.0, 30.0
 OVER = 2 * GRACE_S + 2 * GC_INTERVAL_S  # after this time every orphan is collected
 LONG = 2 * 3600.0

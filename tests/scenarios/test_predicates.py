@@ -17,7 +17,6 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.controller.slots.predicates import Predicate, WakeOn
 from natsctl.testing import Harness, running
 
 
@@ -34,7 +33,7 @@ SERVICES: KubeKind[Manifest] = kube("v1", "Service", namespace="default")
 KEY = "default/shop"
 
 
-def controller_of(wake_on: WakeOn = "any", predicate: Predicate | None = None) -> Any:
+def controller_of(wake_on: Any = "any", predicate: Any = None) -> Any:
     class Apps(Controller):
         apps = primary(APPS)
         services = secondary(SERVICES, wake_on=wake_on, predicate=predicate)
@@ -68,7 +67,7 @@ async def change_spec(harness: Harness) -> None:
 
 @pytest.mark.parametrize(("wake_on", "syncs"), [("any", 1), ("spec", 0)])
 async def test_a_status_change_enqueues_the_owner_unless_wake_on_is_spec(
-    wake_on: WakeOn, syncs: int
+    wake_on: str, syncs: int
 ) -> None:
     async with running(controller := controller_of(wake_on)) as harness:
         await controller.apps.put("shop", App(spec=AppSpec(80)))

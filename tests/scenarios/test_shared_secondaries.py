@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from natsctl import Controller, ExistsError, KubeObject, Object, kube, kv, primary, secondary
-from natsctl.controller.slots.owned import Owned
 from natsctl.core.table import Cache, is_read
 from natsctl.model.store import Change
 from tests.support.controllers.sharing_group import TTL_S, SharingGroup
@@ -111,7 +110,7 @@ def shared(group: SharingGroup[Any]) -> bool:
     return True
 
 
-def unread(reader: Owned[Any]) -> set[str]:
+def unread(reader: Any) -> set[str]:
     """Return the keys of the objects whose values are not kept."""
     cache = reader.informer.cache
     states = ((key, cache.newest(key)) for key in cache.keys())  # noqa: SIM118 - a cache is no dict

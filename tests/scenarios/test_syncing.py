@@ -9,6 +9,7 @@ import pytest
 
 from natsctl import (
     Controller,
+    ControllerRuntime,
     Operation,
     PermanentError,
     RateLimit,
@@ -19,9 +20,8 @@ from natsctl import (
     give_up_after,
     primary,
 )
-from natsctl.controller.controller import check_controller
 from natsctl.errors import InvalidInputError
-from natsctl.testing import running
+from natsctl.testing import MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
     App,
@@ -90,7 +90,7 @@ async def test_a_rate_limit_of_another_type_is_refused_when_the_controller_is_lo
         rate_limit = limit  # type: ignore[assignment]
 
     with pytest.raises(UsageError, match="must be RateLimit"):
-        check_controller(Wrong())
+        ControllerRuntime(Wrong(), nats=MemoryStores())
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_an_option_that_is_wrong_or_misspelt_is_refused(
     wrong = type("Wrong", (type("Parent", (Apps,), {name: value}),), {})
     for _ in range(2):
         with pytest.raises(UsageError, match=message):
-            check_controller(wrong())
+            ControllerRuntime(wrong(), nats=MemoryStores())
 
 
 def test_other_attributes_of_a_controller_are_no_options() -> None:
     names = {"_worker": 5, "worker": "five", "labels": "app", "image": 5, "work": 5}
-    check_controller(type("Fine", (Apps,), {**names, "workers": 10_000})())
+    ControllerRuntime(type("Fine", (Apps,), {**names, "workers": 10_000})(), nats=MemoryStores())
 
 
 # ---- changes that cause a sync

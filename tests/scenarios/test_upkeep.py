@@ -19,7 +19,6 @@ from natsctl import (
     kv,
     primary,
 )
-from natsctl.core.explain import Queued
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import (
     APPS,
@@ -239,7 +238,9 @@ async def test_a_delayed_key_is_synced_at_its_time_even_if_synced_earlier() -> N
         controller.begun.clear()
         begun = asyncio.get_running_loop().time()
         harness.runtime.enqueue_key_after("key-00000", Operation.MANUAL, 50.0)
-        assert harness.runtime.explain("key-00000").queued == Queued("waiting", 50.0)
+        queued = harness.runtime.explain("key-00000").queued
+        assert queued is not None
+        assert (queued.place, queued.s, queued.priority) == ("waiting", 50.0, "")
         await asyncio.sleep(20)
         harness.runtime.enqueue_key("key-00000", Operation.MANUAL)
         await asyncio.sleep(40)

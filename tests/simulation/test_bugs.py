@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from natsctl.testing import Finding, SimulationError, StoredObjects, simulate
-from natsctl.testing.simulation.subject import ControllerClass
 from tests.support.controllers import faulty, fragile
 
 RUNS_MAX = 500
@@ -17,7 +16,7 @@ LINES_MAX, COLUMNS = 40, 100  # a screen
 
 
 class Case(msgspec.Struct, frozen=True):
-    controller: ControllerClass
+    controller: type[Any]
     property: str = ""
     hint: str = ""
     always: Callable[[StoredObjects], None] | None = None
@@ -124,7 +123,7 @@ def test_a_bug_is_found_and_its_finding_is_small_and_shown_again(case: Case) -> 
         (FailsIfDeleted, " fails after its deletion: "),
     ],
 )
-def test_a_finding_names_a_failure_after_a_deletion(controller: ControllerClass, text: str) -> None:
+def test_a_finding_names_a_failure_after_a_deletion(controller: type[Any], text: str) -> None:
     assert text in str(Case(controller).finding())
 
 

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from natsctl.testing import simulate
-from natsctl.testing.simulation.subject import ControllerClass
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -35,7 +34,7 @@ class Example(msgspec.Struct, frozen=True):
         specs = [{"key": key, "spec": spec} for key, spec in self.specs.items()]
         return [*specs, *self.others]
 
-    def controller(self, monkeypatch: pytest.MonkeyPatch) -> ControllerClass:
+    def controller(self, monkeypatch: pytest.MonkeyPatch) -> type[Any]:
         """Run the page up to the block that defines the class."""
         definitions = 0
         module = ModuleType(f"page_{self.page}")
@@ -50,7 +49,7 @@ class Example(msgspec.Struct, frozen=True):
                 exec(compiled, vars(module))
             definitions += f"class {self.name}(" in code
             if definitions > self.number:
-                cls: ControllerClass = vars(module)[self.name]
+                cls: type[Any] = vars(module)[self.name]
                 return cls
         raise LookupError(self.name)
 

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from natsctl.core.pauses import PAUSES
+from natsctl import kv
 from natsctl.testing import Harness, MemoryStores, running
 from tests.support.controllers.app_controller import Apps, app_client
 
+PAUSES = kv(bytes, bucket="natsctl")  # has the records of deaths
 DYING = """
 import os, sys
 from contextlib import ExitStack

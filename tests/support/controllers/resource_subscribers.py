@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from natsctl import ExponentialLimiter
-from natsctl.core.retry import no_jitter
 from natsctl.resource import Event, EventKind, EventStream, Resource
 from natsctl.testing import MemoryStore, MemoryStores
 from tests.support.controllers.app_controller import put
@@ -51,7 +50,7 @@ async def resource_harness(*keys: str, **metadata: Any) -> AsyncIterator[Resourc
 
 def exact_backoff() -> ExponentialLimiter[str]:
     """Return a limiter whose delays are exactly 1, 2, 4 seconds and so on."""
-    return ExponentialLimiter[str](base_s=1, jitter=no_jitter)
+    return ExponentialLimiter[str](base_s=1, jitter=lambda: 0.0)
 
 
 def content_of(event: Event[Thing]) -> EventContent:

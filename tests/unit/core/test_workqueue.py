@@ -11,7 +11,6 @@ from typing import Any, TypeVarTuple
 import pytest
 
 from natsctl import Drop, ExponentialLimiter, Operation, RateLimit, Retry, Stop, TokenBucket
-from natsctl.core.retry import Decision, no_jitter
 from natsctl.core.workqueue import (
     AGEING_S,
     FEW,
@@ -43,7 +42,7 @@ def make_queue(
     base_s: float = 8.0,
     bucket: TokenBucket | None = None,
 ) -> WorkQueue[str]:
-    limiter = ExponentialLimiter[str](base_s=base_s, jitter=no_jitter)
+    limiter = ExponentialLimiter[str](base_s=base_s, jitter=lambda: 0.0)
     return WorkQueue(limiter=limiter, bucket=bucket)
 
 
@@ -674,11 +673,11 @@ async def take_failed(queue: WorkQueue[str], *, failures: int = 0) -> None:
 class Policy:
     """A retry policy with a fixed decision; records its calls."""
 
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, decision: Retry | Drop | Stop) -> None:
         self.decision = decision
         self.calls: list[tuple[Exception, int]] = []
 
-    def __call__(self, error: Exception, failures: int) -> Decision:
+    def __call__(self, error: Exception, failures: int) -> Retry | Drop | Stop:
         self.calls.append((error, failures))
         return self.decision
 
@@ -773,7 +772,7 @@ class TestSettleFailure:
     async def test_a_key_is_retried_with_backoff_if_the_policy_raises(
         self, queue: WorkQueue[str], error: BaseException
     ) -> None:
-        def broken(_error: Exception, _failures: int) -> Decision:
+        def broken(_error: Exception, _failures: int) -> Retry | Drop | Stop:
             raise error
 
         await take_failed(queue)

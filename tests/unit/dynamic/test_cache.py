@@ -7,13 +7,12 @@ import pytest
 from natsctl import Selector
 from natsctl.dynamic import GroupVersionKind, ObjectCache, ObjectIdentifier
 from natsctl.errors import InvalidInputError, NoCacheEntryError, UsageError
-from natsctl.model.documents import Document
 from natsctl.testing import MemoryStores
 
 SECRET = GroupVersionKind("", "v1", "Secret")
 GOLD = Selector.parse("tier=gold")
-ONE: Document = {"metadata": {"name": "one"}, "data": {"a": "1"}}
-TWO: Document = {"metadata": {"name": "two"}}
+ONE: dict[str, object] = {"metadata": {"name": "one"}, "data": {"a": "1"}}
+TWO: dict[str, object] = {"metadata": {"name": "two"}}
 IDENTIFIER = ObjectIdentifier(version="v1", kind="Secret", namespace="default", name="one")
 
 
@@ -88,7 +87,7 @@ def test_uncache_removes_only_the_given_entry() -> None:
 
 def test_cached_and_returned_objects_are_copies() -> None:
     cache = ObjectCache()
-    mine: Document = {"data": {"a": "1"}}
+    mine: dict[str, object] = {"data": {"a": "1"}}
     cache.cache_object(SECRET, "default", "one", mine)
     mine["data"]["a"] = "spoilt"  # type: ignore[index]
     theirs = cache.get(SECRET, "default", "one")
