@@ -33,9 +33,9 @@ pytest_plugins = [
 ]
 
 # No property test has a deadline: its result must not depend on the speed of the machine. Every
-# run tries 50 examples of each property, `make test-long` 200 (--hypothesis-profile=long). In the
+# run tries 20 examples of each property, `make test-long` 200 (--hypothesis-profile=long). In the
 # gate (CI), each run tries the same examples, so that no change fails for an older fault.
-for profile, examples in {"short": 50, "long": 200}.items():
+for profile, examples in {"short": 20, "long": 200}.items():
     settings.register_profile(
         profile,
         max_examples=examples,

@@ -276,7 +276,7 @@ class WorkQueues(RuleBasedStateMachine):
 
 
 TestWorkQueue = WorkQueues.TestCase
-TestWorkQueue.settings = settings(stateful_step_count=40)
+TestWorkQueue.settings = settings(max_examples=50, stateful_step_count=40)
 
 
 STEPS = st.lists(
