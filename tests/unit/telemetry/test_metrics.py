@@ -10,8 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from natsctl.telemetry.histogram import Histogram as Values
 from natsctl.telemetry.metrics import MetricTable, exposition
 
-OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
-
 
 class Pump:
     def __init__(self, *, litres: float = 0.0, pressure: float | None = None) -> None:
@@ -34,17 +32,6 @@ def samples(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
         for family in text_string_to_metric_families(page.decode())
         for sample in family.samples
     }
-
-
-def test_each_number_has_its_name_and_labels() -> None:
-    pumps = {("a", "hill"): Pump(litres=3, pressure=1.5), ("b", "hill"): Pump(litres=4)}
-    page, _ = exposition(PUMPS.families(pumps))  # type: ignore[arg-type]
-    values = samples(page)
-    hill_a, hill_b = (("pump", "a"), ("site", "hill")), (("pump", "b"), ("site", "hill"))
-    assert values["pump_litres_total", hill_a] == 3
-    assert values["pump_litres_total", hill_b] == 4
-    assert values["pump_pressure", hill_a] == 1.5
-    assert b"# HELP pump_litres_total Pumped litres.\n# TYPE pump_litres_total counter" in page
 
 
 def test_a_missing_number_is_omitted() -> None:
@@ -77,30 +64,6 @@ def test_a_histogram_counts_a_value_in_every_bucket_above_the_value() -> None:
     hill_a = (("pump", "a"), ("site", "hill"))
     assert values["pump_stroke_seconds_count", hill_a] == 4
     assert values["pump_stroke_seconds_sum", hill_a] == pytest.approx(20.65)
-
-
-def test_a_number_is_read_at_every_scrape() -> None:
-    pump = Pump(litres=1)
-    labels = (("pump", "a"), ("site", "hill"))
-    assert (
-        samples(exposition(PUMPS.families({("a", "hill"): pump}))[0])["pump_litres_total", labels]
-        == 1
-    )
-    pump.litres = 2
-    assert (
-        samples(exposition(PUMPS.families({("a", "hill"): pump}))[0])["pump_litres_total", labels]
-        == 2
-    )
-
-
-def test_the_accept_header_chooses_the_format() -> None:
-    families = PUMPS.families({("a", "hill"): Pump(litres=1)})
-    text, text_type = exposition(families)
-    assert text_type.startswith("text/plain; version=0.0.4")
-    assert not text.endswith(b"# EOF\n")
-    open_metrics, open_metrics_type = exposition(families, OPEN_METRICS)
-    assert open_metrics_type.startswith("application/openmetrics-text")
-    assert open_metrics.endswith(b"# EOF\n")
 
 
 @pytest.fixture
