@@ -19,7 +19,6 @@ from natsctl import (
     primary,
     retry_up_to,
 )
-from natsctl.daemon.settings.settings import ControllerSettings
 from natsctl.errors import InvalidInputError
 from natsctl.managed import Managed, ManagedController, ManagedReconciler
 from natsctl.testing import (
@@ -397,21 +396,6 @@ class TestManagedController:
 
     async def test_the_name_defaults_to_the_class_name(self, cloud: Cloud) -> None:
         assert (NatsDisks(cloud).name, ClusterDisks(cloud).name) == ("natsdisks", "cluster-disks")
-
-    async def test_settings_set_the_number_of_workers(self, cloud: Cloud) -> None:
-        cloud.takes_s["create"] = 10.0
-        stores = MemoryStores()
-        play = Play(store=stores.store(DISKS), cloud=cloud)
-        controller = NatsDisks(cloud)
-        operator = Operator([controller], nats=stores, settings=ControllerSettings(workers=1))
-        task = asyncio.create_task(operator.run())
-        await operator.synced.wait()
-        await play.put("a", size=1)
-        await play.put("b", size=2)
-        await asyncio.sleep(15)
-        assert len(cloud.created) == 1
-        operator.stop()
-        await task
 
     async def test_a_stop_before_the_start_prevents_the_start(self, cloud: Cloud) -> None:
         stores = MemoryStores()
