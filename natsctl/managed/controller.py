@@ -5,11 +5,10 @@ of a cluster, and for controllers that need nothing but the reconciler.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Generic, TypeVar
-
-import msgspec
+from functools import partial
+from typing import Generic, TypeVar
 
 from natsctl.core.backends import Backends
 from natsctl.core.hosted import KeyedController
@@ -36,7 +35,7 @@ from natsctl.managed.reconciler import ManagedReconciler
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, Reference
 from natsctl.model.pause import Pause
-from natsctl.model.store import Change, ManifestStores, Stored, Stores
+from natsctl.model.store import ManifestStores, Stored, Stores
 from natsctl.telemetry.logger import get_logger, log_context
 from natsctl.telemetry.tracing import sync_span
 
@@ -59,13 +58,6 @@ _METHODS = {
     "start": "async def start(self)",
     "clean": "async def clean(self)",
 }
-
-
-class _Opened(msgspec.Struct, Generic[T], frozen=True):
-    """The parts of a controller whose store is open."""
-
-    primary: Primary[T]
-    reconciler: ManagedReconciler[T]
 
 
 class ManagedController(KeyedController, Generic[T]):
@@ -105,9 +97,10 @@ class ManagedController(KeyedController, Generic[T]):
             raise UsageError(f"{self.kind.name}: only a Controller's primary has a status_bucket")
         self._backends = Backends(nats=nats, kube=kube)
         self._calls = Calls(self.name, "reconcile")
-        self._opened: _Opened[T] | None = None
+        self._opened: Primary[T] | None = None
+        self._reconciler: ManagedReconciler[T]
         super().__init__(
-            self._sync,
+            self._reconcile,
             start=self.start,
             clean=self.clean,
             stop_timeout_s=self.stop_timeout_s,
@@ -139,9 +132,13 @@ class ManagedController(KeyedController, Generic[T]):
         Raises the error that prevents the start.
         """
         async with self.opened():
-            opened = self._parts
-            self._loop.watch(opened.primary.informer, self._changed, self._all_changed)
-            moves = PrimaryListener(self._keys, opened.primary)
+            primary, keys = self._primary, self._keys
+            self._loop.watch(
+                primary.informer,
+                partial(keys.primary_changed, primary),
+                partial(keys.primaries_changed, primary),
+            )
+            moves = PrimaryListener(keys, primary)
             await self._host.run(self._loop.run(self._host.begin, moves, workers=self.workers))
 
     def enqueue_key(self, key: str) -> None:
@@ -168,14 +165,10 @@ class ManagedController(KeyedController, Generic[T]):
         return measures_of(self._host, health, workers=self.workers, syncs=syncs)
 
     @property
-    def _parts(self) -> _Opened[T]:
+    def _primary(self) -> Primary[T]:
         if self._opened is None:
             raise UsageError(f"{self.name} has not opened its store yet: run it first")
         return self._opened
-
-    @property
-    def _primary(self) -> Primary[T]:
-        return self._parts.primary
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -192,9 +185,8 @@ class ManagedController(KeyedController, Generic[T]):
                 await stack.enter_async_context(system.recorder(self.name))
                 for system in systems.values()
             ]
-            reconciler = self.reconciler(primary)
-            reconciler.of_controller(adopt=self.adopt)
-            self._opened = _Opened(primary, reconciler)
+            self._opened, self._reconciler = primary, self.reconciler(primary)
+            self._reconciler.of_controller(adopt=self.adopt)
             self._loop.paused.follow((informer,))
             watching = self._host.watching(
                 {"primary": informer}, (informer,), records=self._backends.nats
@@ -212,12 +204,6 @@ class ManagedController(KeyedController, Generic[T]):
             self._loop.queue.note(key).last = last
         return await self._reconcile(key, Operation.MANUAL)
 
-    def _changed(self, change: Change[Any]) -> None:
-        self._keys.primary_changed(self._primary, change)
-
-    def _all_changed(self, changes: Sequence[Change[Any]]) -> None:
-        self._keys.primaries_changed(self._primary, changes)
-
     def _paused(self, key: str, _pause: Pause) -> None:
         """Let the status of the object show the pause."""
         self._keys.enqueue(key, Operation.PUT)
@@ -228,24 +214,21 @@ class ManagedController(KeyedController, Generic[T]):
         The reconciler would reconcile an object that is not paused, but quarantined.
         """
         if key in self._loop.paused.pauses and key in self._primary.informer.cache:
-            await self._calls.call(key, self._parts.reconciler.reconcile)
+            await self._calls.call(key, self._reconciler.reconcile)
         return None
 
-    def _sync(self, key: str) -> Awaitable[float | None]:
-        return self._reconcile(key, self._loop.queue.reason(key))
-
-    async def _reconcile(self, key: str, operation: Operation) -> float | None:
+    async def _reconcile(self, key: str, operation: Operation | None = None) -> float | None:
         primary = self._primary
         if skips_invalid(primary, key):
             return None
         history, queue = self._host.history, self._loop.queue
         noted, stored = queue.noted(key), primary.informer.cache.get(key)
         last = None if noted is None else noted.last
-        run = history.begin(key, operation, stored, last=last)
+        run = history.begin(key, operation or queue.reason(key), stored, last=last)
         clock = asyncio.get_running_loop().time
         with sync_span(self.name, log_context), run:
             try:
-                after_s = await self._calls.delay(key, self._parts.reconciler.reconcile)
+                after_s = await self._calls.delay(key, self._reconciler.reconcile)
             except BaseException as error:
                 await history.recall(key, error, queue, key)
                 history.failed(run, error, clock(), failures=queue.failures(key) + 1)

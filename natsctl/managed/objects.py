@@ -191,8 +191,12 @@ class Managed(Generic[T]):
 
     @property
     def finalizers(self) -> tuple[str, ...]:
-        """The stored finalizers."""
         return self.metadata.finalizers
+
+    @property
+    def held(self) -> bool:
+        """True if the stored object has the finalizer, or an equivalent one."""
+        return not self._names.finalizers.isdisjoint(self.metadata.finalizers)
 
     def relink(self, link: CreationLink) -> None:
         """Replace the link; the next write stores it."""

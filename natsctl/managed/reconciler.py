@@ -46,7 +46,6 @@ from natsctl.managed.links import (
     annotations_of,
 )
 from natsctl.managed.objects import Managed
-from natsctl.managed.reports import CANNOT_UPDATE, KeyEventRecorder, Reports
 from natsctl.managed.results import (
     CriticalAnnotationUpdateFn,
     CriticalAnnotationUpdater,
@@ -63,7 +62,13 @@ from natsctl.managed.situation import (
     decide,
     permissions,
 )
-from natsctl.managed.steps import PollIntervalHook, ReconcilerParts, Reconciliation
+from natsctl.managed.steps import (
+    CANNOT_UPDATE,
+    KeyEventRecorder,
+    PollIntervalHook,
+    ReconcilerParts,
+    Reconciliation,
+)
 from natsctl.model.kinds import KvKind
 from natsctl.model.pause import active_pause
 from natsctl.model.store import Stored
@@ -171,12 +176,11 @@ class ManagedReconciler(Generic[T]):
         self._management, self._deletion = management_policy, deletion_policy
         self._external_name = external_name
         self._diff_level = logging.DEBUG
-        self._log = EventLogger(logger, {})
         self._memories: dict[str, Memory] = {}
-        self._reports = Reports(store=self._store, recorder=recorder, log=self._log, names=names)
         self._parts = ReconcilerParts(
             primary=managed,
-            reports=self._reports,
+            recorder=recorder,
+            log=EventLogger(logger, {}),
             links=links,
             updater=critical_annotation_updater,
             names=names,
@@ -235,8 +239,7 @@ class ManagedReconciler(Generic[T]):
         if managed is None:
             self._memories.pop(key, None)
             return None
-        connection = ExternalConnection(self._external, managed)
-        run = Reconciliation(self._parts, managed, memory, connection)
+        run = self._run(managed, memory)
         situation = self._situation(run)
         action = decide(situation)
         if action is not ReconcileAction.OBSERVE:
@@ -263,6 +266,10 @@ class ManagedReconciler(Generic[T]):
             memory.failures, memory.creation_waits = 0, None
             return after_s
 
+    def _run(self, managed: Managed[T], memory: Memory) -> Reconciliation[T]:
+        connection = ExternalConnection(self._external, managed)
+        return Reconciliation(self._parts, managed, memory, connection)
+
     # ---- reading the object
 
     async def _catch_up(self, key: str, memory: Memory) -> None:
@@ -284,7 +291,7 @@ class ManagedReconciler(Generic[T]):
         except ConflictError as error:
             name = managed.external_name or "none"
             text = f"{error}; the result of the last one is lost: {name}"
-            self._reports.event(managed, CANNOT_UPDATE, text, warns=True)
+            self._run(managed, memory).event(CANNOT_UPDATE, text, warns=True)
             memory.result = None
 
     def _unstored(self, key: str, memory: Memory) -> Managed[T] | None:
@@ -323,14 +330,11 @@ class ManagedReconciler(Generic[T]):
                 managed.relink(recorded)
         if self._external_name is not None and not managed.external_name:
             managed.suggest_name(self._external_name(managed))
-        return None if managed.gone and not self._holds(managed) else managed
+        return None if managed.gone and not (managed.recovered or managed.held) else managed
 
     def _made(self, stored: Stored, *, gone: bool = False) -> Managed[T]:
         names, clock = self._parts.names, self._parts.clock
         return Managed(self._primary.kind, stored, names=names, clock=clock, gone=gone)
-
-    def _holds(self, managed: Managed[T]) -> bool:
-        return managed.recovered or self._reports.held(managed)
 
     def _situation(self, run: Reconciliation[T]) -> Situation:
         managed, memory, parts = run.managed, run.memory, self._parts
@@ -352,7 +356,7 @@ class ManagedReconciler(Generic[T]):
             is not None,
             valid=not run.rejected,
             deleting=managed.is_going,
-            held=self._holds(managed),
+            held=managed.recovered or managed.held,
             shared=not managed.gone and not parts.names.finalizers.issuperset(managed.finalizers),
             may_create=may.create,
             may_update=may.update,
@@ -370,7 +374,7 @@ class ManagedReconciler(Generic[T]):
         if said:
             return said == "true"
         # version 0.2 may have written the name, and the finalizer with it
-        own = self._external_name is not None and self._reports.held(managed)
+        own = self._external_name is not None and managed.held
         if own and self._external_name is not None:
             own = managed.external_name == self._external_name(managed)
         return bool(self._parts.adopt) or (managed.named_by_user and not own)
@@ -404,8 +408,7 @@ class ManagedReconciler(Generic[T]):
                     await run.connection.disconnect()
             except Exception as error:  # noqa: BLE001 - the reconciliation itself has succeeded
                 text = f"cannot disconnect: {error_text(error)}"
-                reason = "CannotDisconnectFromProvider"
-                self._reports.event(run.managed, reason, text, warns=True)
+                run.event("CannotDisconnectFromProvider", text, warns=True)
 
     async def _observed(self, run: Reconciliation[T]) -> Observed:
         """Observe the resource, and return its state for the table."""
@@ -419,7 +422,7 @@ class ManagedReconciler(Generic[T]):
         diff = observation.diff
         if diff and diff != memory.diff:
             text = "external resource differs"
-            self._log.log(self._diff_level, text, key=managed.key, difference=diff)
+            self._parts.log.log(self._diff_level, text, key=managed.key, difference=diff)
         memory.diff = diff
         if not observation.exists:
             return Observed.ABSENT

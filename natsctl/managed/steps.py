@@ -4,14 +4,14 @@ import asyncio
 import copy
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Raw
 
-from natsctl.core.compare_and_set import release
+from natsctl.core.compare_and_set import release, rewrite
 from natsctl.core.planning.record import current_plan, place_of
 from natsctl.core.readers import Primary
 from natsctl.errors import (
@@ -35,19 +35,21 @@ from natsctl.managed.links import (
     may_have_created,
 )
 from natsctl.managed.objects import MESSAGE_MAX, READY, SYNCED, Condition, Managed
-from natsctl.managed.reports import CANNOT_UPDATE, Reports
 from natsctl.managed.results import (
     CriticalAnnotationUpdateFn,
     CriticalAnnotationUpdater,
     store_result,
 )
 from natsctl.managed.situation import ReconcileAction
+from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.kinds import KvKind
 from natsctl.model.manifests import KubeKind
 from natsctl.model.objects import DOMAIN
-from natsctl.model.store import Stored
+from natsctl.model.recorder import EventType
+from natsctl.model.store import ManifestStore, Stored
 from natsctl.telemetry.hiding import error_text, shown
+from natsctl.telemetry.logger import EventLogger
 
 T = TypeVar("T")
 
@@ -58,15 +60,31 @@ AGAIN_S = 0.1  # until the next reconciliation of an object that was just writte
 SOON_S = 1.0
 INTERVAL_MIN_S = 0.1  # between two reconciliations, with any hook or jitter
 
+REPORT_S = 30.0
+"""The time in seconds beyond `timeout_s` for storing the results of a reconciliation."""
+
+CANNOT_UPDATE = "CannotUpdateManagedResource"
+"""The reason of events about an object that cannot be written."""
+
+
+class KeyEventRecorder(Protocol):
+    """Takes events: a `ControllerRuntime`, or any `Recorder`. Never blocks, never raises."""
+
+    def event(self, key: str, type: EventType, reason: str, message: str) -> None:  # noqa: A002 - the field's word
+        """Record an event about the object *key*."""
+        ...
+
 
 class ReconcilerParts(msgspec.Struct, Generic[T], eq=False, kw_only=True):
     """The options and stores of a reconciler. `ManagedReconciler` documents the options.
 
-    `adopt` is None if every resource that is observed is taken over without a word.
+    `adopt` is None if every resource that is observed is taken over without a word. In a cluster,
+    `counts_statuses` says that every status increments the generation.
     """
 
     primary: Primary[T]
-    reports: Reports
+    recorder: KeyEventRecorder | None
+    log: EventLogger
     links: Links | None
     updater: CriticalAnnotationUpdater | CriticalAnnotationUpdateFn | None
     names: AnnotationNames
@@ -77,6 +95,7 @@ class ReconcilerParts(msgspec.Struct, Generic[T], eq=False, kw_only=True):
     poll_jitter_s: float
     timeout_s: float
     clock: Callable[[], datetime]
+    counts_statuses: bool = False
 
 
 class Reconciliation(Generic[T]):
@@ -89,7 +108,7 @@ class Reconciliation(Generic[T]):
         memory: Memory,
         connection: ExternalConnection[T],
     ) -> None:
-        self._parts, self._reports = parts, parts.reports
+        self._parts, self._store = parts, parts.primary.informer.store
         self.managed, self.memory = managed, memory
         self.connection = connection
         self.deadline = asyncio.get_running_loop().time() + parts.timeout_s
@@ -124,7 +143,7 @@ class Reconciliation(Generic[T]):
         synced, paused = self.managed.condition(SYNCED), Condition.reconcile_paused()
         if synced is None or synced.reason != paused.reason:
             text = "Reconciliation is paused via the pause annotation"
-            self._event("ReconciliationPaused", text)
+            self.event("ReconciliationPaused", text)
         await self._status(paused)
 
     async def _reject(self) -> None:
@@ -152,7 +171,7 @@ class Reconciliation(Generic[T]):
             if self.managed.gone:
                 await parts.primary.forget(key)
             else:
-                await release(parts.primary.informer.store, key, *parts.names.finalizers)
+                await release(self._store, key, *parts.names.finalizers)
         memory = self.memory
         memory.link_revision, memory.link = None, CreationLink()
         memory.result, memory.deletion_at = None, None
@@ -168,7 +187,7 @@ class Reconciliation(Generic[T]):
                 "The external resource is missing, and is created again if it is missing "
                 f"{grace_s:g} s after its creation"
             )
-            self._event("WaitingForExternalResource", text)
+            self.event("WaitingForExternalResource", text)
         return min(self._soon_s(age_s), max(grace_s - age_s, 0.0) + AGAIN_S)
 
     async def _delete(self) -> float:
@@ -176,7 +195,7 @@ class Reconciliation(Generic[T]):
         async with self.calling("delete", "CannotDeleteExternalResource"):
             await self.connection.write("delete")
         text = "Successfully requested deletion of external resource"
-        self._event("DeletedExternalResource", text)
+        self.event("DeletedExternalResource", text)
         await self._status(Condition.deleting(), Condition.reconcile_success())
         now = asyncio.get_running_loop().time()
         if self.memory.deletion_at is None:
@@ -186,7 +205,7 @@ class Reconciliation(Generic[T]):
     async def _keep(self) -> None:
         name = self.managed.external_name or "its external resource"
         text = f"{self.managed.key} is deleted, and {name} stays, because natsctl didn't create it"
-        self._event("KeptExternalResource", text)
+        self.event("KeptExternalResource", text)
         await self._release()
 
     async def _delay(self) -> float:
@@ -222,7 +241,7 @@ class Reconciliation(Generic[T]):
                 raise
             managed.check(status=False)  # if it raises, the result stays unknown
         await self._store_success()
-        self._event(
+        self.event(
             "CreatedExternalResource", "Successfully requested creation of external resource"
         )
         if links is None:
@@ -274,7 +293,7 @@ class Reconciliation(Generic[T]):
             plan.called(place_of(managed.kind), managed.kind, managed.key, "adopt")
         name = managed.external_name or "its external resource"
         text = f"Adopted {name}, which existed before: it's changed and deleted with this object"
-        self._event("AdoptedExternalResource", text)
+        self.event("AdoptedExternalResource", text)
         return AGAIN_S
 
     async def _disown(self) -> float:
@@ -297,7 +316,7 @@ class Reconciliation(Generic[T]):
     async def _settle(self) -> float:
         await self._store_success()
         text = "The creation with the unknown result has succeeded"
-        self._event("CreatedExternalResource", text)
+        self.event("CreatedExternalResource", text)
         return AGAIN_S
 
     async def _late_initialize(self) -> float:
@@ -310,13 +329,13 @@ class Reconciliation(Generic[T]):
     async def _update(self) -> float:
         async with self._storing("the finalizer"):
             await self._link()
-            if not self._reports.held(self.managed):
+            if not self.managed.held:
                 await self._store_object()
         async with self.calling("update", "CannotUpdateExternalResource"):
             await self.connection.write("update")
         differs = self.diff and f": {self.diff}"
         text = f"Successfully requested update of external resource{differs}"
-        self._event("UpdatedExternalResource", text)
+        self.event("UpdatedExternalResource", text)
         await self._status(Condition.reconcile_success())
         return self._poll_s()
 
@@ -326,13 +345,13 @@ class Reconciliation(Generic[T]):
             text = f"its policies don't permit an update: {self.diff}"
             success, before = Condition.reconcile_success(text), managed.condition(SYNCED)
             if before is None or before.message != success.message:
-                self._event("ExternalResourceDiffers", text)
+                self.event("ExternalResourceDiffers", text)
         if READY not in managed.set_types:
             managed.set_conditions(Condition.available())
         async with self._storing("the finalizer"):
             await self._link()
-            if not self._reports.held(managed):
-                await self._reports.status(managed, success, hold=True)
+            if not managed.held:
+                await self._status(success, hold=True)
         await self._status(success)
         return self._poll_s()
 
@@ -355,14 +374,81 @@ class Reconciliation(Generic[T]):
 
     # ---- reports
 
-    def _event(self, reason: str, message: str) -> None:
-        self._reports.event(self.managed, reason, message)
-
-    async def _status(self, *conditions: Condition) -> None:
-        await self._reports.status(self.managed, *conditions)
+    def event(self, reason: str, message: str, *, warns: bool = False) -> None:
+        """Record an event and log it, as a warning if it *warns* of a problem."""
+        key, parts = self.managed.key, self._parts
+        write = parts.log.warning if warns else parts.log.info
+        write("managed resource event", key=key, reason=reason, note=message)
+        if parts.recorder is not None:
+            type_ = EventType.WARNING if warns else EventType.NORMAL
+            parts.recorder.event(key, type_, reason, message)
 
     async def _not_synced(self, reason: str, message: str, *conditions: Condition) -> None:
-        await self._reports.not_synced(self.managed, reason, message, *conditions)
+        """Set the object's status to not synced; the event is recorded once per message."""
+        failed, before = Condition.reconcile_error(message), self.managed.condition(SYNCED)
+        if before is None or (before.reason, before.message) != (failed.reason, failed.message):
+            self.event(reason, message, warns=True)
+        await self._status(*conditions, failed)
+
+    async def _failed(self, reason: str, message: str, *conditions: Condition) -> None:
+        """Report a failure that is also raised; a status that cannot be stored is logged."""
+        self.event(reason, message, warns=True)
+        try:
+            async with asyncio.timeout(REPORT_S):
+                await self._status(*conditions, Condition.reconcile_error(message))
+        except (StoreError, TimeoutError) as error:
+            self._parts.log.warning("cannot store the status", key=self.managed.key, error=error)
+
+    async def _status(self, *conditions: Condition, hold: bool = False) -> None:
+        """Store the status with these conditions, if it differs from the stored one.
+
+        The write also stores changes of the link, and if *hold*, the finalizer. Does nothing for an
+        object that is gone.
+        """
+        managed, key = self.managed, self.managed.key
+        managed.set_conditions(*conditions)
+        if managed.gone:
+            return
+        hold = hold or managed.held
+        with suppress(NotFoundError):
+            if isinstance(managed.kind, KubeKind):
+                managed.reset(await self._patched(hold=hold))
+                return
+            status = self._patch()
+
+            def change(current: Stored | None) -> bytes:
+                if current is None:
+                    raise NotFoundError(f"{key} is gone")
+                return managed.over(current.value, hold=hold, status=status)
+
+            rewritten = await rewrite(self._store, key, change, seen=managed.stored)
+            managed.reset(rewritten.stored)
+
+    def _patch(self) -> Document:
+        """Return the changes of the status, with the observed generation."""
+        generation, patch = self.managed.metadata.generation, self.managed.status_patch
+        counts = not generation or self._parts.counts_statuses
+        return patch if counts else {**patch, "observedGeneration": generation}
+
+    async def _patched(self, *, hold: bool) -> Stored:
+        """Patch the status in a cluster, even if the object has changed since it was read."""
+        managed, key = self.managed, self.managed.key
+        if managed.unsettled(hold=hold):
+            value = managed.over(managed.stored.value, hold=hold, status={})
+            stored = await self._store.update(key, value, revision=managed.stored.revision)
+            managed.advance(stored)
+        patch, document = self._patch(), documents.parse(managed.stored.value)
+        if documents.with_status(document, patch) == document:
+            return managed.stored
+        manifests = cast("ManifestStore", self._store)  # its kind is a `KubeKind`
+        try:
+            stored = await manifests.patch_status(key, patch, revision=managed.stored.revision)
+        except ConflictError:
+            return await manifests.patch_status(key, patch)
+        # without a status subresource, storing the observed generation would never end
+        if managed.kind.metadata(stored.value).generation > managed.metadata.generation:
+            self._parts.counts_statuses = True
+        return stored
 
     # ---- limits
 
@@ -384,7 +470,7 @@ class Reconciliation(Generic[T]):
         except Exception as error:
             differs = f" ({self.diff})" if verb == "update" and self.diff else ""
             message = f"cannot {verb}: {error_text(error)}{differs}"[:MESSAGE_MAX]
-            await self._reports.failed(self.managed, reason, message, *conditions)
+            await self._failed(reason, message, *conditions)
             raise
 
     @asynccontextmanager
@@ -412,7 +498,7 @@ class Reconciliation(Generic[T]):
             raise RetryAfter(AGAIN_S, text) from error
         except (StoreError, UsageError) as error:
             message = f"cannot store {change}: {error_text(error)}"[:MESSAGE_MAX]
-            await self._reports.failed(self.managed, CANNOT_UPDATE, message, *conditions)
+            await self._failed(CANNOT_UPDATE, message, *conditions)
             raise
 
     # ---- writes
@@ -429,8 +515,7 @@ class Reconciliation(Generic[T]):
         """Store all changes of metadata and *spec* upon exactly the read revision."""
         managed = self.managed
         value, revision = managed.document(spec=spec), managed.stored.revision
-        store = self._parts.primary.informer.store
-        managed.advance(await store.update(managed.key, value, revision=revision))
+        managed.advance(await self._store.update(managed.key, value, revision=revision))
 
     async def _store_intent(self, given: str) -> None:
         """Store the intent to create upon exactly the read revision, and in the link record."""
@@ -440,10 +525,10 @@ class Reconciliation(Generic[T]):
         )
         managed.keep()
         managed.set_conditions(Condition.creating())
-        status = None if isinstance(managed.kind, KubeKind) else self._reports.patch(managed)
-        value, store = managed.document(status=status), parts.primary.informer.store
+        status = None if isinstance(managed.kind, KubeKind) else self._patch()
+        value = managed.document(status=status)
         try:
-            managed.advance(await store.update(managed.key, value, revision=revision))
+            managed.advance(await self._store.update(managed.key, value, revision=revision))
             await self._link()
         except ConflictError:
             raise
@@ -461,7 +546,7 @@ class Reconciliation(Generic[T]):
             await self._store_result(created=True)
         except StoreError as error:
             message = f"cannot store the result of the creation: {error_text(error)}"[:MESSAGE_MAX]
-            await self._reports.failed(self.managed, CANNOT_UPDATE, message, Condition.creating())
+            await self._failed(CANNOT_UPDATE, message, Condition.creating())
             raise
 
     async def _fail(self, error: Exception) -> None:
@@ -472,7 +557,7 @@ class Reconciliation(Generic[T]):
                 await self._status(Condition.creating())
         except StoreError as unstored:
             message = f"cannot store the result of the creation: {error_text(unstored)}"
-            self._reports.event(self.managed, CANNOT_UPDATE, message[:MESSAGE_MAX], warns=True)
+            self.event(CANNOT_UPDATE, message[:MESSAGE_MAX], warns=True)
 
     async def _store_result(self, *, created: bool) -> None:
         self._end(self.managed, created=created)
