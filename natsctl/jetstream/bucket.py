@@ -120,7 +120,7 @@ def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
     """Return the layout of a stream with this configuration.
 
     Raises `StoreDiffersError` if the keys have several prefixes, because some would be missing, or
-    if a function such as `partition` makes other keys of them.
+    if a function such as `partition` or a transform of the stream itself makes other keys of them.
     """
     mirror = config.get("mirror") or {}
     own = config.get("subject_transform") or {}
@@ -131,6 +131,8 @@ def layout_of(bucket: str, config: Mapping[str, Any]) -> Layout:
     history, expiring = config.get("max_msgs_per_subject", -1), bool(config.get("allow_msg_ttl"))
     if not mirror:
         own_prefix = prefix_of(bucket)
+        if own.get("dest") and own["dest"] != own.get("src"):
+            raise StoreDiffersError(_function_error(bucket, own["dest"]))
         for source in config.get("sources") or ():
             for prefix in _prefixes(source):
                 if prefix != own_prefix:
@@ -170,7 +172,7 @@ def _prefixes(upstream: Mapping[str, Any]) -> Iterator[str]:
 def _function_error(bucket: str, subject: str) -> str:
     return (
         f"bucket {bucket} renames its keys to {subject}, so they differ from those that were "
-        "written: mirror it without functions, or read the bucket that it copies"
+        "written: store or mirror them without functions and transforms"
     )
 
 

@@ -3,84 +3,49 @@
 What a watch misses is done between two watches of the same reader.
 """
 
-import asyncio
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from natsctl import KvKind, connect, kv
-from natsctl.errors import StoreError
-from natsctl.model.store import (
-    Applied,
-    Batch,
-    Deleted,
-    Listed,
-    Listing,
-    Store,
-    Stores,
-    WatchEvent,
-)
+from natsctl.errors import StoreDiffersError
+from natsctl.model.store import Store, Stores
 from tests.support.clients.nats_admin import Admin
 from tests.support.eventually import eventually
 from tests.support.servers.nats_server import NatsServer
+from tests.support.servers.tcp_proxy import CutProxy
+from tests.support.stores.reader import Reader
+
+DAY_NS = 24 * 3600 * 10**9
+ACK = re.compile(rb"(\$JS\.ACK\.[^.\s]+\.[^.\s]+\.\d+\.)(\d+)(\.\d+\.)(\d+)\.")  # sequence, time
 
 KEYS = [f"k.{number}" for number in range(60)]
 THINGS = kv(bytes, bucket="things", history=1)
 VERSIONS = kv(bytes, bucket="things", history=5)
 PART = kv(bytes, bucket="things", history=1, keys="k.>")
 PARTS = kv(bytes, bucket="things", history=1, keys=["k.>", "other.*"])
-PATIENCE_S = 60.0
 
 
-class Reader:
-    """Keeps what the watches of its store show, as an informer does."""
+class Yesterday(CutProxy):
+    """Subtracts a day from the times of messages *after* a sequence, as a clock set back would."""
 
-    def __init__(self, store: Store) -> None:
-        self.objects: dict[str, bytes] = {}
-        self.incarnations: list[str] = []  # of the lists
-        self.events = 0  # states and deletions of the last watch
-        self._shown = self.objects.keys()
-        self._store = store
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.after = 1 << 62
+        self.changed = 0
 
-    async def catch_up(self) -> None:
-        """Watch until the reader has taken `Listed`; a watch that breaks starts again."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                self.events = 0
-                try:
-                    await self._follow()
-                except StoreError:
-                    await asyncio.sleep(0.05)
-                else:
-                    return
+    def changed_data(self, data: bytes) -> bytes:
+        return ACK.sub(self._changed, data)
 
-    async def _follow(self) -> None:
-        async with self._store.watch(self._shown) as events:
-            async for event in events:
-                self._take(event)
-                if isinstance(event, Listed):
-                    with suppress(TimeoutError):  # take it, and nothing more
-                        await asyncio.wait_for(anext(events), 0.01)
-                    return
-
-    def _take(self, event: WatchEvent) -> None:
-        match event:
-            case Listing(incarnation):
-                self.incarnations.append(incarnation)
-                self.objects.clear()
-            case Applied(stored):
-                self.events += 1
-                self.objects[stored.key] = stored.value
-            case Batch(states):
-                self.events += len(states)
-                self.objects.update((stored.key, stored.value) for stored in states)
-            case Deleted(key):
-                self.events += 1
-                self.objects.pop(key, None)
+    def _changed(self, match: re.Match[bytes]) -> bytes:
+        if int(match[2]) <= self.after:
+            return match[0]
+        self.changed += 1
+        return match[1] + match[2] + match[3] + b"%d" % (int(match[4]) - DAY_NS) + b"."
 
 
 class Bed:
@@ -192,6 +157,22 @@ class TestContinued:
         await bed.put(*replaced)
         await bed.continues(31)
 
+    async def test_a_clock_that_was_set_back_changes_nothing(self, bed: Bed) -> None:
+        """The proxy subtracts a day from the times of what is written after a moment."""
+        await bed.begin(THINGS)
+        async with Yesterday(bed.server.url) as proxy, connect(proxy.url) as nats:
+            bed.reader = Reader(await nats.open(THINGS))
+            await bed.reader.catch_up()
+            proxy.after = (await bed.admin.info("things"))["state"]["last_seq"]
+            await bed.put("k.1", "k.2", "k.new")
+            await bed.continues(3)
+            assert proxy.changed > 0
+            await bed.put("k.3")
+            await bed.continues(1)
+            await bed.continues(0)
+            await bed.admin.purge("things", "k.3")
+            await bed.lists()
+
     async def test_a_few_busy_keys_replace_no_proof(self, bed: Bed) -> None:
         await bed.begin(THINGS)
         for _ in range(20):
@@ -281,6 +262,18 @@ class TestListed:
                 await bed.put("k.1")
 
         await bed.restore(write, lost=["k.new", "k.1"])
+        await bed.lists()
+
+    async def test_a_transform_of_the_stream_itself_is_refused(self, bed: Bed) -> None:
+        await bed.begin(THINGS)
+        transform = {"src": "$KV.things.>", "dest": "$KV.others.>"}
+        await bed.update(subject_transform=transform)
+        with pytest.raises(StoreDiffersError, match=r"\$KV.others"):
+            async with bed.reader.store.watch():
+                """The bucket would look as if nobody wrote to it."""
+        await bed.put("k.1")  # stored as another subject
+        await bed.update(subject_transform=None)
+        await bed.put("k.2")
         await bed.lists()
 
     async def test_a_mirror_whose_subjects_are_renamed(self, bed: Bed) -> None:
