@@ -19,6 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.faults.nats_test_bed import breaks, nats_test_bed, running
 from tests.support.servers.nats_server import NatsServer
 
+SERVER_PENDING = 64 * 2**20  # bytes that a server keeps for a client before it's a slow consumer
 STATUS = {"Status": "503", "Description": "I am no control message"}
 
 
@@ -111,6 +112,48 @@ async def test_a_flood_of_requests_does_not_delay_a_sync(
                 await eventually(lambda: answer_count > answered_then)
         await bed.settled()
         assert not breaks(caplog)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("count", [500, pytest.param(23_000, marks=pytest.mark.long)])
+async def test_a_flood_of_large_requests_does_not_silence_a_watch(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """The smaller flood is far above what the server keeps for a client, and what is answered."""
+    payload, puts = bytes(900_000), 0
+    assert count * len(payload) > 2 * SERVER_PENDING
+    async with (
+        nats_test_bed(nats_server.url) as bed,
+        answering(bed.connection, [bed.runtime]),
+        stranger(nats_server.url) as stranger_client,
+        connect(nats_server.url) as asking,
+    ):
+        subject = Verb.STATUS.subject(bed.controller.name)
+        await eventually(lambda: ask(asking, subject, timeout_s=2))
+        restarts = bed.restarts
+
+        async def flood() -> None:
+            for _ in range(count):
+                stranger_client.publish(subject.encode(), payload, reply=b"_INBOX.replies")
+                await stranger_client.drain()
+            await stranger_client.flush()
+
+        flooding_task = asyncio.create_task(flood())
+        while not flooding_task.done():
+            puts += 1
+            await bed.user.put("k1")
+            stored = (await bed.admin.entry(THINGS, "k1")).value
+            text = msgspec.json.decode(stored)["spec"]["text"]
+            await eventually(lambda text=text: bed.sights.synced["k1"] == text, every_s=0)
+        await flooding_task
+        assert puts > 1
+        await bed.settled()
+        assert (breaks(caplog), bed.restarts) == ([], restarts)
+        stats = msgspec.json.decode(await ask(asking, "$SRV.STATS.natsctl", timeout_s=60))
+        handled = sum(endpoint["num_requests"] for endpoint in stats["endpoints"])
+        errors = sum(endpoint["num_errors"] for endpoint in stats["endpoints"])
+        print("FLOOD", count, "requests,", puts, "syncs,", handled, "arrived,", errors, "refused")
+        assert errors > 0 or "slow consumer" in nats_server.log().lower()
 
 
 @asynccontextmanager

@@ -23,6 +23,10 @@ class Stranger:
         body = (headers or b"") + payload
         self._writer.write(b"%b %d\r\n%b\r\n" % (b" ".join(words), len(body), body))
 
+    async def drain(self) -> None:
+        """Wait until most of what was published is on its way."""
+        await self._writer.drain()
+
     async def flush(self) -> None:
         """Wait until the server has read all messages.
 
