@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Annotated
@@ -22,6 +22,7 @@ from natsctl.cli.output import (
     write_result,
 )
 from natsctl.cli.terminal import flush, write_text
+from natsctl.daemon.doctor.buckets import check_mirrors
 from natsctl.errors import NatsctlError, UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.operate.absent import DOWN
@@ -72,7 +73,11 @@ async def status(
     named = controller_name(controller)
     async with open_fleet(options) as fleet:
         if not watch:
-            _write(await fleet.statuses(named), output)
+            known = await fleet.statuses(named)
+            sources = [source for found in known.controllers for source in found.row.sources]
+            buckets = [source.bucket for source in sources if source.bucket]
+            found = [finding async for finding in check_mirrors(fleet.connection, buckets)]
+            _write(known, output, [f"{finding.check}: {finding.found}" for finding in found])
             return
         if output not in (TABLE, WIDE):
             raise UsageError("--watch draws a table: use -o json with a loop of your shell")
@@ -103,18 +108,18 @@ async def _redraw(fleet: Fleet, named: str | None, *, wide: bool) -> None:
             await asyncio.sleep(REFRESH_S)
 
 
-def _write(known: Statuses, output: str) -> None:
+def _write(known: Statuses, output: str, mirrors: Sequence[str]) -> None:
     statuses = [status for found in known.controllers for status in found.statuses]
     controllers = dict.fromkeys(status.controller for status in statuses)
 
     def table() -> None:
-        for number, line in enumerate(_lines(known, wide=output == WIDE)):
+        for number, line in enumerate(_lines(known, wide=output == WIDE, mirrors=mirrors)):
             write_text(in_colour(escaped(line)) if number else escaped(line))
 
     write_result(statuses, output, names=controllers, table=table)
 
 
-def _lines(known: Statuses, *, wide: bool) -> list[str]:
+def _lines(known: Statuses, *, wide: bool, mirrors: Sequence[str] = ()) -> list[str]:
     """Return the table of controllers, further tables if *wide*, and the problems."""
     rows = [controller.row for controller in known.controllers]
     statuses = [status for controller in known.controllers for status in controller.statuses]
@@ -131,6 +136,7 @@ def _lines(known: Statuses, *, wide: bool) -> list[str]:
         for more_headings, more in ((DAEMON_HEADINGS, daemons), (QUEUED_HEADINGS, queued)):
             lines += ["", *table_lines(more_headings, more)] if more else []
     problems = [problem for found in known.controllers for problem in problems_of(found)]
+    problems += mirrors
     if known.unknown:
         problems.append(f"it is not known which controllers should run: {known.unknown}")
     lines += ["", *problems] if problems else []

@@ -231,6 +231,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         installation: the id of the NATS system, which labels objects in a cluster; empty until it
             is known.
         garbage_held: why garbage collection waits for an operator; empty if it does not wait.
+        concerns: what buckets delete too early or keep too long, with advice.
     """
 
     controller: str
@@ -256,6 +257,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     oldest_failure_s: float | None = None
     overdue: int = 0
     unhealthy: int = 0
+    concerns: list[str] = []
     missing_kinds: list[str] = []
     installation: str = ""
     garbage_held: str = ""
@@ -376,6 +378,7 @@ def status_of(
         oldest_failure_s=oldest_failure_s,
         overdue=len(health.overdue),
         unhealthy=health.unhealthy,
+        concerns=[text for each in informers for text in getattr(each.store, "concerns", ())],
         missing_kinds=[informer.cache.kind.name for informer in informers if informer.absent],
         paused={
             key: hidden(str(pause)) for key, pause in host.pausing.pauses().items() if has(key)

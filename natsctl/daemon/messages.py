@@ -164,6 +164,7 @@ class ControllerStatus(Status, frozen=True, kw_only=True):
             self,
             failure=cut(self.failure),
             garbage_held=cut(self.garbage_held),
+            concerns=[cut(text) for text in self.concerns[:count]],
             invalid=first_keys(self.invalid, count),
             failing=failing,
             failing_since={key: since[key] for key in failing if key in since},

@@ -248,6 +248,7 @@ class Bucket:
         self.connection = connection
         self._bulk = bulk
         self._subjects = 0  # the number of keys at the last look, with delete markers
+        self.concerns: list[str] = []  # at the last look, with advice
         self.full = ""  # how full the bucket was at the last look, if it evicts its oldest messages
         self.evicted = False  # whether a key was lost that way; cleared when it is not full
         self._created = ""  # the stream whose messages have the prefix that was found
@@ -322,6 +323,8 @@ class Bucket:
     async def _with_layout(self, info: dict[str, Any]) -> dict[str, Any]:
         self._subjects = info["state"].get("num_subjects", 0)
         self.full = full(info)
+        found = () if info["config"].get("mirror") else concerns_of(info)
+        self.concerns = [f"bucket {self.name}: {text}: {advice}" for text, advice in found]
         self.evicted = self.evicted and bool(self.full)
         if info["created"] != self._created:
             self._created, self._found_prefix = info["created"], ""
@@ -558,6 +561,41 @@ class Bucket:
         return StoreMissingError(
             f"bucket {self.name} does not exist: create it with `nats kv add {self.name}`, "
             "or start a controller that declares it"
+        )
+
+
+def concerns_of(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a bucket deletes too early or keeps too long, each with advice."""
+    config, fullness = info["config"], full(info)
+    edit, history = f"nats stream edit {config['name']}", config.get("max_msgs_per_subject", -1)
+    marker_ttl_s = config.get("subject_delete_marker_ttl", 0) / NANOSECONDS
+    limits = [
+        f"{config[limit]:,} {unit}"
+        for limit, unit in (("max_msgs", "messages"), ("max_bytes", "bytes"))
+        if config.get(limit, -1) > 0
+    ]
+    if limits and config.get("discard", "old") != "new":
+        now = f"it is full now ({fullness})" if fullness else "once it is full"
+        yield (
+            f"it is limited to {' and '.join(limits)}, and {now} each write deletes the oldest key",
+            f"{edit} --discard new, and raise its limits",
+        )
+    if history != 1 and config.get("allow_msg_ttl") and marker_ttl_s > MARKER_TTL_MIN_S:
+        yield (
+            (
+                f"the server raises each time to live below {marker_ttl_s:g} s that a client gives "
+                "a value to that of its own delete markers"
+            ),
+            f"{edit} --subject-del-markers-ttl {MARKER_TTL_MIN_S}s",
+        )
+    if config.get("max_age") and not marker_ttl_s:
+        lasting = "720h" if history == 1 else f"{MARKER_TTL_MIN_S}s"
+        yield (
+            (
+                f"values expire after {config['max_age'] / NANOSECONDS:g} s without a delete "
+                "marker, so each expiry is noticed late and causes a relist"
+            ),
+            f"{edit} --subject-del-markers-ttl {lasting}",
         )
 
 

@@ -71,6 +71,11 @@ class KvStore:
         self._patterns = tuple(kind.keys.split())
         self._watch = KvWatch(bucket, self._patterns, verify_s=verify_s)
 
+    @property
+    def concerns(self) -> list[str]:
+        """What the bucket deletes too early or keeps too long, as far as it was seen."""
+        return self._bucket.concerns
+
     async def get(self, key: str) -> Stored:
         """See `Store.get`; `NotFoundError.deleted_at` is the revision of a delete marker."""
         with kv_span("get", self._bucket.name, key):

@@ -268,6 +268,8 @@ def _problems(status: ControllerStatus) -> Iterator[str]:
             f"{name}: garbage collection is held: {status.garbage_held}; "
             f"see natsctl repair gc -c {name}"
         )
+    for text in status.concerns:
+        yield f"{name}: {text}"
     for kind in status.missing_kinds:
         yield f"{name}: the cluster does not have the optional kind {kind}"
     yield from _keys(name, "is skipped", status.invalid, status.invalid_count)

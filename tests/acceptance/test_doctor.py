@@ -611,6 +611,29 @@ async def test_doctor_warns_about_a_mirror_that_answers_reads_with_only_some_of_
     assert "without mirror_direct" in findings["mirrors of greetings"][2]
 
 
+async def test_status_shows_buckets_that_lose_keys_or_keep_them_too_long_and_harmful_mirrors(
+    natsctl: Natsctl, nats_server: NatsServer
+) -> None:
+    mirror = {"name": "KV_greetings", "filter_subject": "$KV.greetings.eu.>"}
+    async with Admin(nats_server.url) as admin:
+        await admin.create("greetings", discard="old", max_msgs=100)
+        await admin.create("routes", max_age=10**12, subject_delete_marker_ttl=60 * 10**9)
+        config = {"name": "some", "mirror": mirror, "mirror_direct": True}
+        await admin.api("STREAM.CREATE.some", config)
+    async with natsctl.running("run", "-c", GREETINGS, "--listen=") as daemon:
+        await daemon.logged("primaries listed, syncing")
+        shown = await natsctl.done("status")
+        for text in (
+            "greetings: bucket greetings: it is limited to 100 messages, and once it is full each",
+            "nats stream edit KV_greetings --discard new",
+            "greetings: bucket routes: the server raises each time to live below 60 s",
+            "mirrors of greetings: stream some has only some of the keys",
+        ):
+            assert text in shown
+        (status,) = json.loads(await natsctl.done("status", "-o", "json"))
+        assert len(status["concerns"]) == 2
+
+
 async def test_doctor_reports_a_missing_bucket_that_the_controller_does_not_create(
     natsctl: Natsctl, folder: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from tests.support.clients.nats_admin import Admin, Refused
 from tests.support.clients.raw_nats_client import Stranger, stranger
 from tests.support.controllers.copy_controller import COPIES, THINGS, Copies
 from tests.support.eventually import eventually
-from tests.support.faults.nats_test_bed import breaks, nats_test_bed, running
+from tests.support.faults.nats_test_bed import NatsTestBed, breaks, nats_test_bed, running
 from tests.support.servers.nats_server import NatsServer
 
 SERVER_PENDING = 64 * 2**20  # bytes that a server keeps for a client before it's a slow consumer
@@ -144,7 +145,7 @@ async def test_a_flood_of_large_requests_does_not_silence_a_watch(
             await bed.user.put("k1")
             stored = (await bed.admin.entry(THINGS, "k1")).value
             text = msgspec.json.decode(stored)["spec"]["text"]
-            await eventually(lambda text=text: bed.sights.synced["k1"] == text, every_s=0)
+            await eventually(partial(synced, bed, text), every_s=0)
         await flooding_task
         assert puts > 1
         await bed.settled()
@@ -154,6 +155,10 @@ async def test_a_flood_of_large_requests_does_not_silence_a_watch(
         errors = sum(endpoint["num_errors"] for endpoint in stats["endpoints"])
         print("FLOOD", count, "requests,", puts, "syncs,", handled, "arrived,", errors, "refused")
         assert errors > 0 or "slow consumer" in nats_server.log().lower()
+
+
+def synced(bed: NatsTestBed, text: str) -> bool:
+    return bed.sights.synced["k1"] == text
 
 
 @asynccontextmanager

@@ -1,6 +1,14 @@
 """Checks the buckets of controllers, the stream of events, and the records that natsctl keeps."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import Any
 
@@ -21,10 +29,10 @@ from natsctl.errors import (
 )
 from natsctl.jetstream.bucket import (
     ANSWER_S,
-    MARKER_TTL_MIN_S,
     NANOSECONDS,
     Bucket,
     bucket_in,
+    concerns_of,
     stream_of,
 )
 from natsctl.jetstream.connection import Connection
@@ -51,13 +59,13 @@ async def check_buckets(
 
 
 async def check_mirrors(
-    connection: Connection, used: Sequence[Used]
+    connection: Connection, names: Iterable[str]
 ) -> AsyncIterator[CheckFinding]:
     """Warn of mirrors that answer reads of a bucket's keys and have only some of the keys.
 
     The servers spread the direct reads of other clients over the bucket and such mirrors.
     """
-    buckets = {stream_of(use.bucket): use.bucket for use in used}
+    buckets = {stream_of(name): name for name in names}
     try:
         streams = await _streams(connection)
     except StoreError:
@@ -136,7 +144,7 @@ def as_declared(bucket: Bucket, used: Sequence[Used], info: dict[str, Any]) -> C
         return finding
     if bucket.layout.origin:
         return _mirrored(bucket, written=any(use.written for use in used))
-    concerns = list(_concerns(bucket, info["config"]))
+    concerns = [*concerns_of(info), *_hints(bucket, info["config"])]
     if concerns:
         found, advice = ("; ".join(parts) for parts in zip(*concerns, strict=True))
         return warning(check, found, advice)
@@ -157,38 +165,9 @@ def _mirrored(bucket: Bucket, *, written: bool) -> CheckFinding:
     return warning(check, found, f"declare bucket {origin}, or write nothing")
 
 
-def _concerns(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the bucket deletes too early or never, each with advice."""
+def _hints(bucket: Bucket, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the bucket does without, each with advice."""
     edit = f"nats stream edit {bucket.stream}"
-    marker_ttl_s = config.get("subject_delete_marker_ttl", 0) / NANOSECONDS
-    lasting = "720h" if bucket.layout.history == 1 else f"{MARKER_TTL_MIN_S}s"
-    limits = [
-        f"{config[limit]:,} {unit}"
-        for limit, unit in (("max_msgs", "messages"), ("max_bytes", "bytes"))
-        if config.get(limit, -1) > 0
-    ]
-    if limits and config.get("discard", "old") != "new":
-        now = f"it is full now ({bucket.full})" if bucket.full else "once it is full"
-        yield (
-            f"it is limited to {' and '.join(limits)}, and {now} each write deletes the oldest key",
-            f"{edit} --discard new, and raise its limits",
-        )
-    if bucket.layout.history != 1 and bucket.layout.expiring and marker_ttl_s > MARKER_TTL_MIN_S:
-        yield (
-            (
-                f"the server raises each time to live below {marker_ttl_s:g} s that a client gives "
-                "a value to that of its own delete markers"
-            ),
-            f"{edit} --subject-del-markers-ttl {MARKER_TTL_MIN_S}s",
-        )
-    if config.get("max_age") and not marker_ttl_s:
-        yield (
-            (
-                f"values expire after {config['max_age'] / NANOSECONDS:g} s without a delete "
-                "marker, so each expiry is noticed late and causes a relist"
-            ),
-            f"{edit} --subject-del-markers-ttl {lasting}",
-        )
     if bucket.layout.history == 1 and not config.get("max_age"):
         yield (
             (

@@ -228,7 +228,7 @@ async def _connected(
     for part in (
         check_installation(connection),
         check_buckets(connection, needs.used),
-        check_mirrors(connection, needs.used),
+        check_mirrors(connection, [use.bucket for use in needs.used]),
         check_leases(connection, needs.leases, needs.lease_ttl_s),
         check_holders(connection, needs.owners, needs.clusters),
         check_garbage(connection, needs.used),
