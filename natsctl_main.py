@@ -4,7 +4,7 @@ Until a command runs, SIGINT ends the process at once and without a traceback. T
 outside the package so that the signal handler is set before any module of the package is loaded.
 """
 
-import _signal  # the module `signal` takes longer to load
+import _signal  # type: ignore[import-not-found, unused-ignore]  # `signal` takes longer to load
 
 
 def main() -> None:
