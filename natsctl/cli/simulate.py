@@ -20,8 +20,9 @@ from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.testing.simulation.finding import Report
 from natsctl.testing.simulation.run import Checks
-from natsctl.testing.simulation.simulate import Simulation, search_in_processes
+from natsctl.testing.simulation.simulate import Simulation, mode_of, search_in_processes
 from natsctl.testing.simulation.subject import subject_of
+from natsctl.testing.simulation.world.process import Division
 
 app = App()
 
@@ -100,6 +101,7 @@ Documents = Sequence[Mapping[str, Any]]
 @app.add(
     "natsctl simulate -c controllers.greetings:Greetings -f greetings.yaml",
     "natsctl simulate -c shops:Shops -f shops.yaml --runs 10000 -n auto -o json",
+    "natsctl simulate -c shops:Shops -f shops.yaml --shard --storm",
     "natsctl simulate --hook shops.sync --primary shops --secondary routes -f shops.yaml",
 )
 @with_hook
@@ -134,6 +136,21 @@ def simulate(
             help="Bucket, or object such as trail/pier, that stays; repeatable",
         ),
     ] = None,
+    leader_elect: Annotated[
+        bool,
+        typer.Option("--leader-elect", help="Three processes that elect a leader, in each run"),
+    ] = False,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Three processes that share the keys, in each run")
+    ] = False,
+    storm: Annotated[
+        bool,
+        typer.Option(
+            "--storm",
+            help="Longer runs with more faults, in which administrators stop processes, break "
+            "watches, pause, and delete leases",
+        ),
+    ] = False,
     output: Annotated[TextOutput, choice_option()] = "text",
 ) -> None:
     """Simulate a controller under faults, and find the bugs of a bad day.
@@ -145,7 +162,10 @@ def simulate(
     """
     documents = read_mappings(file)
     checks = Checks(ignored=tuple(ignore or ()), kept=tuple(keep or ()))
-    make = functools.partial(_simulation, controller, settings().nats, documents, checks)
+    mode = mode_of(leader_elect=leader_elect, shard=shard)
+    make = functools.partial(
+        _simulation, controller, settings().nats, documents, checks, mode=mode, storm=storm
+    )
     seeds, count = range(seed, seed + runs), _count(processes)
     with interruptible():
         report = _search(make, seeds, count)
@@ -160,11 +180,17 @@ def simulate(
 
 
 def _simulation(
-    path: str, options: NatsOptions, documents: Documents, checks: Checks
+    path: str,
+    options: NatsOptions,
+    documents: Documents,
+    checks: Checks,
+    *,
+    mode: Division | None,
+    storm: bool,
 ) -> Simulation:
     simulated = type(load_runnable_controller(path))
     carry_requests(simulated, options)
-    return Simulation(subject_of(simulated), documents, checks)
+    return Simulation(subject_of(simulated), documents, checks, mode=mode, storm=storm)
 
 
 def _search(make: "functools.partial[Simulation]", seeds: range, processes: int) -> Report:

@@ -33,7 +33,7 @@ from natsctl.jetstream.bucket import (
     header_size,
 )
 from natsctl.jetstream.connection import Connection
-from natsctl.jetstream.feed import AGAIN_S, hedged, names
+from natsctl.jetstream.feed import AGAIN_S, hedged
 from natsctl.jetstream.requests import kv_span
 from natsctl.jetstream.watch import VERIFY_S, KvWatch
 from natsctl.model.keys import KEY_RULE, check_key, matches
@@ -256,33 +256,6 @@ class LeaseStore(KvStore):
             return await super().get(key)
         except StoreMissingError as error:
             raise NotFoundError(str(error)) from error
-
-    async def living(self, pattern: str) -> list[Stored]:
-        """Return the objects whose keys match, sorted by key; none if the bucket does not exist."""
-        try:
-            newest = await self._bucket.newest(await names(self._bucket, pattern))
-        except StoreMissingError:
-            return []
-        living = [message for message in newest if message.marker is None]
-        objects = (Stored(message.key, message.revision, message.value) for message in living)
-        return sorted(objects, key=lambda stored: stored.key)
-
-    async def quiet_s(self) -> float:
-        """Return the seconds since the last write to the bucket, by the server's clock.
-
-        Returns 0 if the bucket does not exist, and at most the bucket's age, because a recreated
-        bucket has no record of earlier writes.
-        """
-        bucket = self._bucket
-        try:
-            info = await bucket.connection.api(f"STREAM.INFO.{bucket.stream}")
-        except StoreMissingError:
-            return 0.0
-        now, created, written = info.get("ts"), info["created"], info["state"]["last_ts"]
-        if now is None:
-            return 0.0
-        since = max(datetime.fromisoformat(created), datetime.fromisoformat(written))
-        return (datetime.fromisoformat(now) - since).total_seconds()
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`; creates the bucket if it does not exist."""

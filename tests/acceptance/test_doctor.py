@@ -505,7 +505,7 @@ async def test_doctor_checks_leases_only_with_leader_election(
         ({}, "leases cannot be written: the bucket does not allow a TTL per message"),
         (
             {"allow_msg_ttl": True, "max_age": 20.0},
-            "values expire after 20 s, so two processes could lead at once",
+            "the record of who works expires 20 s after a change, and then all pause",
         ),
     ],
 )

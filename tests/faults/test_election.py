@@ -210,10 +210,12 @@ async def change_leaders(group: ProcessGroup, *, times: int) -> None:
                 await group.leader(other_than=leader)
                 await leader.start()
             case "cut":
+                group.excused |= {leader.pid}  # it must take no step, by its own clock
                 leader.proxy.cut()
                 await group.leader(other_than=leader)
                 await leader.proxy.heal()
             case "frozen":
+                group.excused |= {leader.pid}
                 leader.proxy.freeze()
                 await group.leader(other_than=leader)
                 leader.proxy.thaw()

@@ -13,7 +13,14 @@ from natsctl.testing.simulation.script import Put, Remove, Step, StepPause
 from natsctl.testing.simulation.simulate import Simulation
 from natsctl.testing.simulation.subject import ControllerClass, subject_of
 from natsctl.testing.simulation.world.choices import Choices
-from natsctl.testing.simulation.world.faults import Fault, FaultType, SimulatedCall, drawn_faults
+from natsctl.testing.simulation.world.faults import (
+    CUTS,
+    Fault,
+    FaultType,
+    SimulatedCall,
+    drawn_faults,
+)
+from natsctl.testing.simulation.world.process import Division
 from tests.support.controllers import faulty, fragile
 from tests.support.controllers.faulty import DOCUMENTS, SHOPS
 
@@ -44,8 +51,8 @@ class Case(msgspec.Struct, frozen=True):
         return tuple(Fault(self.fault, call, self.seconds) for call in calls)
 
     def run(self, *faults: Fault) -> Ran:
-        elects = self.fault in (FaultType.LEADER, FaultType.LATE)
-        schedule = Schedule(0, self.script, faults, hurried=True, standby=elects)
+        mode = Division.ELECTED if self.fault in CUTS else Division.ALONE
+        schedule = Schedule(0, self.script, faults, hurried=True, mode=mode)
         checks = Checks(always=self.always)
         with Simulation(subject_of(self.controller), DOCUMENTS, checks) as simulation:
             return simulation.run(schedule)
@@ -72,13 +79,14 @@ CASES = [
     Case(fragile.CreatesUnlessListed, FaultType.OLD, "read", "cloud", TWO_VERSIONS, numbers=(2,)),
     Case(
         fragile.RemembersWrites,
-        FaultType.LEADER,
+        FaultType.CUT,
         "update",
         "parts/a",
         THERE_AND_BACK,
+        seconds=60.0,
         numbers=(1, 3),
     ),
-    Case(fragile.ReplacesSigns, FaultType.LATE, "delete", "signs/a", TWO_VERSIONS),
+    Case(fragile.ReplacesSigns, FaultType.LATE, "delete", "signs/a", TWO_VERSIONS, seconds=60.0),
 ]
 
 
@@ -106,7 +114,7 @@ def test_a_fault_shows_a_bug_that_needs_it(case: Case) -> None:
         (FaultType.TIMEOUT, "an error was swallowed"),
         (FaultType.BREAK, "missed an event"),
         (FaultType.OLD, "an old read"),
-        (FaultType.LEADER, "another process led"),
+        (FaultType.CUT, "another process led"),
         (FaultType.LATE, "another process led"),
     ],
 )
@@ -130,5 +138,5 @@ def test_the_hint_to_a_second_resource_names_the_missing_record(fault: FaultType
 @pytest.mark.parametrize("fault", FaultType, ids=lambda fault: fault.value)
 def test_seeds_draw_every_type_of_fault(fault: FaultType) -> None:
     call = SimulatedCall("update", "shops/a", 1)
-    drawn = (drawn_faults(Choices(seed), standby=True).at(call, (fault,)) for seed in range(200))
+    drawn = (drawn_faults(Choices(seed), group=True).at(call, (fault,)) for seed in range(200))
     assert any(drawn)

@@ -1,59 +1,91 @@
-"""natsctl keeps its promises on every surface, and with several processes, whatever fails.
+"""natsctl keeps its promises on every surface, whatever fails and whoever interferes.
 
-No change is lost, no handler acts on a state older than its own last write, and no two workers have
-one key.
+No change is lost, no sync acts on a state older than its own last write, and no two workers have
+one key: with one process, with three that elect a leader, and with three that share the keys.
 """
 
 from typing import Any
 
 import pytest
 
-from natsctl.testing.simulation.bench import Bench
-from natsctl.testing.simulation.world.stores import SimulatedStores
-from tests.support.controllers.simulated_promises import (
-    GROUPS,
-    BrokenPromiseError,
-    Group,
-    Ledger,
-    check,
-    controller,
-)
+from natsctl import secondary
+from natsctl.core.coordination.shares import Shares
+from natsctl.testing import SimulationError, simulate
+from natsctl.testing.simulation.subject import ControllerClass, subject_of
+from tests.support.controllers import careful
+from tests.support.controllers import simulated_surfaces as surfaces
+from tests.support.controllers.faulty import PARTS, Shop, part
 
-SEEDS = range(100)  # the broken surfaces of this file fail within ten
+CONTROLLERS: dict[str, ControllerClass] = {
+    "two stores": careful.TwoStores,
+    "finalizers": careful.Held,
+    "watchers": careful.Watched,
+    "watchers in a cluster": careful.WatchedInACluster,
+    "managed": careful.ManagedShops,
+    "managed in a cluster": careful.ManagedInACluster,
+    "resource": surfaces.StreamedSigns,
+    "dynamic": surfaces.WatchedSigns,
+}
+MODES: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "elected": {"leader_elect": True},
+    "shared": {"shard": True},
+}
+CASES = [
+    pytest.param(controller, mode, id=f"{name}, {mode}")
+    for name, controller in CONTROLLERS.items()
+    for mode in MODES
+    if mode == "alone" or subject_of(controller).modes
+]
 
 
-def run(group: Group, seeds: range) -> None:
-    with Bench() as bench:
-        for seed in seeds:
-            bench.run(check(group, seed))
+def run(controller: ControllerClass, runs: int, **options: Any) -> None:
+    objects = careful.documents_of(tuple(subject_of(controller).primaries))
+    simulate(controller, objects=objects, runs=runs, **options)
 
 
-@pytest.mark.parametrize("name", GROUPS)
-def test_a_surface_keeps_its_promises(name: str) -> None:
-    run(GROUPS[name], SEEDS)
+@pytest.mark.parametrize(("controller", "mode"), CASES)
+def test_a_surface_keeps_its_promises(controller: ControllerClass, mode: str) -> None:
+    run(controller, 8, **MODES[mode])
 
 
-def test_two_processes_without_an_election_break_a_promise() -> None:
-    with pytest.raises(BrokenPromiseError, match="took a step"):
-        run(Group(controller, processes=2), SEEDS)
-
-
-def test_a_surface_that_keeps_its_first_state_breaks_a_promise() -> None:
-    class Forgetful(Ledger):
-        async def handle(self, key: str, text: str | None) -> None:
-            await super().handle(key, self.handled.get(key, text))
-
-    def forgetful(nats: SimulatedStores, ledger: Ledger) -> Any:
-        first = Forgetful()
-        first.handled = ledger.handled
-        return controller(nats, first)
-
-    with pytest.raises(BrokenPromiseError, match=r"was (not handled|handled last)"):
-        run(Group(forgetful), SEEDS)
+@pytest.mark.parametrize(("controller", "mode"), CASES)
+def test_a_surface_keeps_its_promises_in_storms(controller: ControllerClass, mode: str) -> None:
+    run(controller, 2, storm=True, **MODES[mode])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", GROUPS)
-def test_a_surface_keeps_its_promises_in_ten_thousand_schedules(name: str) -> None:
-    run(GROUPS[name], range(10_000))
+@pytest.mark.parametrize("storm", [False, True], ids=["days", "storms"])
+@pytest.mark.parametrize(("controller", "mode"), CASES)
+def test_a_surface_keeps_its_promises_in_a_thousand_runs(
+    controller: ControllerClass, mode: str, *, storm: bool
+) -> None:
+    run(controller, 1000, storm=storm, **MODES[mode])
+
+
+@pytest.mark.parametrize("mode", ["elected", "shared"])
+def test_processes_that_take_without_an_end_mark_break_a_promise(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(Shares, "ended", lambda self, session: session != self.lease.session)
+    with pytest.raises(SimulationError, match="two processes work on the same keys"):
+        run(careful.Held, 20, **MODES[mode])
+
+
+class Forgetful(careful.Shops):
+    """Acts on the first state of a shop that it saw."""
+
+    parts = secondary(PARTS)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, Shop] = {}
+
+    async def make(self, key: str, shop: Shop) -> None:
+        await self.parts.apply(key, part(self.first.setdefault(key, shop)))
+
+
+def test_a_lost_change_is_found() -> None:
+    with pytest.raises(SimulationError, match="the result differs"):
+        run(Forgetful, 20)

@@ -9,7 +9,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from functools import partial
 from typing import Any
 
 from natsctl.controller.garbage.evidence import MEMORY
@@ -38,7 +37,7 @@ from natsctl.jetstream.bucket import (
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.events import PREFIX, STREAM
 from natsctl.jetstream.probe import PROBE, Probe, unused_key
-from natsctl.jetstream.store import EXPIRE, LEASES, KvStore, LeaseStore
+from natsctl.jetstream.store import LEASES, KvStore, LeaseStore
 
 EVENTS = "event stream"
 DAY_S = 24 * 3600
@@ -325,12 +324,12 @@ async def check_garbage(
 
 
 async def check_leases(
-    connection: Connection, leases: Sequence[Used], ttl_s: float
+    connection: Connection, leases: Sequence[Used]
 ) -> AsyncIterator[CheckFinding]:
-    """Check the bucket of leases, if there are *leases*; each has a time to live of *ttl_s*."""
+    """Check the bucket of leases, if there are *leases*."""
     if leases:
         bucket = Bucket(connection, LEASES.bucket)
-        async for finding in check_bucket(bucket, leases, partial(_fit_for_leases, ttl_s)):
+        async for finding in check_bucket(bucket, leases, _fit_for_leases):
             yield finding
 
 
@@ -363,16 +362,14 @@ async def check_holders(
             yield failed(f"lease {name}", name_taken(name, holder, record.work, expected), advice)
 
 
-def _fit_for_leases(
-    ttl_s: float, bucket: Bucket, _used: Sequence[Used], info: dict[str, Any]
-) -> CheckFinding:
+def _fit_for_leases(bucket: Bucket, _used: Sequence[Used], info: dict[str, Any]) -> CheckFinding:
     """Return whether leases can be written to the bucket and stay for long enough; an `Assess`."""
     check, config = f"bucket {bucket.name}", info["config"]
     if not config.get("allow_msg_ttl"):
         found = "leases cannot be written: the bucket does not allow a TTL per message"
         return failed(check, found, RECREATE)
     age_s = config.get("max_age", 0) / NANOSECONDS
-    if 0 < age_s < EXPIRE * ttl_s:
-        found = f"values expire after {age_s:g} s, so two processes could lead at once"
+    if age_s > 0:
+        found = f"the record of who works expires {age_s:g} s after a change, and then all pause"
         return failed(check, found, RECREATE)
     return sound(bucket, info)

@@ -163,7 +163,6 @@ class NatsNeeds(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         used: the buckets.
         leases: the leases and member records; empty without leader election and sharding.
-        lease_ttl_s: the time to live of a lease, in seconds.
         verbs: the verbs that daemons answer, by controller.
         owners: the kinds of the primaries, by controller.
         clusters: returns the identities of the Kubernetes clusters, by controller.
@@ -171,7 +170,6 @@ class NatsNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
     used: Sequence[Used]
     leases: Sequence[Used]
-    lease_ttl_s: float
     verbs: Verbs
     owners: Mapping[str, str]
     clusters: Callable[[], Awaitable[Mapping[str, str]]]
@@ -229,7 +227,7 @@ async def _connected(
         check_installation(connection),
         check_buckets(connection, needs.used),
         check_mirrors(connection, [use.bucket for use in needs.used]),
-        check_leases(connection, needs.leases, needs.lease_ttl_s),
+        check_leases(connection, needs.leases),
         check_holders(connection, needs.owners, needs.clusters),
         check_garbage(connection, needs.used),
         check_events(connection, needs.used),
@@ -337,7 +335,6 @@ async def examine(
     nats_needs = NatsNeeds(
         used=(*used_by(controllers), *first_runs_of(controllers, settings)),
         leases=leases_of(controllers, settings),
-        lease_ttl_s=settings.lease_ttl_s,
         verbs=verbs_of(controllers),
         owners={controller.name: owner_of(controller) for controller in controllers},
         clusters=partial(_clusters, controllers, cluster),

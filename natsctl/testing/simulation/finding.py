@@ -9,6 +9,7 @@ from natsctl.testing.simulation.hints import hint_of
 from natsctl.testing.simulation.properties import Property
 from natsctl.testing.simulation.run import Ran
 from natsctl.testing.simulation.subject import Subject
+from natsctl.testing.simulation.world.process import Division
 
 WRITES_SHOWN = 8
 WIDTH = 110
@@ -22,7 +23,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         property: the property that does not hold.
         hint: the likely cause.
         script: the steps of users, in order.
-        standby: whether a second process stands by while the first one leads.
+        processes: how many processes there are, and how they divide the work.
     """
 
     controller: str
@@ -33,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     script: tuple[str, ...]
     faults: tuple[str, ...]
     writes: tuple[str, ...]
-    standby: bool = False
+    processes: str = Division.ALONE.value
 
     def __str__(self) -> str:
         return "\n".join(abbreviated(line, 2 * WIDTH) for line in self._lines())
@@ -45,7 +46,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             f"  {self.detail}",
             "script",
             *(f"  {number}. {step}" for number, step in enumerate(self.script, start=1)),
-            "faults, with a leader and a standby" if self.standby else "faults",
+            "faults"
+            if self.processes == Division.ALONE.value
+            else f"faults, with {self.processes}",
             *(f"  {fault}" for fault in self.faults or ("none",)),
             "last writes",
             *(f"  {write}" for write in self.writes or ("none",)),
@@ -95,7 +98,7 @@ def finding_of(subject: Subject, seed: int, ran: Ran) -> Finding:
         script=ran.script,
         faults=tuple(map(str, ran.faults)),
         writes=tuple(str(write).strip() for write in ran.writes[-WRITES_SHOWN:]),
-        standby=ran.standby,
+        processes=ran.mode.value,
     )
 
 
@@ -104,6 +107,7 @@ _MEANINGS = {
     Property.SAME_RESULT.value: "the result differs from a run without faults",
     Property.QUIET.value: "a resync writes although nothing changed",
     Property.CLEAN.value: "objects stay after their primary was deleted",
+    Property.EXCLUSIVE.value: "two processes work on the same keys",
     Property.ALWAYS.value: "a write violates always=",
     Property.FINALLY.value: "the final state violates finally_=",
 }

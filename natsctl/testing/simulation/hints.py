@@ -6,7 +6,7 @@ from natsctl.testing.simulation.properties import Property, StateDifference, Vio
 from natsctl.testing.simulation.run import Ran
 from natsctl.testing.simulation.script import EditSecondary, Put, Remove, RemoveSecondary
 from natsctl.testing.simulation.subject import Subject
-from natsctl.testing.simulation.world.faults import CRASHES, LEADERS, FaultType
+from natsctl.testing.simulation.world.faults import CRASHES, CUTS, FaultType
 
 ERRORS = {FaultType.TIMEOUT, FaultType.AWAY, FaultType.LOST_ANSWER, FaultType.CONFLICT}
 OLD_READS = {FaultType.LAG, FaultType.BREAK, FaultType.OLD}
@@ -24,10 +24,8 @@ def hint_of(violation: Violation, ran: Ran, subject: Subject) -> str:
             return _not_quiet(violation, ran, faults)
         case Property.CLEAN:
             return _CLEANUP_LOST if faults else _NO_CLEANUP
-        case Property.ALWAYS:
-            return _NOT_EXCLUSIVE
-        case Property.FINALLY:
-            return "the state is stable, and is not what finally_ demands"
+        case other:
+            return _OTHER_HINTS[other]
 
 
 def _never_settles(violation: Violation, faults: set[FaultType]) -> str:
@@ -103,7 +101,7 @@ def _reported(ran: Ran, faults: set[FaultType]) -> bool:
 
 def _unfinished(ran: Ran, faults: set[FaultType]) -> str:
     """Return the likely cause of an object that lacks a write; empty without faults."""
-    if faults & LEADERS:
+    if faults & CUTS:
         return (
             "another process led for a while: what this process remembers is old, or a write of "
             "the process before arrived late, so read the store in each sync"
@@ -144,6 +142,14 @@ def _from_steps(ran: Ran, subject: Subject) -> str:
     return "a field depends on the clock or on randomness"
 
 
+_OTHER_HINTS = {
+    Property.EXCLUSIVE: "natsctl itself broke a promise: please report the controller and the seed",
+    Property.ALWAYS: (
+        "two keys are synced at the same time, or a sync decides by a cache that lacks another "
+        "key's write: reserve by creating an object whose key is what must be unique"
+    ),
+    Property.FINALLY: "the state is stable, and is not what finally_ demands",
+}
 _OLD_READ = "a sync decided by an old read or missed an event: compare with the newest state"
 _NOT_REQUEUED = (
     "a sync ended while work was left, and no error was swallowed: a status or the memory states "
@@ -168,8 +174,4 @@ _CLEANUP_LOST = (
 _NO_CLEANUP = (
     "nothing deletes what the controller made: make it as a secondary, or hold the primary by a "
     "finalizer until it is deleted; keep= names buckets whose objects stay"
-)
-_NOT_EXCLUSIVE = (
-    "two keys are synced at the same time, or a sync decides by a cache that lacks another key's "
-    "write: reserve by creating an object whose key is what must be unique"
 )

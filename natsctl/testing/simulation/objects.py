@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -120,10 +121,12 @@ async def put(stores: MemoryStores, wanted: Desired) -> None:
 
 async def remove(stores: MemoryStores, kind: Kind[Any], key: str) -> None:
     """Delete the object as a user does, if it exists: finalizers delay that."""
-    try:
-        await delete(store_of(stores, kind), key)
-    except NotFoundError:
-        return
+    store = store_of(stores, kind)
+    with suppress(NotFoundError):
+        if isinstance(kind, KubeKind):
+            await store.delete(key)  # the cluster marks it
+        else:
+            await delete(store, key)
 
 
 def stored_form(wanted: Desired, current: bytes | None) -> bytes:

@@ -16,6 +16,7 @@ class HostedProgram:
         self.hosted = hosted
         self.run = hosted.run
         self.stop = hosted.stop
+        self.synced = hosted.synced
 
     @property
     def idle(self) -> bool:
@@ -52,14 +53,14 @@ class GuestProgram:
     def __init__(self, guest: Guest) -> None:
         self.run = guest.run
         self.stop = guest.stop
-        self._synced = guest.synced
+        self.synced = guest.synced
         self._life = life_of_task()
 
     @property
     def idle(self) -> bool:
         """See `Program.idle`; also, nothing has passed the network for a while."""
         return (
-            self._synced.is_set()
+            self.synced.is_set()
             and all(queue.settled for queue in self._life.queues)
             and self._life.network.quiet_s() > QUIET_S
         )

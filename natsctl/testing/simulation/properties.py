@@ -29,6 +29,7 @@ class Property(Enum):
     SAME_RESULT = "same result"
     QUIET = "quiet"
     CLEAN = "clean"
+    EXCLUSIVE = "exclusive"
     ALWAYS = "always"
     FINALLY = "finally"
 

@@ -1,14 +1,20 @@
 """Runs one schedule: the script under its faults, and then the check of each property."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from natsctl.core.pauses import PAUSES, controller_record
 from natsctl.errors import ConflictError, NotFoundError
+from natsctl.jetstream.store import LEASES
 from natsctl.model import documents
-from natsctl.model.kinds import Kind
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind, KvKind
+from natsctl.model.objects import PAUSED
+from natsctl.model.store import Store
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation import properties
 from natsctl.testing.simulation.made import Made
@@ -16,6 +22,8 @@ from natsctl.testing.simulation.objects import Desired, StoredObjects, put, remo
 from natsctl.testing.simulation.programs import HostedProgram
 from natsctl.testing.simulation.properties import Property, Result, Violation
 from natsctl.testing.simulation.script import (
+    Act,
+    AdminAction,
     EditSecondary,
     Put,
     Remove,
@@ -32,9 +40,8 @@ from natsctl.testing.simulation.script import (
 from natsctl.testing.simulation.subject import Subject
 from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.faults import Fault, drawn_faults, given_faults
-from natsctl.testing.simulation.world.group import SimulatedGroup
-from natsctl.testing.simulation.world.lease import SimulatedLease
 from natsctl.testing.simulation.world.network import Network, Write
+from natsctl.testing.simulation.world.process import Division, SimulatedGroup
 from natsctl.testing.simulation.world.stores import place_of
 
 SETTLE_S = 7200.0  # virtual time in which a controller must become idle
@@ -73,14 +80,16 @@ class Schedule(msgspec.Struct, frozen=True):
         script: the steps of users.
         faults: the faults; None if the seed draws them.
         hurried: whether calls take no time.
-        standby: whether a second process stands by.
+        mode: whether one process does the work, or three divide it.
+        storm: whether there are many faults.
     """
 
     seed: int
     script: tuple[Step, ...]
     faults: tuple[Fault, ...] | None = None
     hurried: bool = False
-    standby: bool = False
+    mode: Division = Division.ALONE
+    storm: bool = False
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -95,7 +104,7 @@ class Ran(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...]
     steps: tuple[tuple[Step, str], ...]
     writes: tuple[Write, ...]
-    standby: bool = False
+    mode: Division = Division.ALONE
     failed_syncs: int = 0
     opened: frozenset[str] = frozenset()
 
@@ -120,24 +129,23 @@ class Run:
         self._subject = subject
         self._checks = checks
         self._schedule = schedule
-        choices = Choices(schedule.seed)
-        scheduled = schedule.faults
-        if scheduled is None:
-            self._faults = drawn_faults(choices, standby=schedule.standby)
+        choices, group = Choices(schedule.seed), schedule.mode is not Division.ALONE
+        if schedule.faults is None:
+            self._faults = drawn_faults(choices, group=group, storm=schedule.storm)
         else:
-            self._faults = given_faults(scheduled)
-        lease = SimulatedLease() if schedule.standby else None
+            self._faults = given_faults(schedule.faults)
         self._network = Network(
-            choices,
-            self._faults,
-            hurried=schedule.hurried,
-            lease=lease,
-            calls_max=2 * CALLS_MAX,
+            choices, self._faults, hurried=schedule.hurried, calls_max=2 * CALLS_MAX
         )
         self._stores = MemoryStores()
         self._objects = StoredObjects(self._stores)
         self._group = SimulatedGroup(
-            subject.name, subject.make, self._network, self._stores, seed=schedule.seed
+            subject.name,
+            subject.make,
+            self._network,
+            self._stores,
+            seed=schedule.seed,
+            mode=schedule.mode,
         )
         given = {place_of(step.desired.kind) for step in schedule.script if isinstance(step, Put)}
         self._made = Made(subject, self._network, self._stores, checks.ignored, checks.kept, given)
@@ -145,6 +153,8 @@ class Run:
         self._edited: set[str] = set()  # by hand, and not written by the controller since
         self._broken: Violation | None = None
         self._failed_syncs = 0
+        self._resuming: list[asyncio.Task[None]] = []
+        self._network.on_overlap = self._overlaps
         if checks.always is not None:
             self._network.on_write = self._check_always
 
@@ -158,6 +168,7 @@ class Run:
                 await self._pause(step.pause)
                 await self._take(step)
             await self._wait_idle(PAUSE_S)
+            await asyncio.gather(*self._resuming)
             self._faults.over = True
             await self._settle()
             result = self._made.result()
@@ -170,8 +181,10 @@ class Run:
             violation = error.violation
         finally:
             self._faults.over = True
-            self._count_failures()
+            self._failed_syncs = sum(program.failed_syncs for program in self._hosted)
             self._group.stop()
+            for task in self._resuming:
+                task.cancel()
             await running
         return Ran(
             violation,
@@ -179,15 +192,17 @@ class Run:
             tuple(self._faults.happened),
             tuple(self._steps),
             tuple(self._network.writes),
-            self._schedule.standby,
+            self._schedule.mode,
             self._failed_syncs,
             frozenset(self._network.opened),
         )
 
-    def _count_failures(self) -> None:
-        program = self._group.program
-        if isinstance(program, HostedProgram):
-            self._failed_syncs = program.failed_syncs
+    @property
+    def _hosted(self) -> list[HostedProgram]:
+        return [p for p in self._group.programs if isinstance(p, HostedProgram)]
+
+    def _overlaps(self, text: str) -> None:
+        self._broken = self._broken or Violation(Property.EXCLUSIVE, text)
 
     async def _take(self, step: Step) -> None:
         done = ""
@@ -205,7 +220,72 @@ class Run:
                 self._resync()
             case Wait(seconds=seconds):
                 await asyncio.sleep(seconds)
+            case Act():
+                done = await self._act(step)
         self._steps.append((step, done))
+
+    async def _act(self, step: Act) -> str:
+        """Act as an administrator; return what was done in words, empty if there was nothing."""
+        number, done = step.number, str(step)
+        self._network.active_at = asyncio.get_running_loop().time()
+        match step.action:
+            case AdminAction.STOP:
+                process = self._group.processes[number % len(self._group.processes)]
+                if process.program is not None:
+                    process.program.stop()  # it starts again when its syncs have ended
+                done = f"stop {process.name}, which starts again"
+            case AdminAction.RELIST:
+                kinds = (*self._subject.kinds, LEASES)
+                store_of(self._stores, kinds[number % len(kinds)]).break_watches()
+                done = f"break the watches of {place_of(kinds[number % len(kinds)])}"
+            case AdminAction.LEASES:
+                self._stores.store(LEASES).recreate()
+            case AdminAction.LEASE:
+                leases = self._stores.store(LEASES)
+                key = _chosen(leases.keys(), number)
+                done = f"delete {LEASES.bucket}/{key}" if key else ""
+                if key:
+                    await leases.delete(key)
+            case AdminAction.PAUSE_ALL:
+                await self._pause_all(paused=True)
+                self._later(step.seconds, lambda: self._pause_all(paused=False))
+            case AdminAction.PAUSE:
+                kind = self._subject.primaries[0]
+                key = "" if kind.plain else _chosen(self._keys(kind), number)
+                if not key or not await self._annotate(kind, key, "true"):
+                    return ""
+                self._later(step.seconds, lambda: self._resume(kind, key))
+                done = f"pause {place_of(kind)}/{key} for {step.seconds:g} s"
+        return done
+
+    def _later(self, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
+        async def act() -> None:
+            await asyncio.sleep(seconds)
+            await action()
+
+        self._resuming.append(asyncio.get_running_loop().create_task(act()))
+
+    async def _pause_all(self, *, paused: bool) -> None:
+        records, key = self._stores.store(PAUSES), controller_record(self._subject.name)
+        text = b"true" if paused else b"false"
+        with suppress(ConflictError):
+            await records.create(key, text)
+            return
+        await _changed(records, key, lambda _: text)
+
+    async def _annotate(self, kind: Kind[Any], key: str, text: str | None) -> bool:
+        """Pause an object, or resume it with None; return whether it was there."""
+        annotation: Document = {"metadata": {"annotations": {PAUSED: text}}}
+
+        def annotated(value: bytes) -> bytes:
+            return documents.render(documents.merge_patch(documents.parse(value), annotation))
+
+        return await _changed(store_of(self._stores, kind), key, annotated)
+
+    async def _resume(self, kind: Kind[Any], key: str) -> None:
+        """Resume an object; a purge resumes the cleanup of one that was deleted meanwhile."""
+        if not await self._annotate(kind, key, None) and isinstance(kind, KvKind):
+            await store_of(self._stores, kind).delete(key, purge=True)
 
     async def _by_hand(self, number: int, *, edit: bool) -> str:
         """Delete or edit one secondary; return the action as text, empty if there was none."""
@@ -287,25 +367,21 @@ class Run:
 
     def _resync(self) -> None:
         """Sync every key again; a program that cannot do that starts again."""
-        program = self._group.program
-        if isinstance(program, HostedProgram):
-            program.resync()
-        else:
+        if not self._subject.modes:
             self._group.restart()
+        for program in self._hosted:
+            program.resync()
 
     def _requested_s(self) -> float | None:
-        program = self._group.program
-        if not isinstance(program, HostedProgram):
-            return None
-        kinds = self._subject.primaries
-        return program.requested_s([key for kind in kinds for key in self._keys(kind)])
+        keys = [key for kind in self._subject.primaries for key in self._keys(kind)]
+        requested = [program.requested_s(keys) for program in self._hosted]
+        return max((s for s in requested if s is not None), default=None)
 
     def _keys(self, kind: Kind[Any]) -> list[str]:
         return store_of(self._stores, kind).keys()
 
     def _never_settles(self) -> Violation:
-        program = self._group.program
-        failing = program.failing if isinstance(program, HostedProgram) else {}
+        failing = {key: text for p in self._hosted for key, text in p.failing.items()}
         keys = {key for kind in self._subject.primaries for key in self._keys(kind)}
         deleted = failing.keys() - keys
         made = len(keys) - len(final_state(step for step, _ in self._steps))
@@ -366,6 +442,23 @@ class Run:
         except AssertionError as error:
             return f"{name}: {error}" if str(error) else f"{name} failed"
         return f"{name} returned False" if holds is False else ""
+
+
+async def _changed(store: Store, key: str, change: Callable[[bytes], bytes]) -> bool:
+    """Change the value of an object, whoever else writes it; return whether it was there."""
+    while True:
+        try:
+            stored = await store.get(key)
+            await store.update(key, change(stored.value), revision=stored.revision)
+        except ConflictError:
+            continue
+        except NotFoundError:
+            return False
+        return True
+
+
+def _chosen(keys: Sequence[str], number: int) -> str:
+    return keys[number % len(keys)] if keys else ""
 
 
 def known_state(final: Sequence[Desired]) -> tuple[tuple[str, str, bytes], ...]:

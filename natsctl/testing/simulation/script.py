@@ -15,13 +15,16 @@ from natsctl.testing.simulation.world.choices import Choices
 from natsctl.testing.simulation.world.stores import place_of
 
 STEPS_MAX = 5  # between the first objects and the last ones
+STORM_STEPS_MIN, STORM_STEPS_MAX = 8, 30
 THERE_SHARE = 0.7  # of the other objects, at the start
 DELETED_SHARE = 0.15  # of the primaries, at the end
 EDITS, REMOVALS, HAND_REMOVALS, HAND_EDITS, RESYNCS = 0.45, 0.65, 0.78, 0.9, 0.95
 """Shares of the steps in between, each added to the ones before it; the rest are waits."""
 
+ACTS = 0.35  # the share of administrators' steps, in a storm
 EDITED = 1_000_000  # the number of a version that is not in the file
 WAITS_S = (0.02, 1.0, 40.0)
+PAUSES_S = (0.5, 3.0, 30.0)
 SHOWN_MAX = 80  # characters of an object in the list of steps
 
 
@@ -100,7 +103,30 @@ class Wait(msgspec.Struct, frozen=True):
         return f"wait {self.seconds:g} s"
 
 
-Step: TypeAlias = Put | Remove | RemoveSecondary | EditSecondary | Resync | Wait
+class AdminAction(Enum):
+    """What an administrator does."""
+
+    STOP = "stop a process, which starts again"
+    RELIST = "break a watch"
+    PAUSE = "pause an object"
+    PAUSE_ALL = "pause the controller"
+    LEASE = "delete a record of the leases"
+    LEASES = "recreate the bucket of leases"
+
+
+class Act(msgspec.Struct, frozen=True):
+    """An administrator acts; a pause lasts for *seconds*, beside the steps that follow."""
+
+    action: AdminAction
+    number: int
+    seconds: float = 0.0
+    pause: StepPause = StepPause.NONE
+
+    def __str__(self) -> str:
+        return self.action.value + (f" for {self.seconds:g} s" if self.seconds else "")
+
+
+Step: TypeAlias = Put | Remove | RemoveSecondary | EditSecondary | Resync | Wait | Act
 Names = tuple[str, str]
 
 
@@ -111,13 +137,19 @@ class Author:
         objects: the objects of the file; several for one key are its versions, in order.
         primaries: the names of the kinds whose keys are synced.
         hands: whether persons may change secondaries.
+        acts: what administrators do all the time, in a storm.
     """
 
     def __init__(
-        self, objects: Sequence[Desired], *, primaries: Collection[str], hands: bool
+        self,
+        objects: Sequence[Desired],
+        *,
+        primaries: Collection[str],
+        hands: bool,
+        acts: Sequence[AdminAction] = (),
     ) -> None:
         self._primaries = primaries
-        self._hands = hands
+        self._hands, self._acts = hands, acts
         self.versions: dict[Names, list[Desired]] = {}
         for desired in objects:
             self.versions.setdefault(desired.name, []).append(desired)
@@ -166,8 +198,14 @@ class Author:
     def _middle_steps(
         self, part: str, choices: Choices, names: Sequence[Names], current: dict[Names, int | None]
     ) -> Iterator[Step]:
-        for number in range(choices.below(f"script/{part}/count", STEPS_MAX + 1)):
+        count = choices.below(f"script/{part}/count", STEPS_MAX + 1)
+        if self._acts:
+            count = STORM_STEPS_MIN + choices.below(f"script/{part}/storm", STORM_STEPS_MAX)
+        for number in range(count):
             place = f"script/{part}/{number}"
+            if self._acts and choices.share(f"{place}/act") < ACTS:
+                yield self._act(f"{place}/act", choices)
+                continue
             drawn = choices.draw(place)
             share, name = drawn.share(), names[int(drawn.share() * len(names))]
             if share < EDITS:
@@ -183,6 +221,12 @@ class Author:
                 yield Resync()
             else:
                 yield Wait(choices.pick(f"{place}/wait", WAITS_S))
+
+    def _act(self, place: str, choices: Choices) -> Act:
+        action = choices.pick(f"{place}/action", self._acts)
+        pauses = action in {AdminAction.PAUSE, AdminAction.PAUSE_ALL}
+        seconds = choices.pick(f"{place}/seconds", PAUSES_S) if pauses else 0.0
+        return Act(action, choices.below(f"{place}/number", 1000), seconds)
 
     def _edit(
         self, place: str, choices: Choices, name: Names, current: dict[Names, int | None]

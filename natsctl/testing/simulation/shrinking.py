@@ -8,6 +8,7 @@ import msgspec
 from natsctl.testing.simulation.run import Ran, Schedule
 from natsctl.testing.simulation.script import Step, StepPause
 from natsctl.testing.simulation.world.faults import Fault
+from natsctl.testing.simulation.world.process import Division
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class Shrinker:
         before = None
         while before != self.schedule and self._tries < TRIES_MAX:
             before = self.schedule
-            self._try(msgspec.structs.replace(self.schedule, standby=False))
+            self._try(msgspec.structs.replace(self.schedule, mode=Division.ALONE))
             self._try(msgspec.structs.replace(self.schedule, hurried=True))
             self._remove_items(self.schedule.faults or (), self._with_faults)
             self._remove_items(self.schedule.script, self._with_script)

@@ -18,14 +18,15 @@ from natsctl.testing.simulation.finding import Finding, Report, finding_of
 from natsctl.testing.simulation.objects import Objects, desired_objects
 from natsctl.testing.simulation.properties import Property
 from natsctl.testing.simulation.run import Check, Checks, Ran, Run, Schedule, known_state
-from natsctl.testing.simulation.script import Author, final_state
+from natsctl.testing.simulation.script import AdminAction, Author, final_state
 from natsctl.testing.simulation.shrinking import Shrinker
 from natsctl.testing.simulation.subject import ControllerClass, Subject, subject_of
 from natsctl.testing.simulation.world.choices import Choices
+from natsctl.testing.simulation.world.process import Division
 from natsctl.testing.simulation.world.stores import place_of
 
 REFERENCE_SEED = -1
-STANDBY_SHARE = 0.2  # of the runs, in which a second process stands by
+GROUP_SHARE = 0.2  # of the runs, in which three processes divide the work, if no mode is given
 REFERENCES_MAX = 256  # results of runs without faults that are kept
 
 Progress = Callable[[int], None]
@@ -52,6 +53,9 @@ def simulate(
     finally_: Check | None = None,
     ignore: Sequence[str] = (),
     keep: Sequence[str] = (),
+    leader_elect: bool = False,
+    shard: bool = False,
+    storm: bool = False,
 ) -> Report:
     """Run a controller through many bad days, and check what it promises on each of them.
 
@@ -68,6 +72,11 @@ def simulate(
         finally_: is called like *always*, when the controller is idle at the end.
         ignore: buckets, and fields such as `services.spec.port`, that may differ between runs.
         keep: buckets, and objects such as `trail/pier`, that stay when all primaries are deleted.
+        leader_elect: each run has three processes that elect a leader.
+        shard: each run has three processes that share the keys. Without either, a fifth of the
+            runs has three processes, in one way or the other.
+        storm: longer runs with more faults, in which administrators also stop processes, break
+            watches, pause the controller and objects, and delete leases or their whole bucket.
 
     Returns a report if every property holds. Raises `SimulationError` with the shortest schedule
     that violates a property, and `UsageError` if an object is invalid, or if an event loop runs.
@@ -75,22 +84,50 @@ def simulate(
     if _loop_runs():
         raise UsageError("simulate has its own event loops: call it in a plain function")
     checks = Checks(always, finally_, tuple(ignore), tuple(keep))
-    with Simulation(subject_of(controller), objects, checks) as simulation:
+    mode = mode_of(leader_elect=leader_elect, shard=shard)
+    with Simulation(subject_of(controller), objects, checks, mode=mode, storm=storm) as simulation:
         report = simulation.search(range(seed, seed + runs))
     if report.finding is not None:
         raise SimulationError(report.finding)
     return report
 
 
-class Simulation:
-    """The simulation of one subject, for many runs; use it as a context."""
+def mode_of(*, leader_elect: bool, shard: bool) -> Division | None:
+    """Return how the processes of each run divide the work; None if the seeds decide."""
+    if leader_elect and shard:
+        raise UsageError("give leader_elect or shard, not both")
+    return Division.ELECTED if leader_elect else Division.SHARED if shard else None
 
-    def __init__(self, subject: Subject, objects: Objects, checks: Checks) -> None:
+
+class Simulation:
+    """The simulation of one subject, for many runs; use it as a context.
+
+    *mode* and *storm* are the options of `simulate`. Raises `UsageError` for a mode in which the
+    subject can't run.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        objects: Objects,
+        checks: Checks,
+        *,
+        mode: Division | None = None,
+        storm: bool = False,
+    ) -> None:
+        if mode is not None and mode not in {Division.ALONE, *subject.modes}:
+            raise UsageError(f"{subject.name} cannot run in {mode.value}")
         self.subject = subject
+        self._mode, self._storm = mode, storm
         self._checks = checks
         desired = desired_objects(objects, subject.kinds, primaries=len(subject.primaries))
         primaries = {kind.name for kind in subject.primaries}
-        self._author = Author(desired, primaries=primaries, hands=bool(subject.touched))
+        self._author = Author(
+            desired,
+            primaries=primaries,
+            hands=bool(subject.touched),
+            acts=_acts(subject, mode) if storm else (),
+        )
         self._references: dict[object, Ran] = {}
         self._unread = {place_of(wish.kind) for wish in desired}
         self._bench = Bench((subject.module,))
@@ -150,9 +187,16 @@ class Simulation:
 
     def schedule(self, seed: int) -> Schedule:
         """Return the schedule of a seed."""
-        choices = Choices(seed)
-        standby = self.subject.elects and choices.share("standby") < STANDBY_SHARE
-        return Schedule(seed, self._author.write(choices), standby=standby)
+        choices, mode = Choices(seed), self._mode
+        if mode is None:
+            group = bool(self.subject.modes) and choices.share("group") < GROUP_SHARE
+            mode = choices.pick("group/mode", self.subject.modes) if group else Division.ALONE
+        return Schedule(
+            seed,
+            self._author.write(choices),
+            mode=mode,
+            storm=self._storm,
+        )
 
     def run(self, schedule: Schedule) -> Ran:
         """Run a schedule, and compare its result with that of a run without faults."""
@@ -177,6 +221,13 @@ class Simulation:
         ran = self._bench.run(Run(self.subject, self._checks, schedule).run(expected))
         self._unread -= ran.opened
         return ran
+
+
+def _acts(subject: Subject, mode: Division | None) -> list[AdminAction]:
+    """Return what administrators can do to this controller."""
+    pauses = {AdminAction.PAUSE, AdminAction.PAUSE_ALL} if subject.modes else set()
+    leases = {AdminAction.LEASE, AdminAction.LEASES} if mode in subject.modes else set()
+    return [a for a in AdminAction if a in {AdminAction.STOP, AdminAction.RELIST, *pauses, *leases}]
 
 
 MakeSimulation = Callable[[], Simulation]

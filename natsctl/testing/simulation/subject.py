@@ -18,7 +18,7 @@ from natsctl.errors import UsageError
 from natsctl.managed.controller import ManagedController
 from natsctl.model.kinds import Kind
 from natsctl.testing.simulation.programs import GuestProgram, HostedProgram
-from natsctl.testing.simulation.world.process import MakeProgram
+from natsctl.testing.simulation.world.process import Division, MakeProgram
 from natsctl.testing.simulation.world.stores import SimulatedCluster, SimulatedStores
 
 NEVER_S = 1e9  # the script decides when keys are synced again
@@ -40,7 +40,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
             makes objects of the other kinds that it opens.
         touched: those that persons may change by hand, since each change enqueues the owner.
         cleans: whether the objects of a deleted primary are removed.
-        elects: whether a standby may run beside the leader.
+        modes: how three processes may divide the work; none if natsctl doesn't queue the keys.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     made: Sequence[Kind[Any]] | None = ()
     touched: Sequence[Kind[Any]] = ()
     cleans: bool = True
-    elects: bool = True
+    modes: Sequence[Division] = (Division.ELECTED, Division.SHARED)
     module: ModuleType
 
 
@@ -106,7 +106,7 @@ def _subject_of_guest(controller: type[Guest], guest: Guest) -> Subject:
         primaries=tuple(guest.kinds),
         kinds=tuple(guest.kinds),
         made=() if managed else None,
-        elects=isinstance(guest, Hosted),
+        modes=(Division.ELECTED, Division.SHARED) if isinstance(guest, Hosted) else (),
         module=sys.modules[controller.__module__],
     )
 

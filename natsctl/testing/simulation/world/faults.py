@@ -5,14 +5,17 @@ from enum import Enum
 
 import msgspec
 
+from natsctl.jetstream.store import LEASES
 from natsctl.testing.simulation.world.choices import Choices
 
-FAULTS_MAX = 8  # of one run
-CRASHES_MAX = 3
+RUN_MAX, STORM_MAX = (8, 3), (60, 6)  # faults of one run, and crashes among them
+JUMPS_MAX = 3
+LEASES_SHARE = 0.05  # of the rate, for the records of sessions
 ALLOWED_SHARE = 0.5  # of the types of faults, in one run
 RATES = (0.0, 0.02, 0.06, 0.15, 0.35)  # the probability of a fault at a call, one for each run
 SECONDS = (0.05, 0.5, 3.0, 20.0)  # how long a fault lasts
 JUMPS_S = (30.0, 600.0, 7200.0)
+CUTS_S = (0.5, 6.0, 20.0, 60.0)  # around the time after which others take over
 
 
 class FaultType(Enum):
@@ -29,7 +32,7 @@ class FaultType(Enum):
     LAG = "cache lags"
     SLOW = "slow"
     OLD = "old read"
-    LEADER = "leader changes"
+    CUT = "process cut off"
     LATE = "late write"
 
 
@@ -39,7 +42,7 @@ READ_FAULTS = (
     FaultType.TIMEOUT,
     FaultType.AWAY,
     FaultType.JUMP,
-    FaultType.LEADER,
+    FaultType.CUT,
 )
 REQUEST_FAULTS = (*READ_FAULTS, FaultType.LOST_ANSWER)  # of writes without compare-and-set
 WRITE_FAULTS = (*REQUEST_FAULTS, FaultType.LATE)
@@ -48,7 +51,10 @@ EXTERNAL_READ_FAULTS = (*READ_FAULTS, FaultType.SLOW, FaultType.OLD)
 EXTERNAL_WRITE_FAULTS = (*REQUEST_FAULTS, FaultType.SLOW)
 EVENT_FAULTS = (FaultType.BREAK, FaultType.LAG)
 CRASHES = {FaultType.CRASH_BEFORE, FaultType.CRASH_AFTER}
-LEADERS = {FaultType.LEADER, FaultType.LATE}
+CUTS = {FaultType.CUT, FaultType.LATE}
+
+
+LENGTHS_S = {FaultType.JUMP: JUMPS_S, FaultType.CUT: CUTS_S, FaultType.LATE: CUTS_S}
 
 
 class SimulatedCall(msgspec.Struct, frozen=True):
@@ -86,8 +92,8 @@ _TEXTS = {
     FaultType.LAG: "a cache lags by {seconds:g} s at {call}",
     FaultType.SLOW: "{call} takes {seconds:g} s",
     FaultType.OLD: "{call} returns the state of {seconds:g} s ago",
-    FaultType.LEADER: "another process leads from {call}",
-    FaultType.LATE: "another process leads before {call} arrives, which takes {seconds:g} s",
+    FaultType.CUT: "the process reaches nothing for {seconds:g} s from {call}",
+    FaultType.LATE: "the process reaches nothing for {seconds:g} s; then {call} arrives",
 }
 
 
@@ -126,33 +132,46 @@ def given_faults(faults: Iterable[Fault]) -> Faults:
     return Faults(fault_at)
 
 
-def drawn_faults(choices: Choices, *, standby: bool = False) -> Faults:
+def drawn_faults(choices: Choices, *, group: bool = False, storm: bool = False) -> Faults:
     """Return faults that the seed chooses.
 
     Each run has its own rate and its own types of faults, so that some runs have many faults of
-    one type. Without a *standby*, no leader changes.
+    one type. In a *storm* there are many, and each store and each watch has its own. A process is
+    cut off only if there's a *group*, in which others take over.
     """
-    rate = choices.pick("faults/rate", RATES)
-    allowed = {kind for kind in FaultType if choices.share(f"faults/{kind.value}") < ALLOWED_SHARE}
-    allowed = (allowed | {FaultType.LEADER}) if standby else allowed - LEADERS
-    allowed_of: dict[int, tuple[FaultType, ...]] = {}  # by the identity of constant tuples
+    faults_max, crashes_max = STORM_MAX if storm else RUN_MAX
+    drawable: dict[tuple[str, int], tuple[FaultType, ...]] = {}  # by source, and id of the types
+
+    def drawable_of(source: str, types: tuple[FaultType, ...]) -> tuple[FaultType, ...]:
+        allowed = {
+            kind for kind in types if choices.share(f"{source}/{kind.value}") < ALLOWED_SHARE
+        }
+        allowed = allowed | {FaultType.CUT} if group else allowed - CUTS
+        return tuple(filter(allowed.__contains__, types))
 
     def fault_at(call: SimulatedCall, types: tuple[FaultType, ...]) -> Fault | None:
-        if not rate or len(faults.happened) >= FAULTS_MAX:
+        if len(faults.happened) >= faults_max:
             return None
-        drawable = allowed_of.get(id(types))
-        if drawable is None:
-            drawable = allowed_of[id(types)] = tuple(filter(allowed.__contains__, types))
-        if not drawable:
+        store = call.target.partition("/")[0]
+        source = "faults" if not storm else f"watch/{store}" if types is EVENT_FAULTS else store
+        rate = choices.pick(f"{source}/rate", RATES)
+        if store == LEASES.bucket:  # it has most of the calls
+            rate *= LEASES_SHARE
+        if not rate:
             return None
+        known = drawable.get((source, id(types)))
+        if known is None:
+            known = drawable[source, id(types)] = drawable_of(source, types)
         drawn = choices.draw(f"fault/{call.operation}/{call.target}/{call.number}")
-        if drawn.share() >= rate:
+        if not known or drawn.share() >= rate:
             return None
-        fault_type = drawable[int(drawn.share() * len(drawable))]
-        crashes = sum(fault.fault in CRASHES for fault in faults.happened)
-        if fault_type in CRASHES and crashes >= CRASHES_MAX:
+        fault_type = known[int(drawn.share() * len(known))]
+        happened = [fault.fault for fault in faults.happened]
+        if fault_type in CRASHES and sum(map(CRASHES.__contains__, happened)) >= crashes_max:
             return None
-        lengths = JUMPS_S if fault_type is FaultType.JUMP else SECONDS
+        if fault_type is FaultType.JUMP and happened.count(fault_type) >= JUMPS_MAX:
+            return None
+        lengths = LENGTHS_S.get(fault_type, SECONDS)
         return Fault(fault_type, call, lengths[int(drawn.share() * len(lengths))])
 
     faults = Faults(fault_at)

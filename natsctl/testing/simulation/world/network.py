@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from natsctl.errors import ConflictError, StoreTimeoutError, WatchBrokenError
+from natsctl.jetstream.store import LEASES
 from natsctl.model import documents
 from natsctl.model.kinds import Kind
 from natsctl.model.store import Applied, Deleted, WatchEvent
@@ -27,16 +28,16 @@ from natsctl.testing.simulation.world.faults import (
     FaultType,
     SimulatedCall,
 )
-from natsctl.testing.simulation.world.lease import SimulatedLease
 from natsctl.testing.simulation.world.resources import ExternalState
 
 T = TypeVar("T")
 
 LATENCIES_S = (0.0, 0.0, 0.0, 0.001, 0.004, 0.03)
 HURRIED_SHARE = 0.2  # of the runs
+CUT_STEPS = 100  # of `TIMEOUT_S`, for which a process is cut off at most
 TIMEOUT_S = 5.0  # until a call without an answer fails
 WRITES_KEPT = 12
-OWN_BUCKETS = ("natsctl", "natsctl_leases")  # which have natsctl's own records
+OWN_BUCKETS = ("natsctl", LEASES.bucket)  # which have natsctl's own records
 VALUE_SHOWN_MAX = 100  # characters of a value in the list of writes
 
 
@@ -70,7 +71,6 @@ class Network:
 
     Args:
         hurried: whether calls take no time, so that the run is as simple as possible.
-        lease: decides which process leads; None if there is one process.
         calls_max: the number of calls after which none returns, because a program may never wait
             otherwise.
     """
@@ -81,25 +81,26 @@ class Network:
         faults: Faults,
         *,
         hurried: bool = False,
-        lease: SimulatedLease | None = None,
         calls_max: float = math.inf,
     ) -> None:
         self.faults = faults
         self._calls_max = calls_max
-        self.lease = lease
         self.calls = 0
         self.active_at = 0.0  # when something last passed
         self.pending = 0  # calls and events that are under way
         self.writes: list[Write] = []
         self.writes_count = 0
         self.on_write: Callable[[Write], None] = lambda _: None
+        self.on_overlap: Callable[[str], None] = lambda _: None
+        """Called if two processes work on the same keys, or a handler sees that they do."""
         self._choices = choices
         self._hurried = hurried or choices.share("network/hurried") < HURRIED_SHARE
         self._numbers: dict[tuple[str, str], int] = defaultdict(int)
         self.externals: dict[str, ExternalState] = {}  # by the name of the external system
         self.opened: dict[str, Kind[Any]] = {}  # the kinds that processes have opened, by place
         self._late: dict[str, float] = {}  # how old the next read of an external system is
-        self._away: dict[tuple[str, str], float] = {}  # until when a store answers no process
+        self._away: dict[tuple[str, str], float] = {}  # until when a store doesn't answer a process
+        self._cut: dict[str, float] = {}  # until when a process reaches nothing
 
     async def call(
         self,
@@ -118,22 +119,23 @@ class Network:
         """
         if life.crashed or self.calls >= self._calls_max:
             await _hang()
-        self.calls += 1
-        self.pending += 1
+        own = place == LEASES.bucket  # heartbeats never end, and wake nobody
+        self.calls += not own
+        self.pending += not own
         try:
             call = self._numbered(operation, f"{place}/{name}" if name else place)
             fault = self.faults.at(call, types)
             if fault is not None:
-                self._at_once(fault)
+                self._at_once(life, fault)
             may_send()
             drawn = self._choices.draw(f"latency/{operation}/{call.target}/{call.number}")
             await self._travel(drawn)
             if fault is not None:
                 await self._fail_before(life, fault, place)
-            if (life.name, place) in self._away:
-                await self._check_away(life, place)
             if fault is not None and fault.fault is FaultType.LATE:
                 return await self._arrive_late(fault.seconds, action)
+            if self._away or self._cut:
+                await self._check_reached(life, place)
             result = await action()
             if fault is not None:
                 await self._lose_answer(life, fault)
@@ -142,8 +144,9 @@ class Network:
                 await _hang()
             return result
         finally:
-            self.pending -= 1
-            self.active_at = asyncio.get_running_loop().time()
+            if not own:
+                self.pending -= 1
+                self.active_at = asyncio.get_running_loop().time()
 
     def quiet_s(self) -> float:
         """Return the seconds since a call or an event last passed."""
@@ -189,8 +192,10 @@ class Network:
         events: AsyncIterator[WatchEvent],
         forget: Callable[[], None],
     ) -> AsyncGenerator[WatchEvent, None]:
+        clock = asyncio.get_running_loop().time
+        own = place == LEASES.bucket
         async for event in events:
-            self.active_at = asyncio.get_running_loop().time()
+            self.active_at = self.active_at if own else clock()
             if isinstance(event, Applied | Deleted) and not self.faults.over:
                 key = event.key if isinstance(event, Deleted) else event.stored.key
                 fault = self.faults.at(self._numbered("event", f"{place}/{key}"), EVENT_FAULTS)
@@ -198,11 +203,12 @@ class Network:
                     if fault.fault is FaultType.BREAK:
                         forget()  # the next one lists, and shows only the newest states
                     await self._delay(fault)
+            await self._reached_again(life)
             if life.crashed:
                 await _hang()
             if (life.name, place) in self._away:
                 raise WatchBrokenError(f"the connection to {place} is lost")
-            self.active_at = asyncio.get_running_loop().time()
+            self.active_at = self.active_at if own else clock()
             yield event
 
     async def _delay(self, fault: Fault) -> None:
@@ -220,10 +226,11 @@ class Network:
             if seconds:
                 await asyncio.sleep(seconds)
 
-    def _at_once(self, fault: Fault) -> None:
+    def _at_once(self, life: Life, fault: Fault) -> None:
+        now = asyncio.get_running_loop().time()
         match fault.fault:
-            case FaultType.LEADER:
-                self._move_lease()
+            case FaultType.CUT | FaultType.LATE:
+                self._cut[life.name] = now + fault.seconds
             case FaultType.JUMP:
                 _jump(fault.seconds)
             case _:
@@ -259,13 +266,8 @@ class Network:
             case _:
                 pass
 
-    def _move_lease(self) -> None:
-        if self.lease is not None:
-            self.lease.move()
-
     async def _arrive_late(self, seconds: float, action: Callable[[], Awaitable[T]]) -> T:
-        """Let another process lead, and then the write arrive, whatever becomes of its sender."""
-        self._move_lease()
+        """Let the write arrive when its process reaches the stores again, whatever became of it."""
         loop = asyncio.get_running_loop()
         arrival = loop.create_task(self._act_after(seconds, action), context=contextvars.Context())
         return await asyncio.shield(arrival)
@@ -278,14 +280,25 @@ class Network:
         finally:
             self.pending -= 1
 
-    async def _check_away(self, life: Life, place: str) -> None:
-        loop = asyncio.get_running_loop()
-        until = self._away[life.name, place]
-        if loop.time() >= until or self.faults.over:
-            self._away.pop((life.name, place), None)
-            return
-        await asyncio.sleep(min(TIMEOUT_S, until - loop.time()))
-        raise StoreTimeoutError(f"{place} does not answer")
+    async def _check_reached(self, life: Life, place: str) -> None:
+        clock = asyncio.get_running_loop().time
+        if self.faults.over:
+            self._away.clear()
+            self._cut.clear()
+        until = max(self._away.get((life.name, place), 0.0), self._cut.get(life.name, 0.0))
+        if until > clock():
+            await asyncio.sleep(min(TIMEOUT_S, until - clock()))
+            raise StoreTimeoutError(f"{place} does not answer")
+        self._away.pop((life.name, place), None)
+
+    async def _reached_again(self, life: Life) -> None:
+        """Wait until the process isn't cut off any more."""
+        clock = asyncio.get_running_loop().time
+        for _ in range(CUT_STEPS):
+            until = self._cut.get(life.name, 0.0)
+            if until <= clock() or self.faults.over:
+                return
+            await asyncio.sleep(min(until - clock(), TIMEOUT_S))
 
     def _numbered(self, operation: str, target: str) -> SimulatedCall:
         self._numbers[operation, target] += 1

@@ -1,4 +1,4 @@
-"""Runs a program in a process that crashes and starts again.
+"""Runs a program in processes that crash and start again, and that may divide its work.
 
 A crash stops every task of the process at its current `await`. From then on the connection of the
 process is dead, so the end of the tasks has no effect outside. The next life of the process begins
@@ -9,12 +9,15 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Coroutine
+from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
-from natsctl.core.coordination.term import Leadership, TermGuard, current_leadership
+from natsctl.core.coordination.lease import is_first_run
+from natsctl.core.coordination.shares import Participation, participations
+from natsctl.core.coordination.term import SHARES, TermGuard, current_leadership
 from natsctl.core.workqueue import WorkQueue, made_queues
 from natsctl.telemetry.hiding import error_text
-from natsctl.testing.cluster import MemoryCluster
 from natsctl.testing.memory import MemoryStores
 from natsctl.testing.simulation.world.network import Network
 from natsctl.testing.simulation.world.stores import (
@@ -25,6 +28,17 @@ from natsctl.testing.simulation.world.stores import (
 
 KILL_ROUNDS = 50  # in which tasks of a crashed process may end
 RESTART_S = 1.0  # after a start that failed
+PROCESSES = 3  # of a group that divides its work
+TTL_S = 10.0  # of their sessions
+MOVED_S = 3.0  # after shares have moved, in which the syncs of their keys begin
+
+
+class Division(Enum):
+    """How the work is divided: one process has all of it, or three processes elect or share."""
+
+    ALONE = "one process"
+    ELECTED = "three processes that elect a leader"
+    SHARED = "three processes that share the keys"
 
 
 class Program(Protocol):
@@ -41,6 +55,11 @@ class Program(Protocol):
     @property
     def idle(self) -> bool:
         """True if no work is left, apart from work at a requested time."""
+        ...
+
+    @property
+    def synced(self) -> asyncio.Event:
+        """Set once the program has begun to work."""
         ...
 
 
@@ -71,7 +90,8 @@ class ProcessLife:
         self.program: Program | None = None
         self.restart_s = 0.0
         self.over = asyncio.Event()
-        self.leadership: Leadership | None = None  # of a process that takes part in an election
+        self.part: Participation | None = None  # of a process that divides the work with others
+        self.moved_at = 0.0  # when it got other shares
         self.queues: list[WorkQueue[Any]] = []  # all that the program has made
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -84,20 +104,42 @@ class ProcessLife:
         """Note a task of this life."""
         self._tasks.append(task)
 
-    async def run(self, make: MakeProgram, nats: MemoryStores, kube: MemoryCluster) -> None:
+    @property
+    def works_on(self) -> int:
+        """The shares on which this process may work now, with those whose syncs haven't ended."""
+        leadership = None if self.part is None or self.crashed else self.part.leadership
+        return leadership.mask | leadership.busy if leadership and leadership.leads else 0
+
+    async def run(self, group: "SimulatedGroup") -> None:
         """Run a new program; raises the error that ends it."""
         made_queues.set(self.queues)
         connection = SimulatedConnection(self.network, self, self.name)
-        stores, cluster = SimulatedStores(nats, connection), SimulatedCluster(kube, connection)
-        if (lease := self.network.lease) is not None:
-            loop = asyncio.get_running_loop()
-            self.leadership = leadership = Leadership(self.name, loop.time)
-            current_leadership.set(leadership)
-            self._election = loop.create_task(lease.take_part(leadership), name="lease")
-            guard = TermGuard(leadership)
-            stores, cluster = stores.guarded(guard), cluster.guarded(guard)
-        self.program = make(stores, cluster)
-        await self.program.run()
+        stores = SimulatedStores(group.stores, connection)
+        cluster = SimulatedCluster(group.stores.kube, connection)
+        if group.mode is Division.ALONE:
+            self.program = group.make(stores, cluster)
+            await self.program.run()
+            return
+        loop = asyncio.get_running_loop()
+        self.part = participations(
+            stores.store,
+            count=group.shares,
+            ttl_s=TTL_S,
+            clock=loop.time,
+            first_run=partial(is_first_run, stores),
+            identity=self.name,
+        )(group.name, "")
+        leadership = self.part.leadership
+        current_leadership.set(leadership)
+        guard = TermGuard(leadership)
+        self.program = group.make(stores.guarded(guard), cluster.guarded(guard))
+        with leadership.moving(partial(self._moved, group)):
+            await self.part.during(self.program.run, self.program.synced)
+
+    def _moved(self, group: "SimulatedGroup", mask: int, _kept: int) -> None:
+        self.moved_at = asyncio.get_running_loop().time()
+        if mask and (other := group.also_on(mask, self)):
+            self.network.on_overlap(f"{self.name} and {other} work on the same keys")
 
     async def kill(self) -> None:
         """Cancel every task, until all have ended."""
@@ -113,17 +155,13 @@ class ProcessLife:
 class SimulatedProcess:
     """A process that starts again after each crash, until it is stopped."""
 
-    def __init__(
-        self, name: str, make: MakeProgram, network: Network, stores: MemoryStores, *, seed: int
-    ) -> None:
+    def __init__(self, name: str, group: "SimulatedGroup", network: Network) -> None:
         self.name = name
         self.failure = ""  # why the program ended last
         self.starts = 0
         self.life = ProcessLife(name, network)
-        self._make = make
+        self._group = group
         self._network = network
-        self._stores = stores
-        self._seed = seed
         self._stopped = False
 
     @property
@@ -131,22 +169,15 @@ class SimulatedProcess:
         """The program that runs now; None between a crash and the next start."""
         return None if self.life.crashed else self.life.program
 
-    @property
-    def idle(self) -> bool:
-        """True if the program runs and has no work left."""
-        program = self.program
-        return program is not None and program.idle
-
     async def run(self) -> None:
         """Run one life after the other until `stop`."""
         while not self._stopped:
             self.starts += 1
-            random.seed(f"{self._seed}/{self.name}/{self.starts}")
+            random.seed(f"{self._group.seed}/{self.name}/{self.starts}")
             self.life = life = ProcessLife(self.name, self._network)
             context = contextvars.copy_context()
             context.run(current_life.set, life)
-            work = life.run(self._make, self._stores, self._stores.kube)
-            main = asyncio.get_running_loop().create_task(work, context=context)
+            main = asyncio.get_running_loop().create_task(life.run(self._group), context=context)
             life.joined(main)
             main.add_done_callback(lambda _, life=life: life.over.set())  # type: ignore[misc]
             await life.over.wait()
@@ -167,6 +198,77 @@ class SimulatedProcess:
         if error is not None and not isinstance(error, Exception):
             raise error
         self.failure = "it ended" if error is None else error_text(error)
+
+
+class SimulatedGroup:
+    """The processes of one controller.
+
+    Args:
+        make: makes a new instance of the controller.
+        network: the network of all processes.
+        stores: the stores of all processes.
+        mode: whether there is one process, and otherwise how they divide the work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: MakeProgram,
+        network: Network,
+        stores: MemoryStores,
+        *,
+        seed: int,
+        mode: Division = Division.ALONE,
+    ) -> None:
+        self.name, self.make, self.stores, self.seed, self.mode = name, make, stores, seed, mode
+        self.shares = SHARES if mode is Division.SHARED else 1
+        names = [name if number == 1 else f"{name}-{number}" for number in range(1, PROCESSES + 1)]
+        self.processes = [
+            SimulatedProcess(name, self, network)
+            for name in names[: 1 if mode is Division.ALONE else PROCESSES]
+        ]
+
+    async def run(self) -> None:
+        """Run the processes until `stop`."""
+        await asyncio.gather(*(process.run() for process in self.processes))
+
+    def stop(self) -> None:
+        """End every process at once, as a crash does; `run` returns."""
+        for process in self.processes:
+            process.stop()
+
+    def restart(self) -> None:
+        """End the processes as a crash does; they start again at once."""
+        for process in self.processes:
+            process.life.crash(0.0)
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs that sync now: those of processes with keys."""
+        working = [p for p in self.processes if self.mode is Division.ALONE or p.life.works_on]
+        return [process.program for process in working if process.program is not None]
+
+    @property
+    def idle(self) -> bool:
+        """True if every key is synced by a program, and no program has work left."""
+        if self.mode is not Division.ALONE:
+            now, lives = asyncio.get_running_loop().time(), [p.life for p in self.processes]
+            if any(now - life.moved_at < MOVED_S for life in lives):
+                return False
+            if sum(life.works_on for life in lives) != (1 << self.shares) - 1:
+                return False
+        programs = self.programs
+        return bool(programs) and all(program.idle for program in programs)
+
+    def also_on(self, mask: int, life: ProcessLife) -> str:
+        """Return the name of another process that works on one of these shares, empty if none."""
+        others = (p for p in self.processes if p.life is not life and p.life.works_on & mask)
+        return next((process.name for process in others), "")
+
+    @property
+    def failure(self) -> str:
+        """The reason why a program ended last; empty if none has ended."""
+        return next((process.failure for process in self.processes if process.failure), "")
 
 
 class NumberedTask(asyncio.Task[Any]):
