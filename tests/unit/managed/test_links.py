@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from natsctl.errors import StoreError
+from natsctl.errors import RetryAfter, StoreError
 from natsctl.managed import KRATEO, Managed
+from natsctl.model.store import Stored
 from natsctl.testing import MemoryStore
 from tests.support.controllers.disk_reconciler import HELD, Cloud, CloudClient, Play
 
@@ -140,6 +141,21 @@ class TestRecords:
         with pytest.raises(StoreError, match="away"):
             await play.reconcile()
         assert play.cloud.calls == []
+
+    async def test_a_record_that_another_process_wrote_meanwhile_stops_the_creation(self) -> None:
+        intent = b'{"pending": "2026-01-01T00:00:00Z revision 1"}'
+
+        class Overtaken(MemoryStore):
+            async def create(self, key: str, value: bytes) -> Stored:
+                await super().create(key, intent)
+                return await super().create(key, value)
+
+        play = Play(records=Overtaken(Play().records.kind))
+        await play.put()
+        with pytest.raises(RetryAfter, match="a has changed since it was read"):
+            await play.reconcile()
+        assert play.cloud.created == []
+        assert await record(play) == json.loads(intent)
 
     async def test_a_resource_made_by_others_is_recorded_when_it_is_observed(self) -> None:
         play = Play()
