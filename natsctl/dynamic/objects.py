@@ -90,7 +90,6 @@ class ObjectIdentifier(msgspec.Struct, frozen=True, order=True, kw_only=True):
         )
 
     def group_version_kind(self) -> GroupVersionKind:
-        """Return the kind of the identified objects."""
         return GroupVersionKind(self.group, self.version, self.kind)
 
     @property
@@ -211,7 +210,6 @@ class Resources:
         return lookup.result if lookup and isinstance(lookup.result, ScopedGVR) else None
 
     def clear(self) -> None:
-        """Remove all entries."""
         self._lookups.clear()
 
     async def _look_up(self, gvk: GroupVersionKind) -> _Lookup:
@@ -276,7 +274,6 @@ class ObjectCache:
     def cache_list(
         self, gvk: GroupVersionKind, namespace: str, selector: Selector, objects: Sequence[Document]
     ) -> None:
-        """Cache the objects of a list."""
         self.cache_from_object_identifier(selected(gvk, namespace, selector), objects)
 
     def cache_object(
@@ -289,7 +286,6 @@ class ObjectCache:
     def cache_from_object_identifier(
         self, identifier: ObjectIdentifier, objects: Sequence[Document]
     ) -> None:
-        """Cache the objects of the identifier."""
         self._objects[identifier] = copy.deepcopy([*objects])
 
     def uncache_object(self, gvk: GroupVersionKind, namespace: str, name: str) -> None:
@@ -311,6 +307,5 @@ class ObjectCache:
         return await self._resources.gvk_to_gvr(gvk)
 
     def clear(self) -> None:
-        """Remove all entries, including those of kinds."""
         self._objects.clear()
         self._resources.clear()

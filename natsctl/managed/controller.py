@@ -159,7 +159,6 @@ class ManagedController(KeyedController, Generic[T]):
         return (self.kind,)
 
     def measures(self) -> Measures:
-        """Return the current measures, for metrics and health checks."""
         syncs = None if self._opened is None else self._counts()
         health = health_of(self._host, self.holds, syncs)
         return measures_of(self._host, health, workers=self.workers, syncs=syncs)

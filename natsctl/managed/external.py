@@ -150,7 +150,6 @@ class NopConnecter:
     """An `ExternalConnecter` that returns `NopClient`s."""
 
     async def connect(self, managed: Managed[Any]) -> NopClient:  # noqa: ARG002 - the protocol's argument
-        """Return a `NopClient`."""
         return NopClient()
 
 
@@ -206,7 +205,6 @@ class ExternalConnection(Generic[T]):
         self._diff = ""  # what the last observation found to differ
 
     async def connect(self) -> None:
-        """Make the client."""
 
         async def connect() -> None:
             await self._connected()

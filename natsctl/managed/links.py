@@ -53,7 +53,6 @@ class AnnotationNames(msgspec.Struct, frozen=True):
 
     @property
     def external_name(self) -> str:
-        """The name of the external resource."""
         return f"{self.domain}/external-name"
 
     @property
@@ -97,7 +96,6 @@ class AnnotationNames(msgspec.Struct, frozen=True):
         return f"{self.domain}/deletion-policy"
 
     def qualified(self, names: Iterable[str]) -> list[str]:
-        """Return these names with the prefix of this domain."""
         return [f"{self.domain}/{name}" for name in names]
 
     @property
@@ -209,12 +207,10 @@ class CreationLink(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
         return cls(*(texts.get(name, "") for name in names.qualified(LINK)))
 
     def annotations(self, names: AnnotationNames) -> dict[str, str]:
-        """Return the annotations that hold the link."""
         texts = msgspec.structs.astuple(self)
         return {name: text for name, text in zip(names.qualified(LINK), texts, strict=True) if text}
 
     def __bool__(self) -> bool:
-        """Return whether the link has any content."""
         return self != CreationLink()
 
     @property

@@ -151,7 +151,6 @@ class Managed(Generic[T]):
 
     @property
     def key(self) -> str:
-        """The key of the object."""
         return self.stored.key
 
     @property
@@ -169,7 +168,6 @@ class Managed(Generic[T]):
         self.status["conditions"] = with_conditions(self.status, conditions, self._clock())
 
     def condition(self, name: str) -> Condition | None:
-        """Return the condition of type *name*, or None."""
         return condition(self.status, name)
 
     # ---- for the reconciler
@@ -186,7 +184,6 @@ class Managed(Generic[T]):
 
     @property
     def policies(self) -> dict[str, str]:
-        """The annotations with which users set policies."""
         return self._names.policies(self.metadata.annotations)
 
     @property

@@ -135,7 +135,6 @@ class Permissions(msgspec.Struct, frozen=True):
 
     @property
     def changes(self) -> bool:
-        """True if anything but observation is permitted."""
         return self.create or self.update or self.delete
 
 

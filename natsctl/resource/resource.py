@@ -61,7 +61,6 @@ class ResourceStore(Generic[T]):
         return map(Key, tuple(self._cache.keys()))
 
     def list(self) -> list[T]:
-        """Return all objects."""
         states = map(self._cache.get, tuple(self._cache.keys()))
         return [self._kind.decode(state.value) for state in states if state is not None]
 

@@ -291,7 +291,6 @@ class Subscription(Generic[T]):
         self._delivered.clear()
 
     def _resumed(self, key: str, _pause: Pause, pending: bool) -> None:  # noqa: FBT001 - see `OnResumed`
-        """Deliver the newest state of the object."""
         if pending:
             self._queue.offer(key)
 

@@ -31,19 +31,16 @@ class ObjectChange(msgspec.Struct, frozen=True):
 
     @property
     def action(self) -> ResourceAction:
-        """The kind of change."""
         if self.after is None:
             return ResourceAction.DELETE
         return ResourceAction.CREATE if self.before is None else ResourceAction.UPDATE
 
     @property
     def old(self) -> Snapshot[Any] | None:
-        """The object before the change, or None."""
         return self._snapshot(self.before)
 
     @property
     def new(self) -> Snapshot[Any] | None:
-        """The object after the change, or None."""
         return self._snapshot(self.after)
 
     def _snapshot(self, stored: Stored | None) -> Snapshot[Any] | None:

@@ -184,7 +184,6 @@ class InformerController(Hosted):
                 return
 
     def remove_all_watchers_for_resource(self, resource_kind: str | Kind[Any]) -> None:
-        """Remove every watcher of this resource kind, if it has any."""
         kind = self._resource_kinds.get(_name(resource_kind))
         if kind is not None:
             kind.registrations = ()

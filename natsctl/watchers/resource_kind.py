@@ -67,12 +67,10 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def cls(self) -> str:
-        """The name of the watcher's class."""
         return type(self.watcher).__name__
 
     @property
     def finalizer(self) -> str | None:
-        """The finalizer that the watcher stores, None without one."""
         return self.watcher.finalizer if isinstance(self.watcher, OpinionatedWatcher) else None
 
 
@@ -126,7 +124,6 @@ class ResourceKind:
 
     @property
     def finalizers(self) -> set[str]:
-        """The finalizers that watchers store on the objects."""
         return {added.finalizer for added in self.registrations if added.finalizer is not None}
 
     def loop(self, controller: str, *, timeout_s: float) -> SyncLoop[str]:
@@ -200,7 +197,6 @@ class ResourceKind:
         self.queue.offer(change.key, priority=priority)
 
     def add_existing(self, registration: Registration) -> None:
-        """Deliver every existing object to a new watcher."""
         for source in self.sources:
             for change in source.creates():
                 self.add(change, priority=Priority.RESYNC, to=(registration,))
@@ -243,11 +239,9 @@ class ResourceKind:
     # ---- the objects of this process
 
     def hold_only(self, keys: Collection[str]) -> None:
-        """Deliver changes of no other objects than these."""
         self._only = keys
 
     def holds(self, key: str) -> bool:
-        """Return whether this process delivers changes of the object."""
         return self._loop is None or self._loop.own.has(key)
 
     def count(self) -> int:
@@ -295,7 +289,6 @@ class ResourceKind:
         return None if oldest is None else _now() - oldest.since
 
     def failures(self) -> dict[str, str]:
-        """Return the errors of pending retries, by key."""
         return {
             key: error_text(retry.error)
             for key, pending in self._retrying.items()
@@ -372,7 +365,6 @@ class ResourceKind:
             retry.changes = changes
 
     def _drops(self, retry: WatcherRetry, change: ObjectChange) -> bool:
-        """Return whether *change* makes the retry superfluous."""
         dequeue, failed = self._policies.dequeue, retry.changes[0]
         if dequeue is None:
             return True

@@ -32,17 +32,14 @@ class Snapshot(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def key(self) -> str:
-        """The key of the object."""
         return self.stored.key
 
     @property
     def revision(self) -> int:
-        """The revision of the object in its store."""
         return self.stored.revision
 
     @property
     def value(self) -> bytes:
-        """The stored value."""
         return self.stored.value
 
     @property
