@@ -6,18 +6,18 @@ __version__ = "0.2.0"  # the only place with the version
 
 if TYPE_CHECKING:
     from natsctl.controller.controller import Controller as Controller
-    from natsctl.controller.finalized import finalized as finalized
+    from natsctl.controller.controller import finalized as finalized
     from natsctl.controller.hook import HookController as HookController
     from natsctl.controller.hook import untyped as untyped
+    from natsctl.controller.kube_secondary import KubeSecondary as KubeSecondary
+    from natsctl.controller.owned import Secondary as Secondary
+    from natsctl.controller.owners import KUMORI as KUMORI
+    from natsctl.controller.owners import OwnerNames as OwnerNames
+    from natsctl.controller.reads import Reads as Reads
     from natsctl.controller.runtime import ControllerRuntime as ControllerRuntime
-    from natsctl.controller.slots.declare import primary as primary
-    from natsctl.controller.slots.declare import secondary as secondary
-    from natsctl.controller.slots.declare import tertiary as tertiary
-    from natsctl.controller.slots.kube_secondary import KubeSecondary as KubeSecondary
-    from natsctl.controller.slots.owners import KUMORI as KUMORI
-    from natsctl.controller.slots.owners import OwnerNames as OwnerNames
-    from natsctl.controller.slots.reads import Reads as Reads
-    from natsctl.controller.slots.secondary import Secondary as Secondary
+    from natsctl.controller.slots import primary as primary
+    from natsctl.controller.slots import secondary as secondary
+    from natsctl.controller.slots import tertiary as tertiary
     from natsctl.core.explain import Explanation as Explanation
     from natsctl.core.explain import Status as Status
     from natsctl.core.planning.record import planning as planning

@@ -24,9 +24,9 @@ from natsctl.cli.command import (
 )
 from natsctl.cli.gc import LOCAL_HINT, LocalOption, local_controller, open_local
 from natsctl.cli.terminal import progress_bar, write_line, write_notice
+from natsctl.controller import secondaries
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots import secondaries
-from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots import only_primary
 from natsctl.core import history, informer
 from natsctl.daemon.plan import SyncResult, primaries, sync_once
 from natsctl.errors import NatsctlError, NoDaemonError, NotFoundError, UsageError

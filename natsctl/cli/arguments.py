@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import typer
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import slots
+from natsctl.controller.slots import slots
 from natsctl.core.task_group import WORKERS_MAX
 from natsctl.daemon.loader import load, load_runnable, make
 from natsctl.daemon.operator import Guest

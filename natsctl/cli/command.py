@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperOption
 from typer.main import get_command
 
 from natsctl.cli.terminal import coloured, discard_output, flush, write_stderr
-from natsctl.controller.slots.owners import OwnerNames
+from natsctl.controller.owners import OwnerNames
 from natsctl.daemon.settings.catalogue import SETTINGS
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.daemon.settings.load import FILE_NAME, VARIABLE, Effective, load_settings

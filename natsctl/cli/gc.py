@@ -15,8 +15,8 @@ from natsctl.cli.output import TABLE, OutputOption, write_result, write_table
 from natsctl.cli.parsing import parsed_or_none
 from natsctl.cli.terminal import YesOption, confirm, write_line, write_notice
 from natsctl.cli.values import read_bytes
+from natsctl.controller import garbage
 from natsctl.controller.controller import Controller
-from natsctl.controller.garbage import collector as garbage_collector
 from natsctl.controller.runtime import ControllerRuntime
 from natsctl.daemon.kinds import cluster_for
 from natsctl.daemon.messages import ControllerPlan
@@ -133,7 +133,7 @@ async def apply(
     An object is removed only if it still has the planned revision and its owner still does not
     exist. The exit code is 4 if an object was kept, or if the plan lacks suspects.
     """
-    logging.getLogger(garbage_collector.__name__).setLevel(logging.ERROR)
+    logging.getLogger(garbage.__name__).setLevel(logging.ERROR)
     async with collecting(stores, controller, local=local) as collector:
         chosen = await collector.plan() if plan is None else _read_plan(plan)
         if plan is not None and controller is not None:

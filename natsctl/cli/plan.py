@@ -29,7 +29,7 @@ from natsctl.cli.output import (
 from natsctl.cli.terminal import Progress as Bar
 from natsctl.cli.terminal import progress_bar, write_line, write_notice, write_text
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots import only_primary
 from natsctl.core.planning.planning_stores import planned
 from natsctl.core.sync import current_key
 from natsctl.daemon.kinds import cluster_for

@@ -218,7 +218,7 @@ class DryRun(msgspec.Struct, frozen=True):
         """Return what the controller would do after the changes of the command."""
         # a command without a plan does not need the controller runtime
         from natsctl.cli.arguments import load_controller  # noqa: PLC0415
-        from natsctl.controller.slots.declare import only_primary  # noqa: PLC0415
+        from natsctl.controller.slots import only_primary  # noqa: PLC0415
         from natsctl.core.sync import current_key  # noqa: PLC0415
         from natsctl.daemon.kinds import cluster_for  # noqa: PLC0415
         from natsctl.daemon.plan import make_plan  # noqa: PLC0415

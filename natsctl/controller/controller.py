@@ -1,13 +1,14 @@
 """The class that users subclass to write a controller."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from natsctl.controller.slots.declare import only_primary
-from natsctl.controller.slots.reads import Reads
-from natsctl.controller.sync.sync_run import DeletionPolicy
+from natsctl.controller.reads import Reads
+from natsctl.controller.slots import only_primary
+from natsctl.controller.sync import DeletionPolicy
 from natsctl.core.options import POLICY, RATE, SECONDS, TEXT, WORKERS, Option, check_class
+from natsctl.core.readers import Primary
 from natsctl.core.retry import RateLimit, RetryPolicy, always_retry
 from natsctl.core.sync import blocking
 from natsctl.model.garbage import GarbageLimits
@@ -129,3 +130,45 @@ def check_controller(controller: Controller) -> None:
     """
     only_primary(type(controller))
     check_class(controller, Controller, _OPTIONS, _METHODS)
+
+
+T = TypeVar("T")
+Step = Callable[[str, T], Awaitable[float | None]]
+
+
+async def finalized(
+    primary: Primary[T], key: str, name: str, *, apply: Step[T], cleanup: Step[T]
+) -> float | None:
+    """Run *apply* while the object exists, and *cleanup* once it is marked deleted.
+
+    *Guarantees.* The finalizer *name* is stored before *apply* first runs, and is removed only
+    after *cleanup* succeeded, so whatever *apply* did is cleaned up. Finalizers of others stay. If
+    somebody deletes the object past its finalizers (`nats kv del`), *cleanup* gets its last state
+    from the cache or the store's history. An object that was lost without a delete marker (a
+    recreated bucket, a purged stream) isn't cleaned up: nothing proves that anybody deleted it.
+
+    Returns the result of *apply*: seconds until the next sync, or None.
+    """
+    obj = primary.get(key)
+    if obj is None:
+        await _clean_up_deleted(primary, key, name, cleanup)
+        return None
+    metadata = primary.kind.metadata_of(obj)
+    held = name in metadata.finalizers
+    if metadata.deletion_timestamp is None:
+        if not held:
+            await primary.add_finalizer(key, name)
+        return await apply(key, obj)
+    if held:
+        await cleanup(key, obj)
+    await primary.remove_finalizer(key, name)  # also if a person removed ours
+    return None
+
+
+async def _clean_up_deleted(primary: Primary[T], key: str, name: str, cleanup: Step[T]) -> None:
+    last = await primary.last(key)
+    if last is None or name not in primary.kind.metadata_of(last).finalizers:
+        return
+    if await primary.deleted_at(key) is not None:
+        await cleanup(key, last)
+        await primary.forget(key)

@@ -14,11 +14,10 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from natsctl.controller.controller import Controller
-from natsctl.controller.finalized import finalized
-from natsctl.controller.slots.declare import STATUSES, Slot, only_primary, primary, secondary, slots
-from natsctl.controller.slots.kube_secondary import KubeSecondary
-from natsctl.controller.slots.secondary import Secondary
+from natsctl.controller.controller import Controller, finalized
+from natsctl.controller.kube_secondary import KubeSecondary
+from natsctl.controller.owned import Secondary
+from natsctl.controller.slots import STATUSES, Slot, only_primary, primary, secondary, slots
 from natsctl.core.readers import Primary
 from natsctl.core.sync import outside
 from natsctl.errors import (

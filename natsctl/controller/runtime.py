@@ -18,18 +18,16 @@ from typing import Any
 import msgspec
 
 from natsctl.controller.controller import Controller, check_controller
-from natsctl.controller.garbage.collector import GarbageCollector
-from natsctl.controller.garbage.evidence import MEMORY, Evidence
-from natsctl.controller.slots.declare import STATUSES, only_primary, slots
-from natsctl.controller.slots.kube_secondary import KubeSecondary
-from natsctl.controller.slots.mirrored import MirroredPrimary
-from natsctl.controller.slots.owned import Owned
-from natsctl.controller.slots.owners import OwnerNames
-from natsctl.controller.slots.reads import Reads
-from natsctl.controller.slots.secondaries import Secondaries
-from natsctl.controller.slots.secondary import Secondary
-from natsctl.controller.sync.resync import keeps_up, resync
-from natsctl.controller.sync.sync_run import SyncRuns
+from natsctl.controller.evidence import MEMORY, Evidence
+from natsctl.controller.garbage import GarbageCollector
+from natsctl.controller.kube_secondary import KubeSecondary
+from natsctl.controller.mirrored import MirroredPrimary
+from natsctl.controller.owned import Owned, Secondary
+from natsctl.controller.owners import OwnerNames
+from natsctl.controller.reads import Reads
+from natsctl.controller.secondaries import Secondaries
+from natsctl.controller.slots import STATUSES, only_primary, slots
+from natsctl.controller.sync import SyncRuns, keeps_up, resync
 from natsctl.core.backends import Backends
 from natsctl.core.coordination.installation import (
     Installation,
@@ -233,7 +231,7 @@ class ControllerRuntime(KeyedController):
         """
         owner = self._parts.secondaries.owner_in(obj)
         if owner is not None:
-            return obj, owner.key
+            return obj, owner
         raise NotFoundError(f"the object has no owner of kind {self.kind}")
 
     def owners(self, change: Change[Any]) -> list[str]:

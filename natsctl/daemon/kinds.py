@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.garbage.evidence import MEMORY
-from natsctl.controller.slots.declare import slots
+from natsctl.controller.evidence import MEMORY
+from natsctl.controller.slots import slots
 from natsctl.core.coordination.installation import INSTALLATION
 from natsctl.core.coordination.lease import FIRST_RUNS, first_run_of, former_lease_of, records_of
 from natsctl.core.readers import Primary, Tertiary

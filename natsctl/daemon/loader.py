@@ -12,7 +12,7 @@ from typing import TypeGuard, TypeVar
 
 from natsctl.controller.controller import Controller, check_controller
 from natsctl.controller.hook import SCHEME, hook_class
-from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots import only_primary
 from natsctl.daemon.operator import Guest
 from natsctl.daemon.settings.did_you_mean import did_you_mean
 from natsctl.errors import UsageError

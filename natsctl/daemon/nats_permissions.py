@@ -6,7 +6,7 @@ Each subject is one that the user publishes or subscribes to; nothing else is al
 from collections.abc import Iterable, Iterator, Sequence
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import makes_secondaries
+from natsctl.controller.slots import makes_secondaries
 from natsctl.daemon.kinds import kinds_of
 from natsctl.daemon.messages import API, NAME, Verb
 from natsctl.daemon.operator import Runnable

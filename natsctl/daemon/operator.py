@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from natsctl.controller.controller import Controller
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.declare import only_primary
+from natsctl.controller.slots import only_primary
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.coordination.term import TermGuard
 from natsctl.core.hosted import Hosted

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import UNSET
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.controller.evidence import MEMORY
+from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.declare import only_primary
-from natsctl.controller.slots.owners import OwnerNames
+from natsctl.controller.slots import only_primary
 from natsctl.core.failing import failing_prefix
 from natsctl.core.hosted import Hosted
 from natsctl.core.pauses import PAUSES

@@ -22,7 +22,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.declare import makes_secondaries
+from natsctl.controller.slots import makes_secondaries
 from natsctl.core.coordination.lease import NO_CLUSTERS, Workload
 from natsctl.core.coordination.shares import Participation
 from natsctl.core.explain import Explanation, Status

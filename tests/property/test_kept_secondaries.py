@@ -22,7 +22,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.controller.slots.owned import OWNER_INDEX, Owned
+from natsctl.controller.owned import OWNER_INDEX, Owned
 from natsctl.core.table import is_read
 from natsctl.model import documents
 from natsctl.model.documents import Document

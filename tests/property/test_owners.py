@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsctl import KUMORI, Metadata, OwnerNames
-from natsctl.controller.slots.owners import Owner, label_value
+from natsctl.controller.owners import Owner, label_value
 
 LEGAL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 TEXTS = st.text(max_size=300) | st.from_regex(r"[-/_=.a-zA-Z0-9]{0,80}", fullmatch=True)

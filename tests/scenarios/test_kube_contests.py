@@ -21,7 +21,7 @@ from natsctl import (
     primary,
     secondary,
 )
-from natsctl.controller.slots.kube_secondary import GONE_S
+from natsctl.controller.kube_secondary import GONE_S
 from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.testing import Harness, MemoryManifestStore, MemoryStores, running

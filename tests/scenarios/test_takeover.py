@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from natsctl import Controller, ControllerRuntime, Kind, Operator, Primary, finalized, primary
-from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.controller.evidence import MEMORY
 from natsctl.core.compare_and_set import delete
 from natsctl.core.coordination.shares import participations
 from natsctl.core.coordination.term import SHARES, Leadership, current_leadership

@@ -11,7 +11,7 @@ from collections.abc import (
 )
 from typing import Any
 
-from natsctl.controller.garbage.evidence import MEMORY
+from natsctl.controller.evidence import MEMORY
 from natsctl.core.compare_and_set import read
 from natsctl.core.coordination.installation import INSTALLATION, known_installation
 from natsctl.core.coordination.lease import TTL_MIN_S, Workload, name_taken, record_in, record_key

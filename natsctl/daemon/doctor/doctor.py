@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from natsctl.controller.controller import Controller
-from natsctl.controller.slots.declare import makes_secondaries
+from natsctl.controller.slots import makes_secondaries
 from natsctl.core.hosted import Hosted
 from natsctl.daemon.client import Daemons
 from natsctl.daemon.doctor.buckets import (

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from natsctl.controller.slots.owners import KUMORI, OwnerNames
+from natsctl.controller.owners import KUMORI, OwnerNames
 from natsctl.errors import UsageError
 from natsctl.jetstream.options import NatsOptions
 from natsctl.kubernetes.options import KubeOptions

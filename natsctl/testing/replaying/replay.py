@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from natsctl.controller.controller import Controller
+from natsctl.controller.owners import OwnerNames
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.declare import only_primary
-from natsctl.controller.slots.owners import OwnerNames
+from natsctl.controller.slots import only_primary
 from natsctl.core.coordination.installation import INSTALLATION, KEY, Installation
 from natsctl.core.planning.record import PlanRecord, current_plan
 from natsctl.core.readers import Primary

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
-from natsctl.controller.slots.owned import OWNER_INDEX
+from natsctl.controller.owned import OWNER_INDEX
 from natsctl.core.informer import Informer
 from natsctl.core.recording.document import Delivery, RecordedState, Recording
 from natsctl.core.tape import (

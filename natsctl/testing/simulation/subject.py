@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from natsctl.controller.controller import Controller
+from natsctl.controller.owned import Owned
 from natsctl.controller.runtime import ControllerRuntime
-from natsctl.controller.slots.declare import only_primary, slots
-from natsctl.controller.slots.owned import Owned
+from natsctl.controller.slots import only_primary, slots
 from natsctl.core.hosted import Hosted
 from natsctl.daemon.loader import make
 from natsctl.daemon.operator import Guest

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from natsctl import KUMORI, Metadata, OwnerNames
-from natsctl.controller.slots.owners import Owner, label_value
-from tests.support.stores.sample_objects import THINGS, Thing, thing
+from natsctl.controller.owners import Owner, label_value
 
 NAMES = OwnerNames()
 SHOP = Owner("App.apps", "shop")
@@ -88,18 +87,3 @@ class TestOwner:
 
     def test_labels_of_another_domain_are_ignored(self) -> None:
         assert NAMES.owner(owned(SHOP, KUMORI)) is None
-
-
-class TestIndex:
-    def labelled(self, owner: Owner) -> Thing:
-        return Thing(metadata=owned(owner), spec=thing("hi").spec)
-
-    def test_the_index_returns_the_key_of_the_owner(self) -> None:
-        assert list(NAMES.index(THINGS, "App.apps")(self.labelled(SHOP))) == ["shop"]
-
-    def test_the_index_is_empty_for_owners_of_another_kind(self) -> None:
-        labelled = self.labelled(Owner("Other.apps", "shop"))
-        assert list(NAMES.index(THINGS, "App.apps")(labelled)) == []
-
-    def test_the_index_is_empty_for_objects_without_an_owner(self) -> None:
-        assert list(NAMES.index(THINGS, "App.apps")(thing("hi"))) == []

@@ -1,15 +1,14 @@
 """Opens the slots of a controller, and enqueues the owners of secondaries that change."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
-from natsctl.controller.slots.declare import Slot
-from natsctl.controller.slots.kube_secondary import KubeSecondary
-from natsctl.controller.slots.owned import OWNER_INDEX, Owned
-from natsctl.controller.slots.owners import Owner, OwnerNames
-from natsctl.controller.slots.predicates import Forward, filtered
-from natsctl.controller.slots.secondary import Secondary
+from natsctl.controller.kube_secondary import KubeSecondary
+from natsctl.controller.owned import OWNER_INDEX, Owned, Secondary, metadata_of
+from natsctl.controller.owners import OwnerNames
+from natsctl.controller.slots import Predicate, Slot
 from natsctl.core.backends import Backends
 from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.coordination.term import KeyFilter, shares_keys
@@ -17,15 +16,16 @@ from natsctl.core.history import SyncHistory
 from natsctl.core.informer import Informer
 from natsctl.core.loop import KeyQueue
 from natsctl.core.readers import CacheReader, Primary, Tertiary
-from natsctl.core.table import IndexFunc, Invalid, Keeping, PrimaryOf, is_read, read_state
+from natsctl.core.table import Invalid, Keeping, is_read, read_state
 from natsctl.core.tape import ReadStep
 from natsctl.core.workqueue import Operation, Priority
 from natsctl.core.writes import Writes
 from natsctl.errors import UnreadError
 from natsctl.model.kinds import Kind
 from natsctl.model.manifests import KubeKind, Reference
+from natsctl.model.objects import Metadata
 from natsctl.model.recorder import EventType
-from natsctl.model.store import Change, Store, Stored
+from natsctl.model.store import Change, Stored
 from natsctl.slices import in_slices
 from natsctl.telemetry.logger import get_logger
 
@@ -81,137 +81,106 @@ class Secondaries:
 
     async def open(self, slot: Slot[Any]) -> CacheReader[Any]:
         """Open a slot that is not the primary, and return its reader."""
-        kind, names, owner_kind = slot.kind, self._names, self.owner_kind
+        kind, keys = slot.kind, self._keys
         if slot.role is Tertiary:
-            store = await self._backends.open(kind)
-            return Tertiary(self._informer(store, slot.indexes), self._writes)
-        exists = self._primary.informer.cache.__contains__
-        if not isinstance(kind, KubeKind):
-            store = await self._backends.open(kind)
-            owners = names.index(kind, owner_kind)
-            owner_of = names.stored_owner_key(kind, owner_kind)
-            informer = self._owned_informer(slot, store, owners, owner_of)
-            secondary: Owned[Any] = Secondary(
-                informer, self._writes, names, owner_kind, exists=exists
+            informer: Informer[Any] = Informer(
+                await self._backends.open(kind),
+                kind,
+                indexes=slot.indexes,
+                on_listed=keys.queue.hasten_retries,  # its store may have been lost, and is back
+                on_appeared=self._kind_appeared,
             )
+            return Tertiary(informer, self._writes)
+        store: Any
+        if isinstance(kind, KubeKind):
+            kind = kind.labelled(self._names.selector(self.owner_kind))  # no others are watched
+            store = await self._backends.manifests(kind)
         else:
-            part = kind.labelled(names.selector(owner_kind))  # other objects are not watched
-            manifests = await self._backends.manifests(part)
-            owners, owner_of = self._marked_owners(part), self._marked_owner_of(part)
-            informer = self._owned_informer(slot, manifests, owners, owner_of)
+            store = await self._backends.open(kind)
+
+        def owners(obj: Any) -> Iterable[str]:
+            key = self._owner_key(kind, kind.metadata_of(obj))
+            return () if key is None else (key,)
+
+        def owner_of(stored: Stored) -> str | None:
+            """Return the owner if a value may be forgotten: not while a cluster deletes it."""
+            metadata = metadata_of(kind, stored)
+            is_terminating = metadata.deletion_timestamp is not None
+            in_cluster = isinstance(kind, KubeKind)
+            return None if in_cluster and is_terminating else self._owner_key(kind, metadata)
+
+        def listed() -> None:
+            keys.queue.hasten_retries()
+            self._writes.listed(informer)
+
+        keeping, derived = None, {OWNER_INDEX: owners}
+        if shares_keys() and self._maps is None:  # a function of the user may need every value
+            keeping = Keeping(keys.keeps, owner_of, index=OWNER_INDEX, derived=derived, quiet=True)
+        informer = Informer(
+            store,
+            kind,
+            indexes={**slot.indexes, **derived},
+            on_invalid=lambda invalid: self._invalid(kind, invalid),
+            on_listed=listed,
+            on_appeared=self._kind_appeared,
+            keeping=keeping,
+        )
+        self._writes.follow(informer, partial(self._changed, slot.predicate), self._enqueue)
+        exists = self._primary.informer.cache.__contains__
+        secondary: Owned[Any]
+        if isinstance(kind, KubeKind):
             secondary = KubeSecondary(
                 informer,
                 self._writes,
-                names,
-                owner_kind,
-                manifests=manifests,
+                self._names,
+                self.owner_kind,
+                manifests=store,
                 manager=f"natsctl/{self._history.controller}",
                 mark=self._mark,
                 exists=exists,
                 on_immutable=slot.on_immutable,
-                sync_later=lambda key, s: self._keys.enqueue(key, Operation.RETRY, after=s),
+                sync_later=lambda key, s: keys.enqueue(key, Operation.RETRY, after=s),
                 report=self._report,
+            )
+        else:
+            secondary = Secondary(
+                informer, self._writes, self._names, self.owner_kind, exists=exists
             )
         self.slots.append(secondary)
         return secondary
-
-    def _informer(
-        self, store: Store, indexes: Mapping[str, IndexFunc[Any]], **options: Any
-    ) -> Informer[Any]:
-        listed = self._keys.queue.hasten_retries  # its store may have been lost, and is back
-        options = {"on_listed": listed, **options}
-        return Informer(
-            store, store.kind, indexes=indexes, on_appeared=self._kind_appeared, **options
-        )
-
-    def _owned_informer(
-        self,
-        slot: Slot[Any],
-        store: Store,
-        owners: IndexFunc[Any],
-        owner_of: PrimaryOf,
-    ) -> Informer[Any]:
-        derived = {OWNER_INDEX: owners}
-
-        def listed() -> None:
-            self._keys.queue.hasten_retries()
-            self._writes.listed(informer)
-
-        keeping = None
-        if shares_keys() and self._maps is None:  # a function of the user may need every value
-            keeps = self._keys.keeps
-            keeping = Keeping(keeps, owner_of, index=OWNER_INDEX, derived=derived, quiet=True)
-        informer = self._informer(
-            store,
-            {**slot.indexes, **derived},
-            on_invalid=lambda invalid: self._invalid(store.kind, invalid),
-            on_listed=listed,
-            keeping=keeping,
-        )
-        forward: Forward = self._changed
-        if slot.predicate is not None:
-            forward = filtered(forward, slot.predicate)
-        self._writes.follow(informer, forward, self._enqueue)
-        return informer
-
-    def _marked_owners(self, kind: KubeKind[T]) -> IndexFunc[T]:
-        """Return the index by owner; it has the objects of this installation."""
-        owner, mark = self._names.owner_keys(self.owner_kind), self._mark
-
-        def owned(obj: T) -> Iterable[str]:
-            metadata = kind.metadata_of(obj)
-            ours = mark.on(metadata) and not mark.foreign(metadata)
-            return owner(metadata) if ours else ()
-
-        return owned
-
-    def _marked_owner_of(self, kind: KubeKind[Any]) -> PrimaryOf:
-        """Return a function that returns an object's owner if a process may forget the value.
-
-        Each process keeps the value of an object that is being deleted or carries no installation.
-        """
-        named, mark = self._names.stored_owner_key(kind, self.owner_kind), self._mark
-
-        def owner_of(stored: Stored) -> str | None:
-            owner = named(stored)
-            if owner is None:
-                return None
-            metadata = kind.metadata(stored.value)
-            plain = mark.on(metadata) and not mark.foreign(metadata)
-            return owner if plain and metadata.deletion_timestamp is None else None
-
-        return owner_of
 
     # ---- owners
 
     def owners(self, change: Change[Any]) -> list[str]:
         """Return the keys of the primaries that owned the object before or after the change."""
         states = [stored for stored in (change.after, change.before) if stored is not None]
-        owners = [self.owner_of(change.kind, stored) for stored in states]
-        return list(dict.fromkeys(owner.key for owner in owners if owner and self._may_have(owner)))
+        owners = (self._owner_of(change.kind, stored) for stored in states)
+        return list(dict.fromkeys(owner for owner in owners if owner is not None))
 
-    def owner_of(self, kind: Kind[Any], stored: Stored) -> Owner | None:
-        """Return the owner of a secondary; None if the object belongs to no primary here.
+    def owner_in(self, obj: object) -> str | None:
+        """Return the key of the primary here that owns a decoded secondary; None if none does."""
+        slots = (slot.kind for slot in self.slots if slot.kind.describes(obj))
+        owners = (self._owner_key(kind, kind.metadata_of(obj)) for kind in slots)
+        return next((owner for owner in owners if owner is not None), None)
 
-        An object whose value is not kept belongs to a primary of another process.
+    def _owner_key(self, kind: Kind[Any], metadata: Metadata) -> str | None:
+        """Return the key of the primary here that an object names; None if it names none.
+
+        In a cluster, only an object that carries this installation does.
         """
-        if not is_read(stored):
+        mark, owner = self._mark, self._names.owner(metadata)
+        if isinstance(kind, KubeKind) and (not mark.on(metadata) or mark.foreign(metadata)):
             return None
-        for secondary in self._of_kind(kind):
-            owner = secondary.owner_of(stored)
-            if not secondary.is_foreign(stored) and self._is_primary(owner):
-                return owner
-        return None
+        return owner.key if owner is not None and owner.kind == self.owner_kind else None
 
-    def owner_in(self, obj: object) -> Owner | None:
-        """Return the owner that a decoded secondary names, as `owner_of` does."""
-        for secondary in self.slots:
-            if secondary.kind.describes(obj):
-                metadata = secondary.kind.metadata_of(obj)
-                owner = self._names.owner(metadata)
-                if not secondary.foreign_installation(metadata) and self._is_primary(owner):
-                    return owner
-        return None
+    def _owner_of(self, kind: Kind[Any], stored: Stored) -> str | None:
+        """Return the key of the object's owner; None if it can't exist in this slot.
+
+        Slots may have parts of a kind. An object whose value is not kept belongs to a primary of
+        another process.
+        """
+        owner = self._owner_key(kind, metadata_of(kind, stored)) if is_read(stored) else None
+        return owner if owner is not None and self._primary.kind.holds(owner) else None
 
     def owned(self, key: str) -> Iterator[tuple[Owned[Any], Stored]]:
         """Return the objects that the primary *key* owns, each with its slot."""
@@ -246,17 +215,6 @@ class Secondaries:
     def _in_cluster(self) -> list[KubeSecondary[Any]]:
         return [slot for slot in self.slots if isinstance(slot, KubeSecondary)]
 
-    def _of_kind(self, kind: Kind[Any]) -> list[Owned[Any]]:
-        """Return the slots of a kind; several slots may have parts of one kind."""
-        return [secondary for secondary in self.slots if secondary.kind is kind]
-
-    def _is_primary(self, owner: Owner | None) -> bool:
-        return owner is not None and owner.kind == self.owner_kind
-
-    def _may_have(self, owner: Owner) -> bool:
-        """Return whether the owner's key may exist in this slot: slots may have parts of a kind."""
-        return self._primary.kind.holds(owner.key)
-
     # ---- changes
 
     async def enqueue_orphaned(self, gained: KeyFilter) -> None:
@@ -272,7 +230,9 @@ class Secondaries:
             await in_slices(secondary.informer.cache.index_values(OWNER_INDEX), note)
             self._keys.enqueue_all(missing, gained)
 
-    def _changed(self, change: Change[Any], writer: str | None) -> None:
+    def _changed(
+        self, predicate: Predicate | None, change: Change[Any], writer: str | None
+    ) -> None:
         """Enqueue the keys that the change concerns, but not the *writer*, whose sync made it.
 
         A change of another installation's object concerns no key, and one of an object whose value
@@ -280,11 +240,15 @@ class Secondaries:
         """
         if writer is not None and change.before is None and self._maps is None:
             return
-        before, after = change.before, change.after
-        has_value = (after is not None and is_read(after)) or (
-            is_read(before) if before is not None else after is None
-        )
-        if not has_value or self._is_foreign(change):
+        kind, foreign = change.kind, self._mark.foreign
+        states = [stored for stored in (change.before, change.after) if stored is not None]
+        known = [stored for stored in states if is_read(stored)]
+        in_cluster = isinstance(kind, KubeKind)
+        if states and (
+            not known or (in_cluster and all(foreign(metadata_of(kind, it)) for it in states))
+        ):
+            return
+        if predicate is not None and len(known) == len(states) and not _matches(predicate, change):
             return
         try:
             keys = self.owners(change) if self._maps is None else list(self._maps(change))
@@ -294,7 +258,7 @@ class Secondaries:
             log.exception(
                 "handle_secondary failed; enqueuing the owners",
                 controller=self._history.controller,
-                kind=change.kind.name,
+                kind=kind.name,
                 secondary=change.key,
             )
             keys = self.owners(change)
@@ -303,20 +267,11 @@ class Secondaries:
             if key != writer:
                 self._keys.enqueue(key, Operation.SECONDARY, priority=priority)
 
-    def _is_foreign(self, change: Change[Any]) -> bool:
-        """Return whether the object belongs to another installation, and did before the change."""
-        states = [stored for stored in (change.before, change.after) if stored is not None]
-        slots = self._of_kind(change.kind)
-        return bool(slots and states) and all(
-            secondary.is_foreign(stored) for secondary in slots for stored in states
-        )
-
     def _invalid(self, kind: Kind[Any], invalid: Invalid) -> None:
         """Enqueue the owner of an object that was overwritten with an invalid value."""
-        if invalid.last is not None:
-            owner = self.owner_of(kind, invalid.last)
-            if owner is not None and self._may_have(owner):
-                self._enqueue(owner.key)
+        owner = None if invalid.last is None else self._owner_of(kind, invalid.last)
+        if owner is not None:
+            self._enqueue(owner)
 
     def _enqueue(self, key: str) -> None:
         """Enqueue a key whose write was undone or overwritten."""
@@ -332,3 +287,14 @@ class Secondaries:
         level = logging.WARNING if type is EventType.WARNING else logging.INFO
         log.log(level, "recording an event", controller=name, key=key, reason=reason, note=message)
         self._history.event(key, type, reason, message)
+
+
+def _matches(predicate: Predicate, change: Change[Any]) -> bool:
+    """Return whether the predicate is true; if it raises, the error is logged."""
+    try:
+        return predicate(change)
+    except (Exception, SystemExit):
+        log.exception(
+            "a predicate failed; enqueuing the owner", kind=change.kind.name, key=change.key
+        )
+        return True

@@ -1,21 +1,25 @@
 """Declares the kinds of a controller, as attributes of its class."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, get_args, overload
+from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
-from natsctl.controller.slots.kube_secondary import KubeSecondary
-from natsctl.controller.slots.predicates import Predicate, WakeOn, predicate_of
-from natsctl.controller.slots.secondary import Secondary
+from natsctl.controller.kube_secondary import KubeSecondary
+from natsctl.controller.owned import Secondary
 from natsctl.core.readers import CacheReader, Primary, Tertiary
 from natsctl.core.table import IndexFunc
 from natsctl.errors import UsageError
 from natsctl.model.kinds import Kind, KvKind
 from natsctl.model.manifests import KubeKind, OnImmutable
+from natsctl.model.store import Change
 
 STATUSES = ".status"  # the end of the name of a slot that nobody declares
 
 T = TypeVar("T")
 R = TypeVar("R", bound=CacheReader[Any])
+
+
+Predicate = Callable[[Change[Any]], bool]
+WakeOn = Literal["any", "spec"]
 
 
 class Slot(Generic[R]):
@@ -119,7 +123,17 @@ def secondary(
     _refuse_statuses(kind)
     if on_immutable not in get_args(OnImmutable):
         raise UsageError(f"on_immutable is fail or recreate, not {on_immutable!r}")
-    condition = predicate_of(wake_on, predicate)
+    if predicate is not None and not callable(predicate):
+        raise UsageError(f"predicate={predicate!r}: give a function that takes a Change")
+    if wake_on not in get_args(WakeOn):
+        raise UsageError(f"wake_on={wake_on!r}: give 'any' or 'spec'")
+    condition = predicate
+    if wake_on == "spec":
+        condition = (
+            desired_changed
+            if predicate is None
+            else lambda change: desired_changed(change) and predicate(change)
+        )
     if isinstance(kind, KubeKind):
         return Slot(KubeSecondary, kind, indexes, condition, on_immutable)
     return Slot(Secondary, kind, indexes, condition)
@@ -171,3 +185,13 @@ def only_primary(cls: type) -> Slot[Primary[Any]]:
         f"{cls.__name__} needs exactly one primary, as in "
         f"`apps = primary(kv(App, bucket='apps'))`, and has {declared}"
     )
+
+
+def desired_changed(change: Change[Any]) -> bool:
+    """Return whether the object was created, deleted, or changed in more than its status.
+
+    Fields that the server keeps up to date, such as `resourceVersion`, do not count.
+    """
+    if change.before is None or change.after is None:
+        return True
+    return change.kind.differs(change.before.value, change.after.value)

@@ -5,18 +5,20 @@ lacks, and keeps the fields of other managers. https://kubernetes.io/docs/refere
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from natsctl.controller.slots.contests import Contests
-from natsctl.controller.slots.last_applied import LastApplied
-from natsctl.controller.slots.owned import Owned
-from natsctl.controller.slots.owners import Owner, OwnerNames
+from natsctl.controller.owned import Owned
+from natsctl.controller.owners import Owner, OwnerNames
 from natsctl.core.compare_and_set import ATTEMPTS, Rewritten, read
 from natsctl.core.coordination.installation import InstallationAnnotation
 from natsctl.core.informer import Informer
+from natsctl.core.retry import backoff
 from natsctl.core.sync import current_sync
 from natsctl.core.table import is_read
 from natsctl.core.writes import Writes
@@ -34,9 +36,9 @@ from natsctl.model import documents
 from natsctl.model.documents import Document
 from natsctl.model.managed_fields import LostField, lost_fields
 from natsctl.model.manifests import KubeKind, Manifest, OnImmutable, Reference
-from natsctl.model.objects import Metadata
 from natsctl.model.recorder import EventType
 from natsctl.model.store import Change, ManifestStore, Stored
+from natsctl.telemetry.hiding import enumerated
 
 T = TypeVar("T")
 
@@ -158,7 +160,6 @@ class KubeSecondary(Owned[T]):
                 raise
 
     async def delete_stored(self, stored: Stored) -> None:
-        """See `Owned.delete_stored`; does nothing if the object is being deleted."""
         if not self.is_terminating(stored):
             await super().delete_stored(stored)
             self._last.deleted(stored.key)
@@ -178,20 +179,15 @@ class KubeSecondary(Owned[T]):
     def is_terminating(self, stored: Stored) -> bool:
         return self._kube_kind.metadata(stored.value).deletion_timestamp is not None
 
-    def is_foreign(self, stored: Stored) -> bool:
-        return bool(self._mark.foreign(self.metadata(stored)))
-
-    def foreign_installation(self, metadata: Metadata) -> str:
-        return self._mark.foreign(metadata)
+    def foreign(self, stored: Stored) -> str:
+        return self._mark.foreign(self.metadata(stored))
 
     def owner_of(self, stored: Stored) -> Owner | None:
-        """See `Owned.owner_of`; an object that carries no installation names no owner."""
-        metadata = self.metadata(stored)
+        metadata = self.metadata(stored)  # without an installation, it names no owner
         return self._names.owner(metadata) if self._mark.on(metadata) else None
 
     async def owns(self, owner: Owner, stored: Stored) -> bool:
-        """See `Owned.owns`; an object of another installation has no owner here."""
-        return not self.is_foreign(stored) and await super().owns(owner, stored)
+        return not self.foreign(stored) and await super().owns(owner, stored)
 
     def references(self, key: str) -> list[Reference]:
         """Return references to the objects that the primary *key* owns."""
@@ -233,7 +229,11 @@ class KubeSecondary(Owned[T]):
         current = seen
         for _ in range(ATTEMPTS):
             if current is not None:
-                await self._check_owner(task.sealed, current, task.owner, adopt=task.adopt)
+                # an object with the digest of this manifest is the owner's, whatever its labels say
+                ours = task.adopt or self._last.carries(task.sealed, current)
+                ours = ours and not self.foreign(current)
+                if not ours and not await self.owns(task.owner, current):
+                    self._refuse_foreign(current, task.owner)
             try:
                 return await self._send(task, current)
             except FieldConflictError:
@@ -248,47 +248,28 @@ class KubeSecondary(Owned[T]):
                 current = await read(self._store, task.key)
         raise ConflictError(f"{task.key} of {self.kind.name} is replaced all the time: try later")
 
-    async def _check_owner(
-        self, sealed: Document, current: Stored, owner: Owner, *, adopt: bool
-    ) -> None:
-        """Raise `ExistsError` if the object is not *owner*'s, or may not be adopted.
-
-        An object with the digest of this manifest belongs to the owner, even if its labels name
-        another one: the owner is part of the manifest.
-        """
-        ours = adopt or self._last.carries(sealed, current)
-        if ours and not self._mark.foreign(self.metadata(current)):
-            return
-        if not await self.owns(owner, current):
-            self._refuse_foreign(current, owner)
-
     async def _send(self, task: _Task, current: Stored | None) -> int:
         sealed, uid = task.sealed, "" if current is None else self.metadata(current).uid
+        apply = partial(self._manifests.apply, sealed, manager=self._manager, uid=uid)
         try:
-            stored = await self._apply_now(sealed, uid, force=task.force)
+            stored = await apply(force=task.force)
         except FieldConflictError as conflict:
             if not self._bookkeeping.issuperset(conflict.fields or {""}):
                 raise
             # the conflict is only about the owner, which only this controller names
-            stored = await self._apply_now(sealed, uid, force=True)
+            stored = await apply(force=True)
         self._last.applied(sealed, stored)
         base = 0 if current is None else current.revision
         if stored.revision == base:
             return stored.revision
         self._note_touched(stored)
+        owner, digest = task.owner.key, self._last.digest(sealed)
         if current is None:
-            self.contests.created(task.key, task.owner.key, self._last.digest(sealed))
-        else:
-            self._record_apply(task)
-        return self._note_write(Rewritten(stored, base))
-
-    def _record_apply(self, task: _Task) -> None:
-        """Record the apply, and report it if other writers undo such applies repeatedly."""
-        digest = self._last.digest(task.sealed)
-        contest = self.contests.applied(task.key, task.owner.key, digest, task.lost)
-        if contest is not None:
+            self.contests.created(task.key, owner, digest)
+        elif contest := self.contests.applied(task.key, owner, digest, task.lost):
             message = f"{self.kind.name} {task.key}: {contest.fact}"
             self._report(contest.owner, EventType.WARNING, REASON_CONTESTED, message)
+        return self._note_write(Rewritten(stored, base))
 
     async def _remove(
         self, task: _Task, current: Stored, error: ImmutableFieldError
@@ -345,9 +326,6 @@ class KubeSecondary(Owned[T]):
             ) from error
         return None
 
-    def _apply_now(self, sealed: Document, uid: str, *, force: bool) -> Awaitable[Stored]:
-        return self._manifests.apply(sealed, manager=self._manager, uid=uid, force=force)
-
     def _note_touched(self, stored: Stored) -> None:
         sync = current_sync.get()
         if sync is not None:
@@ -371,3 +349,178 @@ class KubeSecondary(Owned[T]):
                 f'labels="{unmet}": give the manifest such labels'
             )
         return self._last.sealed(document)
+
+
+class LastApplied:
+    """Remembers the results of applies for the objects of one kind.
+
+    Args:
+        annotation: the name of the annotation with the digest.
+        partly: only the metadata of objects is watched, so an object is current only at the
+            revision that its last apply returned.
+    """
+
+    def __init__(self, annotation: str, *, partly: bool = False) -> None:
+        self._annotation = annotation
+        self._results: dict[str, tuple[str, object]] = {}  # by key: the digest and the stored form
+        self._partly = partly
+
+    def __len__(self) -> int:
+        """Count the objects whose stored form is remembered."""
+        return len(self._results)
+
+    def sealed(self, manifest: Document) -> Document:
+        """Return the manifest with an annotation of its digest."""
+        encoded = msgspec.json.encode(manifest, order="deterministic")
+        digest = hashlib.sha256(encoded).hexdigest()[:32]
+        annotations = {**documents.annotations_of(manifest), self._annotation: digest}
+        return documents.with_annotations(manifest, annotations)
+
+    def carries(self, manifest: Document, stored: Stored) -> bool:
+        """Return whether the object carries the digest of the sealed *manifest*."""
+        return self.digest(manifest) == self.digest(documents.parse(stored.value))
+
+    def is_current(self, manifest: Document, stored: Stored) -> bool:
+        """Return whether another apply of the sealed *manifest* would leave the object as it is."""
+        digest, document = self.digest(manifest), documents.parse(stored.value)
+        if digest != self.digest(document):
+            return False
+        if not self._partly and documents.agrees(manifest, document):
+            return True
+        return self._results.get(stored.key) == (
+            digest,
+            self._applied_form(manifest, stored, document),
+        )
+
+    def applied(self, manifest: Document, stored: Stored) -> None:
+        """Remember the stored form after an apply of the sealed *manifest*, if it differs."""
+        document = documents.parse(stored.value)
+        if not self._partly and documents.agrees(manifest, document):
+            self._results.pop(stored.key, None)
+        else:
+            form = self._applied_form(manifest, stored, document)
+            self._results[stored.key] = self.digest(manifest), form
+
+    def _applied_form(self, manifest: Document, stored: Stored, document: Document) -> object:
+        return stored.revision if self._partly else documents.view(manifest, document)
+
+    def deleted(self, key: str) -> None:
+        """Forget the object."""
+        self._results.pop(key, None)
+
+    def digest(self, document: Document) -> str:
+        """Return the digest of a document's annotation; empty if it has none."""
+        return str(documents.annotations_of(document).get(self._annotation, ""))
+
+
+BASE_S, LIMIT_S = 0.005, 1000.0  # of the wait, as for a failing key
+CONTESTED = 3  # applies that are undone in a row before they are reported
+CALM_S = 600.0  # an applied state that lasts this long after its wait ends the contest
+REMEMBERED_MAX = 10_000  # objects: those that were applied last
+FIELDS_MAX = 5  # that a text names
+
+
+class Contest(msgspec.Struct, frozen=True):
+    """The last apply to an object of the primary `owner`, and how often it was undone in a row.
+
+    `lost` are the fields that other writers changed the last time.
+    """
+
+    owner: str
+    digest: str
+    applied_at: float
+    undone: int = 0
+    wait_s: float = 0.0
+    lost: tuple[LostField, ...] = ()
+
+    @property
+    def contested(self) -> bool:
+        """True if the object was undone often enough to be reported."""
+        return self.undone >= CONTESTED
+
+    @property
+    def fact(self) -> str:
+        """A text without the count, so that repeated events can be aggregated."""
+        return (
+            f"{self._rivals} changes {self._fields} back again and again; each apply waits longer"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self._rivals} changed {self._fields} back {self.undone} times in a row; "
+            f"after the last apply the next one waits {self.wait_s:.3g} s"
+        )
+
+    @property
+    def _rivals(self) -> str:
+        managers = dict.fromkeys(name for field in self.lost for name in field.managers)
+        return ", ".join(f'"{name}"' for name in managers) or "another writer"
+
+    @property
+    def _fields(self) -> str:
+        paths = [field.path for field in self.lost]
+        return enumerated(paths, FIELDS_MAX) if paths else "it"
+
+
+class Contests:
+    """Remembers the last applies to the objects of one kind; *clock* is the loop's."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.undone = 0  # the number of applies that other writers undid
+        self._clock = clock
+        self._last: OrderedDict[str, Contest] = OrderedDict()
+
+    def __contains__(self, key: str) -> bool:
+        """Return whether an apply to the object is remembered."""
+        return key in self._last
+
+    def wait_s(self, key: str, digest: str) -> float:
+        """Return the seconds until the manifest with this digest may be applied to the object."""
+        last = self._last.get(key)
+        if last is None or last.digest != digest:
+            return 0.0
+        return max(0.0, last.applied_at + last.wait_s - self._clock())
+
+    def created(self, key: str, owner: str, digest: str) -> None:
+        """Record that the object was created, which undoes no other writer's fields.
+
+        Somebody may delete it as often as they like: an evicted Pod, a Job with a time to live.
+        """
+        self._remember(key, Contest(owner, digest, self._clock()))
+
+    def applied(
+        self, key: str, owner: str, digest: str, lost: Sequence[LostField] = ()
+    ) -> Contest | None:
+        """Record an apply to an existing object; return its contest if it must be reported."""
+        now, last = self._clock(), self._last.get(key)
+        contest = Contest(owner, digest, now)
+        if last is not None and last.digest == digest and now <= _calm_at(last):
+            self.undone += 1
+            undone = last.undone + 1
+            wait_s = backoff(undone, base_s=BASE_S, limit_s=LIMIT_S)
+            contest = Contest(owner, digest, now, undone, wait_s, tuple(lost) or last.lost)
+        self._remember(key, contest)
+        return contest if contest.contested else None
+
+    def forget(self, key: str) -> None:
+        """Forget an object that this controller deleted."""
+        self._last.pop(key, None)
+
+    def current(self) -> dict[str, Contest]:
+        """Return the current contests, by the key of the object."""
+        now = self._clock()
+        return {
+            key: last
+            for key, last in self._last.items()
+            if last.contested and now <= _calm_at(last)
+        }
+
+    def _remember(self, key: str, contest: Contest) -> None:
+        self._last[key] = contest
+        self._last.move_to_end(key)
+        if len(self._last) > REMEMBERED_MAX:
+            self._last.popitem(last=False)
+
+
+def _calm_at(contest: Contest) -> float:
+    return contest.applied_at + contest.wait_s + CALM_S

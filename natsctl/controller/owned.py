@@ -1,16 +1,27 @@
-"""Reads secondaries, decides which primary owns each of them, and deletes them."""
+"""Reads, writes and deletes secondaries, and decides which primary owns each of them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
-from natsctl.controller.slots.owners import Owner, OwnerNames
-from natsctl.core.compare_and_set import Rewritten, Written, read
+from natsctl.controller.owners import Owner, OwnerNames
+from natsctl.core.compare_and_set import Rewritten, Written, read, rewrite
 from natsctl.core.informer import Informer
 from natsctl.core.readers import CacheReader
 from natsctl.core.sync import current_sync
 from natsctl.core.table import is_read
 from natsctl.core.writes import Writes
-from natsctl.errors import ConflictError, ExistsError, InvalidObjectError, NotFoundError, UsageError
+from natsctl.errors import (
+    ConflictError,
+    ExistsError,
+    InvalidObjectError,
+    NewerVersionError,
+    NotFoundError,
+    UsageError,
+)
+from natsctl.model import documents
+from natsctl.model.documents import Document
+from natsctl.model.kinds import Kind
 from natsctl.model.objects import Metadata
 from natsctl.model.store import Change, Deleted, Stored
 from natsctl.telemetry.hiding import VALUE_MAX, hidden
@@ -19,6 +30,15 @@ T = TypeVar("T")
 
 OWNER_INDEX = "natsctl/owner"
 MESSAGE_EXISTS = "Resource %s already exists and is not managed by this controller"
+
+
+def metadata_of(kind: Kind[Any], stored: Stored) -> Metadata:
+    """Return the object's metadata; empty metadata if it does not decode."""
+    try:
+        metadata: Metadata = kind.metadata(stored.value)
+    except InvalidObjectError:
+        return Metadata()
+    return metadata
 
 
 class Owned(CacheReader[T]):
@@ -118,22 +138,15 @@ class Owned(CacheReader[T]):
 
     def metadata(self, stored: Stored) -> Metadata:
         """Return the object's metadata; empty metadata if it does not decode."""
-        try:
-            return self.kind.metadata(stored.value)
-        except InvalidObjectError:
-            return Metadata()
+        return metadata_of(self.kind, stored)
 
-    def is_foreign(self, stored: Stored) -> bool:  # noqa: ARG002 - NATS holds one installation
-        """Return whether the object belongs to another installation."""
-        return False
-
-    def foreign_installation(self, metadata: Metadata) -> str:  # noqa: ARG002 - NATS holds one installation
+    def foreign(self, stored: Stored) -> str:  # noqa: ARG002 - NATS holds one installation
         """Return the other installation that the object belongs to; empty if there is none."""
         return ""
 
     async def kept_from(self, key: str, stored: Stored) -> str:
         """Return why the object is not an orphan of the primary *key*; empty if it is one."""
-        foreign = self.foreign_installation(self.metadata(stored))
+        foreign = self.foreign(stored)
         if foreign:
             return f"it belongs to installation {foreign}"
         if self.owner_of(stored) != Owner(self._owner_kind, key):
@@ -160,7 +173,7 @@ class Owned(CacheReader[T]):
 
     async def lost_owner(self, stored: Stored) -> Owner | None:
         """Return the primary that an object which names no owner was made for; None if none was."""
-        if self.owner_of(stored) is not None or self.is_foreign(stored):
+        if self.owner_of(stored) is not None or self.foreign(stored):
             return None
         metadata = self.metadata(stored)
         owner = await self.earlier_owner(stored)
@@ -196,7 +209,7 @@ class Owned(CacheReader[T]):
         named_owner = self.owner_of(current)
         message = MESSAGE_EXISTS % f'"{current.key}"'
         owned_by = "nobody" if named_owner is None else str(named_owner)
-        foreign = self.foreign_installation(self.metadata(current))
+        foreign = self.foreign(current)
         if foreign:
             foreign = hidden(foreign, limit=VALUE_MAX)  # an annotation may hold any text
             raise ExistsError(
@@ -217,3 +230,94 @@ class Owned(CacheReader[T]):
             else:
                 sync.updated += 1
         return stored.revision
+
+
+class Secondary(Owned[T]):
+    """The secondaries of a kind in NATS; each write labels the object with its owner."""
+
+    async def apply(self, key: str, obj: T, *, adopt: bool = False) -> int:
+        """Create the object, or change it to *obj*, and return its revision.
+
+        Fields that *obj*'s type doesn't know stay. Nothing is sent if nothing would change. An
+        invalid object is replaced. Raises `ExistsError` if the object exists and isn't this
+        owner's, unless *adopt*, and `NewerVersionError` if a newer version of its type stored it,
+        and this one can't read it.
+        """
+        owner = self._owner()
+        return await self._rewrite(key, owner, partial(self._owned_value, obj, owner), adopt=adopt)
+
+    async def report(self, key: str, status: Document) -> int:
+        """Merge *status* into the status that the object has for the primary *key*.
+
+        Creates the object, or replaces an invalid one, and returns the revision.
+        """
+        owner = Owner(self._owner_kind, key)
+
+        def value(current: Stored | None) -> bytes:
+            owned = self._owned_value(self.kind.type(), owner, current)
+            document = documents.parse(owned)
+            changed = documents.with_status(document, status)
+            return owned if changed == document else documents.render(changed)
+
+        return await self._rewrite(key, owner, value)
+
+    async def _rewrite(
+        self,
+        key: str,
+        owner: Owner,
+        value: Callable[[Stored | None], bytes],
+        *,
+        adopt: bool = False,
+    ) -> int:
+        with self._writes.writing(self.informer, key):
+            seen = self._writes.newest(self.informer, key)
+            if seen is not None and not is_read(seen):
+                seen = await read(self._store, key)
+            ours = seen is not None and await self.owns(owner, seen)
+
+            def change(current: Stored | None) -> bytes:
+                if current is not None and not (adopt or (ours and current == seen)):
+                    self._refuse_foreign(current, owner)
+                return value(current)
+
+            return self._note_write(await rewrite(self._store, key, change, seen=seen))
+
+    async def create(self, key: str, obj: T) -> int:
+        """Create the object and return its revision.
+
+        Raises `ConflictError` if it exists and this owner owns it, `ExistsError` if it exists
+        otherwise.
+        """
+        owner = self._owner()
+        with self._writes.writing(self.informer, key):
+            try:
+                stored = await self._store.create(key, self._owned_value(obj, owner, None))
+            except ConflictError:
+                current = await read(self._store, key)
+                if current is not None:
+                    self._refuse_foreign(current, owner)
+                raise
+            return self._note_write(Rewritten(stored, 0))
+
+    def _owned_value(self, obj: T, owner: Owner, current: Stored | None) -> bytes:
+        current = self._valid(current)
+        before = None if current is None else self.kind.document(current.value)
+        merged = self.kind.overlay(None if current is None else current.value, obj)
+        owned = documents.with_labels(
+            merged, self._names.labels(owner), self._names.annotations(owner)
+        )
+        stamped = documents.stamp(before, owned)
+        if current is not None and stamped == before:
+            return current.value
+        return self.kind.render(stamped, None if current is None else current.value)
+
+    def _valid(self, current: Stored | None) -> Stored | None:
+        """Return the object, None if it is invalid; raises `NewerVersionError`."""
+        if current is not None:
+            try:
+                self.kind.decode(current.value)
+            except NewerVersionError:
+                raise
+            except InvalidObjectError:
+                return None
+        return current

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from natsctl.controller.slots.secondary import Secondary
+from natsctl.controller.owned import Secondary
 from natsctl.core.readers import Primary
 from natsctl.errors import NotFoundError
 from natsctl.model import documents

@@ -104,21 +104,23 @@ class Evidence:
             self._owners, self._revision = stored.owners, stored.owners_revision
         self.held = "" if stored is None else stored.held
         if reason:
-            await self._hold(reason, last, since=self._cache.since if is_other else last)
+            await self.hold(reason, revision=last, since=None if is_other else last)
         self._reviewed = incarnation
         if self._record is None:
             await self.save()
         return self.held
 
-    async def hold(self, reason: str) -> None:
-        """Hold garbage collection until a person accepts the bucket, also after a restart."""
-        await self._hold(reason, self._cache.revision, since=self._cache.since)
+    async def hold(
+        self, reason: str, *, revision: int | None = None, since: int | None = None
+    ) -> None:
+        """Hold garbage collection until a person accepts the bucket, also after a restart.
 
-    async def _hold(self, reason: str, revision: int, *, since: int) -> None:
-        """Hold collection at this revision of the bucket; the first reason stays.
-
-        The number of owners stays too: collection resumes if as many exist again.
+        Collection is held at this *revision* of the bucket, by default the present one; a delete
+        marker above *since* still proves a deletion. The first reason stays. So does the number of
+        owners: collection resumes if as many exist again.
         """
+        revision = self._cache.revision if revision is None else revision
+        since = self._cache.since if since is None else since
         if not self.held:
             log.error(
                 "garbage collection is held: `natsctl repair gc` accepts the bucket as it is",

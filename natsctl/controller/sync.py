@@ -1,17 +1,20 @@
-"""Runs one sync of a primary: the wait for its own writes, the handler, and the record."""
+"""Runs one sync of a primary: the wait for its own writes, the handler, and what follows."""
 
 import asyncio
+import random
 import threading
 from asyncio import current_task
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from sys import modules
 from time import time
 from types import CoroutineType
 from typing import Any, Literal, NoReturn
 
-from natsctl.controller.garbage.evidence import Evidence
-from natsctl.controller.slots.reads import Reads
-from natsctl.controller.slots.secondaries import Secondaries
+from natsctl.controller.evidence import Evidence
+from natsctl.controller.reads import Reads
+from natsctl.controller.secondaries import Secondaries
 from natsctl.core.history import SyncHistory
 from natsctl.core.loop import SyncHandler, skips_invalid
 from natsctl.core.pauses import PausedKeys
@@ -32,6 +35,7 @@ from natsctl.core.workqueue import Operation, Place, Priority, Work, WorkQueue
 from natsctl.core.writes import Writes
 from natsctl.errors import NotFoundError
 from natsctl.model.garbage import orphan_reason
+from natsctl.slices import in_slices
 from natsctl.telemetry.classification import ErrorClass, classify
 from natsctl.telemetry.logger import log_context, set_log_context
 from natsctl.telemetry.tracing import SDK, records_spans, sync_span
@@ -276,3 +280,70 @@ class SyncRuns:
 async def _raised(error: BaseException) -> NoReturn:
     """Raise the error."""
     raise error
+
+
+STEP_S = 1.0  # between two parts of the keys
+STEPS_MAX = 3600
+
+
+async def keeps_up(oldest: Callable[[], float | None], *, within_s: float) -> None:
+    """Wait until no key has been ready for longer than `STEP_S`, for *within_s* seconds at most.
+
+    *oldest* returns the loop time at which the oldest ready key became ready. The keys of the
+    first list are synced then, so that a resync does not sync them twice.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + within_s
+    pending = oldest() is not None
+    while pending and clock() < deadline:
+        await asyncio.sleep(min(STEP_S, within_s))
+        since = oldest()
+        pending = since is not None and clock() - since >= STEP_S
+
+
+async def resync(
+    keys: Callable[[float], Iterator[str]],
+    count: Callable[[], int],
+    add: Callable[[str], None],
+    *,
+    interval_s: float,
+    start: float | None = None,
+) -> None:
+    """Call *add* for every key once per *interval_s*, spread evenly over it, until cancelled.
+
+    *keys* returns all keys, and takes the share of them that is before the first one, 0 to 1. They
+    have the order of the cache, so a key has about the same time in each interval. *start* is that
+    share. It is random by default, so that several processes do not sync the same key at the same
+    time. *count* returns about how many keys there are. An interval adds no more keys than there
+    are at its start; the next interval continues with the others.
+    """
+    steps = max(1, min(STEPS_MAX, int(interval_s / STEP_S)))
+    start = random.random() if start is None else start  # noqa: S311 - spreads load, keeps no secret
+    clock = asyncio.get_running_loop().time
+    circle, begun = _Circle(partial(keys, start)), clock()
+    while True:
+        total, added, step = count(), 0, 0
+        while step < steps:
+            step = -(-steps * (added + 1) // total) if added < total else steps
+            await asyncio.sleep(begun + interval_s * step / steps - clock())
+            due = total * step // steps
+            await in_slices(circle.take(due - added), add)
+            added = due
+        begun += interval_s
+
+
+class _Circle:
+    """Takes keys one after the other, and the first one again after the last."""
+
+    def __init__(self, keys: Callable[[], Iterator[str]]) -> None:
+        self._keys = keys
+        self._remaining = keys()
+
+    def take(self, number: int) -> Iterator[str]:
+        """Return the next keys, fewer if there are fewer."""
+        for key in islice(self._remaining, number):
+            number -= 1
+            yield key
+        if number:
+            self._remaining = self._keys()
+            yield from islice(self._remaining, number)

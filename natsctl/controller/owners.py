@@ -9,15 +9,11 @@ it names no owner.
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
 
-from natsctl.errors import InvalidObjectError
-from natsctl.model.kinds import Kind
 from natsctl.model.objects import Metadata
-from natsctl.model.store import Stored
 from natsctl.telemetry.hiding import hidden
 
 T = TypeVar("T")
@@ -88,35 +84,6 @@ class OwnerNames(msgspec.Struct, frozen=True):
         """Return the owner that the annotations name, even if the labels are lost."""
         kind, key = metadata.annotations.get(self.kind), metadata.annotations.get(self.key)
         return None if kind is None or key is None else Owner(kind, key)
-
-    def index(self, kind: Kind[T], owner_kind: str) -> Callable[[T], Iterable[str]]:
-        """Return an index function: the key of the owner, if it is of *owner_kind*."""
-        owner_keys = self.owner_keys(owner_kind)
-        return lambda obj: owner_keys(kind.metadata_of(obj))
-
-    def owner_keys(self, owner_kind: str) -> Callable[[Metadata], Iterable[str]]:
-        """Return a function of metadata: the key of the owner, if it is of *owner_kind*."""
-
-        def owner_key(metadata: Metadata) -> Iterable[str]:
-            owner = self.owner(metadata)
-            return (owner.key,) if owner is not None and owner.kind == owner_kind else ()
-
-        return owner_key
-
-    def stored_owner_key(self, kind: Kind[T], owner_kind: str) -> Callable[[Stored], str | None]:
-        """Return a function: the key of the owner of *owner_kind*, None if there is none.
-
-        It reads only the metadata; an object that does not decode has no owner.
-        """
-
-        def owner_key(stored: Stored) -> str | None:
-            try:
-                owner = self.owner(kind.metadata(stored.value))
-            except InvalidObjectError:
-                return None
-            return None if owner is None or owner.kind != owner_kind else owner.key
-
-        return owner_key
 
     @staticmethod
     def _exact(metadata: Metadata, name: str) -> str | None:

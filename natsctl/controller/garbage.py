@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from natsctl.controller.garbage.evidence import Evidence
-from natsctl.controller.slots.owned import OWNER_INDEX, Owned
+from natsctl.controller.evidence import Evidence
+from natsctl.controller.owned import OWNER_INDEX, Owned
 from natsctl.core.compare_and_set import read
 from natsctl.core.informer import Informer
 from natsctl.core.retry import backoff
@@ -50,15 +50,6 @@ BEGIN_S = 60.0  # for which a start waits for the remembered state of the bucket
 BEGIN_TRIES = 8  # which it makes at least, also if the machine slept for longer
 
 
-Paused = Callable[[str], Awaitable[str]]
-"""Returns why the objects of a paused owner are kept; empty if they are not."""
-
-
-async def not_paused(_owner: str) -> str:
-    """Return that no owner is paused."""
-    return ""
-
-
 class _Suspect(msgspec.Struct, frozen=True):
     secondary: Owned[Any]
     stored: Stored
@@ -69,23 +60,19 @@ class _Suspect(msgspec.Struct, frozen=True):
         """The kind, the key and the owner of the suspected object."""
         return self.secondary.kind.name, self.stored.key, self.owner
 
-    @property
-    def uid(self) -> str:
-        """The uid of the object; empty if its store gives it none."""
-        return self.secondary.metadata(self.stored).uid
-
 
 class GarbageCollector(msgspec.Struct, eq=False):
     """Plans which orphans to remove; a sync of the owner's key, or `apply`, removes them.
 
-    `last` is the plan of the last GC cycle.
+    `paused` returns why the objects of a paused owner are kept; empty if they are not. `last` is
+    the plan of the last GC cycle.
     """
 
     primary: Informer[Any]
     secondaries: Collection[Owned[Any]]
     evidence: Evidence
     limits: GarbageLimits
-    paused: Paused = not_paused
+    paused: Callable[[str], Awaitable[str]]
     last: GarbagePlan = GarbagePlan(())
     _suspected: dict[tuple[str, str, str], float] = {}  # when each was first suspected
 
@@ -100,7 +87,8 @@ class GarbageCollector(msgspec.Struct, eq=False):
             return GarbagePlan((), incomplete)
         owners_before = len(self.primary.cache)
         suspects = await self._suspects()
-        self._remember_suspects(suspects)
+        now, names = asyncio.get_running_loop().time(), [suspect.name for suspect in suspects]
+        self._suspected = {name: self._suspected.get(name, now) for name in names}
         first = heapq.nsmallest(orphans_max or len(suspects), suspects, key=attrgetter("name"))
         unchecked = len(suspects) - len(first)
         try:
@@ -221,7 +209,13 @@ class GarbageCollector(msgspec.Struct, eq=False):
         Raises `UsageError` if the plan has kinds that this controller does not make, or if a store
         was recreated since.
         """
-        self._check(plan)
+        stores = self._stores()
+        for orphan in plan.orphans:
+            self._secondary_of(orphan)
+            if plan.stores.get(orphan.kind) != stores[orphan.kind]:
+                raise UsageError(
+                    f"the store of {orphan.kind} was recreated since the plan was made: plan again"
+                )
         removed: list[Orphan] = []
         kept: list[Kept] = []
         for orphan in plan.orphans:
@@ -274,15 +268,6 @@ class GarbageCollector(msgspec.Struct, eq=False):
         caches = (secondary.informer.cache for secondary in self.secondaries)
         return {cache.kind.name: cache.incarnation for cache in caches}
 
-    def _check(self, plan: GarbagePlan) -> None:
-        stores = self._stores()
-        for orphan in plan.orphans:
-            self._secondary_of(orphan)
-            if plan.stores.get(orphan.kind) != stores[orphan.kind]:
-                raise UsageError(
-                    f"the store of {orphan.kind} was recreated since the plan was made: plan again"
-                )
-
     def _incomplete(self) -> str:
         for informer in (self.primary, *(slot.informer for slot in self.secondaries)):
             if not informer.cache.synced.is_set():
@@ -309,11 +294,6 @@ class GarbageCollector(msgspec.Struct, eq=False):
             is_terminating = is_read(stored) and secondary.is_terminating(stored)
             if stored.key not in cache.invalid and not is_terminating:
                 yield _Suspect(secondary, stored, owner)
-
-    def _remember_suspects(self, suspects: Sequence[_Suspect]) -> None:
-        now = asyncio.get_running_loop().time()
-        names = [suspect.name for suspect in suspects]
-        self._suspected = {name: self._suspected.get(name, now) for name in names}
 
     async def _confirm(self, owners: set[str]) -> dict[str, int | None]:
         """Return the owners that do not exist at the leader, with the revision of their marker."""
@@ -373,7 +353,7 @@ class GarbageCollector(msgspec.Struct, eq=False):
                 proven=proven,
                 suspected_s=round(age_s, 3),
                 due=age_s >= grace_s,
-                uid=suspect.uid,
+                uid=suspect.secondary.metadata(suspect.stored).uid,
                 held=await self.paused(suspect.owner)
                 or (f"its owner was {edited.key} before an edit" if edited is not None else ""),
             )
@@ -393,13 +373,10 @@ class GarbageCollector(msgspec.Struct, eq=False):
         elif not unproven and not unchecked and len(self.primary.cache) >= owners_before:
             await self.evidence.settle(orphans=bool(orphans))
             refused = self.evidence.held
-        due = sum(orphan.due and not orphan.held for orphan in orphans)
-        return refused or self._too_many(due + unchecked)
-
-    def _too_many(self, count: int) -> str:
-        owned = self._owned()
-        if count > self.limits.count_max:
-            return f"{count} objects would go, more than {self.limits.count_max} at once"
-        if count > self.limits.share_from and count > self.limits.share_max * owned:
-            return f"{count} of {owned} objects would go, more than {self.limits.share_max:.0%}"
-        return ""
+        count = sum(orphan.due and not orphan.held for orphan in orphans) + unchecked
+        owned, limits = self._owned(), self.limits
+        if not refused and count > limits.count_max:
+            return f"{count} objects would go, more than {limits.count_max} at once"
+        if not refused and count > limits.share_from and count > limits.share_max * owned:
+            return f"{count} of {owned} objects would go, more than {limits.share_max:.0%}"
+        return refused

@@ -1,1 +1,0 @@
-"""Collects secondaries that have no owner."""

@@ -1,1 +1,0 @@
-"""The kinds that a controller declares, and its access to them."""

@@ -1,1 +1,0 @@
-"""One sync of a primary, and the events that enqueue it."""
