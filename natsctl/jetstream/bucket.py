@@ -400,12 +400,13 @@ class Bucket:
             return 0
         if await self._has(last_seq, patterns):
             return last_seq
-        if (
-            seen
-            and await self._has(seen, patterns)
-            and not any([await self._follows(seen, pattern) for pattern in patterns])
-        ):
-            return seen
+        if seen and await self._has(seen, patterns):
+            for pattern in patterns:
+                with suppress(NotFoundError):
+                    await self.after(seen, pattern)
+                    break
+            else:
+                return seen
         newest = 0
         for pattern in patterns:
             with suppress(NotFoundError):
@@ -419,12 +420,6 @@ class Bucket:
             if subject.startswith(self.prefix):
                 key = subject[len(self.prefix) :]
                 return any(matches(pattern, key) for pattern in patterns)
-        return False
-
-    async def _follows(self, revision: int, pattern: str) -> bool:
-        """Return whether a message that matches follows the revision."""
-        with suppress(NotFoundError):
-            return bool(await self.after(revision, pattern))
         return False
 
     async def count(self, patterns: Sequence[str]) -> int:
@@ -494,29 +489,25 @@ class Bucket:
         deadline = clock() + ELECTION_S
         while True:
             try:
-                return await self._info_or_create(kind)
+                try:
+                    return await self.info()
+                except StoreMissingError:
+                    if not kind.create:
+                        raise
+                config = self._config(kind)
+                try:
+                    info = await create_stream(self.connection, config, replicas=kind.replicas)
+                except StoreError as error:
+                    try:
+                        info = await self._info()  # another client may have just created it
+                    except StoreMissingError:
+                        raise error from None
+                return await self._with_layout(info)
             except StoreTimeoutError:
                 if clock() >= deadline:
                     raise
                 log.warning("bucket does not answer, retrying", bucket=self.name)
             await asyncio.sleep(ELECTION_PAUSE_S)
-
-    async def _info_or_create(self, kind: KvKind[Any]) -> dict[str, Any]:
-        try:
-            return await self.info()
-        except StoreMissingError:
-            if not kind.create:
-                raise
-            return await self._with_layout(await self._create(kind))
-
-    async def _create(self, kind: KvKind[Any]) -> dict[str, Any]:
-        try:
-            return await create_stream(self.connection, self._config(kind), replicas=kind.replicas)
-        except StoreError as error:
-            try:
-                return await self._info()  # another client may have created it at the same time
-            except StoreMissingError:
-                raise error from None
 
     def _config(self, kind: KvKind[Any]) -> dict[str, object]:
         age = int((kind.ttl_s or 0) * NANOSECONDS)

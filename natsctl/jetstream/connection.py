@@ -28,7 +28,6 @@ from natsctl.jetstream.requests import (
     api_span,
     may_not_subscribe,
     result_of,
-    revision_of,
     violation,
 )
 from natsctl.telemetry.hiding import Secrets
@@ -256,26 +255,11 @@ class ServerLink:
         self._closed.set()
 
 
-async def open_link(
-    server: Server, options: NatsOptions, report: Report, *, limit_s: float
-) -> ServerLink | Failure:
-    """Return a link to *server*, or the failure to connect within *limit_s*."""
-    link = ServerLink(server, options, report)
-    try:
-        async with asyncio.timeout(limit_s):
-            await link.establish(limit_s)
-    except Exception as error:  # noqa: BLE001 - nats-py raises errors of several libraries
-        await link.end()
-        return explained(error, server, options)
-    except BaseException:
-        await link.end()
-        raise
-    return link
-
-
 ATTEMPT_MIN_S = 1.0  # the least time for an attempt to connect to one of several servers
 PAUSE_MIN_S = 0.1  # between two rounds over all servers; doubles up to `PAUSE_MAX_S`
 PAUSE_MAX_S = 1.0
+PAUSE_SOON_S = 0.3  # instead, within `SOON_S`: a server that restarts is back soon
+SOON_S = 30.0
 
 
 class Dial:
@@ -317,7 +301,8 @@ class Dial:
 
         Raises `ConnectError` if *refusals_final* and a server rejects this client.
         """
-        pause_s = PAUSE_MIN_S
+        pause_s, clock = PAUSE_MIN_S, asyncio.get_running_loop().time
+        soon = clock() + SOON_S
         while True:
             outcome = await self._try_servers()
             await _end_if_cancelled(outcome)
@@ -327,7 +312,7 @@ class Dial:
                 return _link(outcome)
             self._progress("; ".join(map(str, outcome)))
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter only
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            pause_s = min(2 * pause_s, PAUSE_SOON_S if clock() < soon else PAUSE_MAX_S)
 
     async def _try_servers(self) -> ServerLink | list[Failure]:
         if self._last is not None:  # the members that the last server announced
@@ -336,12 +321,20 @@ class Dial:
         limit_s = max(ATTEMPT_MIN_S, self._options.connect_timeout_s / len(servers))
         failures: list[Failure] = []
         for server in servers:
-            outcome = await open_link(server, self._options, self._report, limit_s=limit_s)
-            if isinstance(outcome, ServerLink):
-                self._last = outcome
-                return outcome
-            self._servers.failed(server)
-            failures.append(outcome)
+            link = ServerLink(server, self._options, self._report)
+            try:
+                async with asyncio.timeout(limit_s):
+                    await link.establish(limit_s)
+            except Exception as error:  # noqa: BLE001 - nats-py raises errors of several libraries
+                await link.end()
+                self._servers.failed(server)
+                failures.append(explained(error, server, self._options))
+            except BaseException:
+                await link.end()
+                raise
+            else:
+                self._last = link
+                return link
         return failures
 
 
@@ -663,11 +656,6 @@ class Connection:
         with api_span(endpoint):
             reply = await self.request(subject, payload, timeout_s=timeout_s)
             return result_of(reply.data, endpoint)
-
-    @staticmethod
-    def acknowledged(reply: Msg) -> int:
-        """Return the revision at which a stream stored a message; raises the errors of `api`."""
-        return revision_of(reply.data)
 
     def _current(self) -> ServerLink:
         self._notice_loss()

@@ -101,7 +101,7 @@ class EmbeddedServer:
         return int(self.url.rpartition(":")[2] or 0)
 
     async def __aenter__(self) -> Self:
-        self._stopped = False
+        self._stopped, self.url = False, ""
         try:
             async with asyncio.timeout(START_S):
                 await self._start()
@@ -151,8 +151,16 @@ class EmbeddedServer:
             # asyncio kills the process of a cancelled call, and a killed supervisor would leave
             # its server behind
             self._process = await spawning
-        self.url = await self._wait_listening(scratch)
-        await self._wait_answering()
+        while True:
+            if self._process.returncode is not None:
+                raise self._failure(f"did not start ({_described(self._process.returncode)})")
+            self.url = self.url or _listening_url(scratch)
+            if self.url:
+                with suppress(NatsctlError):
+                    async with connect(self.url) as connection:
+                        await connection.api("INFO")
+                        return
+            await asyncio.sleep(POLL_S)
 
     async def _spawn(
         self, program: Path, store: Path, scratch: Path, lock: int
@@ -178,57 +186,31 @@ class EmbeddedServer:
             await asyncio.sleep(POLL_S)
         raise UsageError(f"{store} is in use by another private nats-server: stop that one first")
 
-    async def _wait_listening(self, scratch: Path) -> str:
-        while True:
-            self._check()
-            url = _listening_url(scratch)
-            if url:
-                return url
-            await asyncio.sleep(POLL_S)
-
-    async def _wait_answering(self) -> None:
-        while True:
-            self._check()
-            with suppress(NatsctlError):
-                async with connect(self.url) as connection:
-                    await connection.api("INFO")
-                    return
-            await asyncio.sleep(POLL_S)
-
-    def _check(self) -> None:
-        if self._process is not None and self._process.returncode is not None:
-            raise self._failure(f"did not start ({_described(self._process.returncode)})")
-
     async def _stop(self) -> None:
         self._stopped = True
         try:
-            if self._process is not None:
-                await self._end(self._process)
+            if (process := self._process) is not None:
+                if process.returncode is not None and process.returncode < 0:
+                    _kill(process)  # a signal killed only the supervisor
+                if process.stdin is not None:
+                    process.stdin.close()
+                try:
+                    async with asyncio.timeout(STOP_S):
+                        await process.wait()
+                except TimeoutError:
+                    _kill(process)
         finally:
             self._resources.close()
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
-        if process.returncode is not None and process.returncode < 0:
-            _kill(process)  # a signal killed only the supervisor
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
-        except TimeoutError:
-            _kill(process)
-
     def _failure(self, reason: str) -> ConnectError:
-        return ConnectError(f"the private nats-server {reason}{self._log_tail()}")
-
-    def _log_tail(self) -> str:
-        if self._log is None or self._log.closed:
-            return ""
-        # by descriptor, because the supervisor removes a temporary folder
-        size = os.fstat(self._log.fileno()).st_size
-        text = os.pread(self._log.fileno(), 4096, max(0, size - 4096)).decode("utf-8", "replace")
-        lines = text.splitlines()[-TAIL_LINES:]
-        return "; its log ends with:\n" + "\n".join(lines) if lines else ""
+        tail = ""
+        if self._log is not None and not self._log.closed:
+            # by descriptor, because the supervisor removes a temporary folder
+            size = os.fstat(self._log.fileno()).st_size
+            data = os.pread(self._log.fileno(), 4096, max(0, size - 4096))
+            lines = data.decode("utf-8", "replace").splitlines()[-TAIL_LINES:]
+            tail = "; its log ends with:\n" + "\n".join(lines) if lines else ""
+        return ConnectError(f"the private nats-server {reason}{tail}")
 
 
 def _candidates() -> Iterator[Path]:
@@ -243,11 +225,11 @@ def _candidates() -> Iterator[Path]:
     yield Path(sys.executable).parent / "nats-server"
 
 
-def _listening_url(scratch: Path) -> str | None:
+def _listening_url(scratch: Path) -> str:
     for file in scratch.glob("*.ports"):
         with suppress(ValueError):  # the file is incomplete
             return str(json.loads(file.read_bytes())["nats"][0])
-    return None
+    return ""
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 from natsctl.errors import DECODE_ERRORS, NotFoundError, StoreMissingError, StoreTimeoutError
 from natsctl.jetstream.bucket import NANOSECONDS, create_stream
 from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.requests import revision_of
 from natsctl.model.manifests import Reference
 from natsctl.model.recorder import EventType, SyncNote
 from natsctl.model.write_guard import UNGUARDED, WriteGuard
@@ -142,7 +143,7 @@ class StreamRecorder:
         subject = f"{PREFIX}.{event.controller}.{event.key}"
         prefix = self._connection.stream_prefix
         reply = await self._connection.request(prefix + subject, msgspec.json.encode(event))
-        self._connection.acknowledged(reply)
+        revision_of(reply.data)
         return event
 
     async def _ensure_stream(self) -> None:

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
@@ -26,7 +26,7 @@ from natsctl.jetstream.bucket import (
     marker,
     position,
 )
-from natsctl.jetstream.reader import STATUS, Parse, RawMessage, parse_headers
+from natsctl.jetstream.reader import STATUS, OneTimeClient, Parse, RawMessage, parse_headers
 from natsctl.jetstream.resume import ANCHORS, Sight
 from natsctl.model.keys import is_key, printable
 from natsctl.model.store import Deleted, IllegalKey, Stored
@@ -75,23 +75,6 @@ _VALUE = rb"MSG %b%b %b %b (\d++)\r\n"
 _NAME = rb"HMSG %b%b %b %b \d++ (\d++)\r\n"
 
 
-class FeedLink(Protocol):
-    """The connection on which a feed receives its messages."""
-
-    @property
-    def traffic(self) -> object:
-        """A value that changes whenever data arrives for any subscription."""
-        ...
-
-    async def publish(self, subject: str) -> None:
-        """Publish an empty message."""
-        ...
-
-    async def flush(self) -> None:
-        """Wait until all data has arrived that the server sent before this call reached it."""
-        ...
-
-
 class Feed:
     """Buffers the messages of a consumer, which arrive on *link*.
 
@@ -110,7 +93,7 @@ class Feed:
     def __init__(
         self,
         prefix: str,
-        link: FeedLink,
+        link: OneTimeClient,
         *,
         times: dict[str, int] | None = None,
         names_only: bool = False,

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from nats.aio.subscription import Subscription
@@ -69,14 +69,17 @@ def error_from(headers: Mapping[str, str] | None) -> NatsctlError | None:
     return kind(headers.get(ERROR) or f"the request failed with code {code}")
 
 
-class Ping(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a `PING`: the service runs."""
-
-    type: str = "io.nats.micro.v1.ping_response"
+class _About(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     id: str
     version: str
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, str] = {}
+
+
+class Ping(_About, frozen=True, kw_only=True):
+    """The answer to a `PING`: the service runs."""
+
+    type: str = "io.nats.micro.v1.ping_response"
 
 
 class EndpointInfo(msgspec.Struct, frozen=True):
@@ -85,17 +88,13 @@ class EndpointInfo(msgspec.Struct, frozen=True):
     name: str
     subject: str
     queue_group: str = ""
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, str] = {}
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
+class Info(_About, frozen=True, kw_only=True):
     """The answer to an `INFO`: the description of a service and its endpoints."""
 
     type: str = "io.nats.micro.v1.info_response"
-    name: str
-    id: str
-    version: str
-    metadata: dict[str, str] = {}
     description: str = ""
     endpoints: list[EndpointInfo] = []
 
@@ -113,14 +112,10 @@ class EndpointStats(msgspec.Struct, frozen=True):
     average_processing_time: int = 0
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
+class Stats(_About, frozen=True, kw_only=True):
     """The answer to a `STATS`: the requests since `started` (RFC 3339)."""
 
     type: str = "io.nats.micro.v1.stats_response"
-    name: str
-    id: str
-    version: str
-    metadata: dict[str, str] = {}
     started: str
     endpoints: list[EndpointStats] = []
 
@@ -226,13 +221,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str] = {}
 
 
-class ServiceIdentity(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceIdentity(_About, frozen=True, kw_only=True):
     """The name of a service and the id of one of its instances."""
 
-    name: str
-    version: str
     description: str = ""
-    metadata: Mapping[str, str] = {}
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
 
@@ -259,7 +251,7 @@ class Service:
         self._endpoints: dict[str, Endpoint] = {}
         self._stats: dict[str, EndpointStats] = {}
         self._client: OneTimeClient | None = None  # the client that has the subscriptions
-        self._intake = Intake(self._send_refusal)
+        self.intake = Intake(lambda reply, headers: self._respond(reply, b"", headers))
         self._subscriptions: dict[str, Subscription] = {}
         self._changed = asyncio.Event()
         self._working: set[asyncio.Task[None]] = set()
@@ -269,10 +261,6 @@ class Service:
         """Serve exactly these endpoints; subscriptions follow shortly after."""
         self._endpoints = {endpoint.subject: endpoint for endpoint in endpoints}
         self._changed.set()
-
-    async def refuse(self) -> None:
-        """Send rejections until cancelled."""
-        await self._intake.run()
 
     async def listen(self) -> None:
         """Subscribe to the subjects of all endpoints, on every new client, until cancelled.
@@ -316,35 +304,31 @@ class Service:
         for subject in sorted(needed - self._subscriptions.keys()):
             endpoint = self._endpoints.get(subject)
             group = "" if endpoint is None else endpoint.group
-            receive = partial(self._receive, subject)
+            receive = partial(self._admit, subject)
             self._subscriptions[subject] = await client.subscribe_raw(subject, receive, queue=group)
 
-    def _receive(self, subscribed: str, requests: Sequence[RawMessage]) -> None:
+    def _admit(self, subscribed: str, requests: Sequence[RawMessage]) -> None:
+        """Accept or reject requests; runs for every message of a flood."""
         for subject, reply, data, *_ in requests:
-            self._admit(subscribed, subject, reply, data)
-
-    def _admit(self, subscribed: str, subject: bytes, reply: bytes, data: bytes) -> None:
-        """Accept or reject a request; runs for every message of a flood."""
-        answer_to = reply_subject(reply, self._connection.inbox_prefix)
-        if answer_to is None:
-            if reply and not self._warned:
-                self._warned = True
-                log.warning(
-                    "a request isn't answered, because its reply subject isn't an inbox",
-                    subject=subscribed,
-                    hint="let the inbox prefix of the client begin with _INBOX",
-                )
-            return
-        if not self._intake.admits(subscribed):
-            self._intake.refuse(subscribed, answer_to, TOO_MANY)
-        elif len(self._working) >= WORKING_MAX:
-            reason = f"{WORKING_MAX} requests are being handled"
-            self._intake.refuse(subscribed, answer_to, reason)
-        else:
-            work = self._answer(subscribed, subject, answer_to, data)
-            task = asyncio.create_task(work, name=subscribed)
-            self._working.add(task)
-            task.add_done_callback(self._working.discard)
+            answer_to = reply_subject(reply, self._connection.inbox_prefix)
+            if answer_to is None:
+                if reply and not self._warned:
+                    self._warned = True
+                    log.warning(
+                        "a request isn't answered, because its reply subject isn't an inbox",
+                        subject=subscribed,
+                        hint="let the inbox prefix of the client begin with _INBOX",
+                    )
+            elif not self.intake.admits(subscribed):
+                self.intake.refuse(subscribed, answer_to, TOO_MANY)
+            elif len(self._working) >= WORKING_MAX:
+                reason = f"{WORKING_MAX} requests are being handled"
+                self.intake.refuse(subscribed, answer_to, reason)
+            else:
+                work = self._answer(subscribed, subject, answer_to, data)
+                task = asyncio.create_task(work, name=subscribed)
+                self._working.add(task)
+                task.add_done_callback(self._working.discard)
 
     # ---- answers
 
@@ -353,16 +337,12 @@ class Service:
         if endpoint is not None:
             await self._handle(endpoint, reply, data)
         elif subscribed.startswith(f"{ROOT}."):
-            await self._describe(subject, reply)
+            answers = {b"PING": self.ping, b"INFO": self.info, b"STATS": self.stats}
+            answer = answers.get(subject.split(b".")[1])
+            if answer is not None:  # else an unknown request of the protocol
+                await self._respond(reply, msgspec.json.encode(answer()))
         else:
             await self._respond(reply, b"", error_headers(NatsctlError(WITHDRAWN)))
-
-    async def _describe(self, subject: bytes, reply: str) -> None:
-        """Answer a request of the protocol itself; ignores unknown ones."""
-        answers = {b"PING": self.ping, b"INFO": self.info, b"STATS": self.stats}
-        answer = answers.get(subject.split(b".")[1])
-        if answer is not None:
-            await self._respond(reply, msgspec.json.encode(answer()))
 
     async def _handle(self, endpoint: Endpoint, reply: str, data: bytes) -> None:
         started = self._clock()
@@ -372,10 +352,8 @@ class Service:
             await self._respond(reply, b"", error_headers(NatsctlError(STOPPING)))
             raise
         if self._client is not None and len(answer) > self._client.max_payload:
-            answer, headers = (
-                b"",
-                error_headers(TooLargeError("the answer is larger than NATS accepts")),
-            )
+            answer = b""
+            headers = error_headers(TooLargeError("the answer is larger than NATS accepts"))
         self._count(endpoint, self._clock() - started, headers.get(ERROR, ""))
         await self._respond(reply, answer, headers)
 
@@ -400,9 +378,6 @@ class Service:
         with suppress(NatsError, StoreError):  # without a connection the client times out
             await self._connection.client.publish(reply, answer, headers=headers or None)
 
-    async def _send_refusal(self, reply: str, headers: dict[str, str]) -> None:
-        await self._respond(reply, b"", headers)
-
     # ---- counters
 
     def _count(self, endpoint: Endpoint, took_s: float, error: str) -> None:
@@ -424,7 +399,7 @@ class Service:
         return self._stats.get(endpoint.subject, fresh)
 
     def _stats_of(self, endpoint: Endpoint) -> EndpointStats:
-        handled, refused = self._handled(endpoint), self._intake.refused[endpoint.subject]
+        handled, refused = self._handled(endpoint), self.intake.refused[endpoint.subject]
         if not refused:
             return handled
         return msgspec.structs.replace(
@@ -438,42 +413,25 @@ class Service:
 
     def ping(self) -> Ping:
         """Return the answer to `PING`."""
-        identity = self.identity
-        return Ping(
-            name=identity.name,
-            id=identity.id,
-            version=identity.version,
-            metadata=dict(identity.metadata),
-        )
+        return Ping(**self._about)
 
     def info(self) -> Info:
         """Return the answer to `INFO`: the service and its endpoints."""
-        identity = self.identity
-        return Info(
-            name=identity.name,
-            id=identity.id,
-            version=identity.version,
-            metadata=dict(identity.metadata),
-            description=identity.description,
-            endpoints=[
-                EndpointInfo(
-                    endpoint.name, endpoint.subject, endpoint.group, dict(endpoint.metadata)
-                )
-                for endpoint in self._endpoints.values()
-            ],
-        )
+        endpoints = [
+            EndpointInfo(endpoint.name, endpoint.subject, endpoint.group, endpoint.metadata)
+            for endpoint in self._endpoints.values()
+        ]
+        return Info(**self._about, description=self.identity.description, endpoints=endpoints)
 
     def stats(self) -> Stats:
         """Return the answer to `STATS`: the counters of each endpoint."""
-        identity = self.identity
-        return Stats(
-            name=identity.name,
-            id=identity.id,
-            version=identity.version,
-            metadata=dict(identity.metadata),
-            started=time_text(self._started, timespec="milliseconds"),
-            endpoints=[self._stats_of(endpoint) for endpoint in self._endpoints.values()],
-        )
+        started = time_text(self._started, timespec="milliseconds")
+        endpoints = [self._stats_of(endpoint) for endpoint in self._endpoints.values()]
+        return Stats(**self._about, started=started, endpoints=endpoints)
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        return {name: getattr(self.identity, name) for name in _About.__struct_fields__}
 
 
 @asynccontextmanager
@@ -487,7 +445,7 @@ async def serving(connection: Connection, identity: ServiceIdentity) -> AsyncIte
     service = Service(own, identity)
     tasks = [
         asyncio.create_task(service.listen(), name=f"service {identity.name}"),
-        asyncio.create_task(service.refuse(), name=f"rejections of service {identity.name}"),
+        asyncio.create_task(service.intake.run(), name=f"rejections of service {identity.name}"),
     ]
     try:
         yield service

@@ -34,7 +34,7 @@ from natsctl.jetstream.bucket import (
 )
 from natsctl.jetstream.connection import Connection
 from natsctl.jetstream.feed import AGAIN_S, hedged
-from natsctl.jetstream.requests import kv_span
+from natsctl.jetstream.requests import kv_span, revision_of
 from natsctl.jetstream.watch import VERIFY_S, KvWatch
 from natsctl.model.keys import KEY_RULE, check_key, matches
 from natsctl.model.kinds import Kind, KvKind, kv
@@ -79,12 +79,17 @@ class KvStore:
     async def get(self, key: str) -> Stored:
         """See `Store.get`; `NotFoundError.deleted_at` is the revision of a delete marker."""
         with kv_span("get", self._bucket.name, key):
-            message = await self._bucket.last(self._checked(key))
-            if message.marker:
-                raise NotFoundError(
-                    f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
-                )
+            message = await self.find(self._checked(key))
             return Stored(key, message.revision, message.value)
+
+    async def find(self, key: str) -> Message:
+        """Return the newest value of *key* as a message; raises `NotFoundError` as `get` does."""
+        message = await self._bucket.last(check_key(key))
+        if message.marker:
+            raise NotFoundError(
+                f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
+            )
+        return message
 
     async def create(self, key: str, value: bytes) -> Stored:
         """See `Store.create`; a deleted key can be created again."""
@@ -187,7 +192,7 @@ class KvStore:
             raise self._too_large(key, value, "server takes: raise its max_payload")
         try:
             reply = await self._sent(partial(connection.request, subject, value, headers=headers))
-            return connection.acknowledged(reply)
+            return revision_of(reply.data)
         except TooLargeError as error:
             raise self._too_large(key, value, "bucket takes: raise max_value_bytes") from error
         except ConflictError as error:
@@ -310,15 +315,6 @@ class BucketStore(KvStore):
         super().__init__(bucket, kind, guard=guard)
         self._times: dict[str, int] = {}
         self._dated = KvWatch(bucket, keys.split(), times=self._times)
-
-    async def find(self, key: str) -> Message:
-        """Return the newest value of *key*; raises `NotFoundError`."""
-        message = await self._bucket.last(check_key(key))
-        if message.marker:
-            raise NotFoundError(
-                f"{self._bucket.name} has no {key}: it was deleted", deleted_at=message.revision
-            )
-        return message
 
     async def listing(self) -> list[Message]:
         """Return the newest value of every key, sorted by key."""

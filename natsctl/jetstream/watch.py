@@ -12,16 +12,16 @@ from bisect import bisect_left
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
+    Coroutine,
     Iterable,
     Iterator,
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -162,7 +162,11 @@ class Periodic(Generic[T]):
     """
 
     def __init__(
-        self, ask: Callable[[], Awaitable[T]], on_answer: Callable[[], None], *, every_s: float
+        self,
+        ask: Callable[[], Coroutine[Any, Any, T]],
+        on_answer: Callable[[], None],
+        *,
+        every_s: float,
     ) -> None:
         self._ask = ask
         self._on_answer = on_answer
@@ -183,7 +187,7 @@ class Periodic(Generic[T]):
         asking = self._asking
         if asking is None:
             if self._loop.time() >= self._due_at:
-                self._asking = self._loop.create_task(self._wait(), name="question")
+                self._asking = self._loop.create_task(self._ask(), name="question")
                 self._asking.add_done_callback(self._announce_answer)
             return None
         if not asking.done():
@@ -195,9 +199,6 @@ class Periodic(Generic[T]):
         """Cancel the question under way."""
         if self._asking is not None:
             self._asking.cancel()
-
-    async def _wait(self) -> T:
-        return await self._ask()
 
     def _announce_answer(self, asking: asyncio.Task[T]) -> None:
         if not asking.cancelled():
@@ -315,7 +316,8 @@ class KvWatch:
                 if not items:
                     newest = min(newest, await self._newest())  # it may have been purged
             now = await self._same_stream(state)
-            if now.last_seq == state.last_seq or self._is_complete(now, reported):
+            has_all = self._patterns == (">",) and now.subjects == len(reported)
+            if now.last_seq == state.last_seq or has_all:
                 return
             newest = await self._newest()
         yield reported.read_ahead(await self._read_unreported(reported))
@@ -414,7 +416,7 @@ class KvWatch:
         async def count() -> StreamState:
             while reported.giving:  # noqa: ASYNC110 - the view has a part of the batch, for a moment
                 await asyncio.sleep(0)
-            reported.begin_count()
+            reported.count.begin(reported.revision, len(reported))
             now = await self._same_stream(state)
             if self._patterns == (">",):
                 return now
@@ -430,10 +432,6 @@ class KvWatch:
         if now.prefix != before.prefix:
             raise WatchBrokenError(f"the keys of {self._bucket.name} are under {now.prefix}> now")
         return now
-
-    def _is_complete(self, now: StreamState, reported: "_ReportedKeys") -> bool:
-        """Return whether this watch has reported as many keys as there are, False for a part."""
-        return self._patterns == (">",) and now.subjects == len(reported)
 
     async def _read_unreported(self, reported: "_ReportedKeys") -> list[Message]:
         """Read the keys that were not reported, in the order in which they were written."""
@@ -582,10 +580,6 @@ class _ReportedKeys:
         self.complete = False
         if restored:
             self._fallbacks, self.reached = self._fallbacks + 1, 0
-
-    def begin_count(self) -> None:
-        """Note that the server counts its keys now."""
-        self.count.begin(self.revision, len(self))
 
     def differ(self, counted: StreamState) -> bool:
         """Return whether the keys must be compared with the server's, see `KeyCount.differs`."""

@@ -19,6 +19,7 @@ from natsctl.errors import (
     TooLargeError,
     UsageError,
 )
+from natsctl.jetstream.requests import revision_of
 from natsctl.jetstream.stores import Nats
 from natsctl.model.store import Applied, Deleted
 from tests.support.eventually import eventually
@@ -278,7 +279,7 @@ class TestExpiring:
         kind = natsctl.kv(bytes, bucket="b", ttl_s=LONG_S, history=declared, storage="memory")
         await nats.open(kind)
         reply = await nats.connection.request("$KV.b.a", b"x", headers={"Nats-TTL": "2s"})
-        revision = nats.connection.acknowledged(reply)
+        revision = revision_of(reply.data)
         stored = await nats.connection.api("STREAM.MSG.GET.KV_b", {"seq": revision})
         assert b"Nats-TTL: 2s" in base64.b64decode(stored["message"]["hdrs"])
         assert (await config(nats, "b"))["max_msgs_per_subject"] == history

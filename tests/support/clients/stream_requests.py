@@ -2,6 +2,7 @@
 
 from natsctl.errors import StoreError
 from natsctl.jetstream.connection import Connection
+from natsctl.jetstream.requests import revision_of
 
 STREAM = {"name": "KV_things", "subjects": ["$KV.things.>"], "storage": "file"}
 
@@ -9,7 +10,7 @@ STREAM = {"name": "KV_things", "subjects": ["$KV.things.>"], "storage": "file"}
 async def put(connection: Connection, key: str, value: bytes = b"x", after: int = 0) -> int:
     headers = {"Nats-Expected-Last-Subject-Sequence": str(after)}
     subject = f"{connection.publish_prefix}$KV.things.{key}"
-    return connection.acknowledged(await connection.request(subject, value, headers=headers))
+    return revision_of((await connection.request(subject, value, headers=headers)).data)
 
 
 async def messages(connection: Connection) -> int:

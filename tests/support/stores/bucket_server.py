@@ -190,7 +190,8 @@ class BucketServer:
             "num_subjects": len(self._messages) + self.others,
             "messages": len(self._messages),
         }
-        info: dict[str, Any] = {"created": self.created, "config": self.config, "state": state}
+        config = {"name": "KV_b", **self.config}
+        info: dict[str, Any] = {"created": self.created, "config": config, "state": state}
         if pattern is not None:
             keys = self._matching(pattern)
             if not offset:

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,7 +95,7 @@ class Cluster:
             self._resigns_s = 0.0
             raise StoreMissingError(endpoint)
         state = {"last_seq": self.last_seq, "num_subjects": self.keys}
-        return {"created": "then", "config": config, "state": state}
+        return {"created": "then", "config": {"name": "KV_b", **config}, "state": state}
 
     def _is_dropped(self, endpoint: str) -> bool:
         """Return True, once for each prefix in `dropped` that matches the request."""
@@ -104,15 +105,12 @@ class Cluster:
                 return True
         return False
 
-    async def request(self, subject: str, *_: object, **__: object) -> None:
+    async def request(self, subject: str, *_: object, **__: object) -> SimpleNamespace:
         """Fail as a request to a stream without a leader fails, unless `accepts_s` have passed."""
         if asyncio.get_running_loop().time() >= self.accepts_s:
             self.requests.append(subject)
-            return
+            return SimpleNamespace(data=b'{"seq": 1}')
         raise StoreError(f"nobody answers {subject}: no leader") from NoRespondersError()
-
-    def acknowledged(self, _reply: object) -> int:
-        return 1
 
     async def publish(self, subject: str) -> None:
         if not self.leaderless:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 from nats.errors import ConnectionClosedError, FlushTimeoutError
@@ -9,7 +10,7 @@ from nats.errors import ConnectionClosedError, FlushTimeoutError
 from natsctl.errors import WatchBrokenError
 from natsctl.jetstream.bucket import LAST_CONSUMER, STALLED
 from natsctl.jetstream.feed import Feed
-from natsctl.jetstream.reader import RawMessage
+from natsctl.jetstream.reader import OneTimeClient, RawMessage
 from natsctl.model.store import Deleted, IllegalKey, Stored
 
 INBOX = b"_INBOX.x"
@@ -37,6 +38,10 @@ class Connection:
             raise FlushTimeoutError
 
 
+def feed_on(connection: Connection) -> Feed:
+    return Feed("$KV.b.", cast("OneTimeClient", connection))
+
+
 @pytest.fixture
 def connection() -> Connection:
     return Connection()
@@ -44,7 +49,7 @@ def connection() -> Connection:
 
 @pytest.fixture
 async def feed(connection: Connection) -> AsyncIterator[Feed]:
-    feed = Feed("$KV.b.", connection)
+    feed = feed_on(connection)
     yield feed
     feed.close()
 

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 from nats.errors import FlushTimeoutError
 
 from natsctl.errors import StoreMissingError, StoreTimeoutError, WatchBrokenError
 from natsctl.jetstream.feed import ANSWERS, BEGIN, HEARTBEAT_S, SILENCE, Feed
+from natsctl.jetstream.reader import OneTimeClient
 from natsctl.testing import VirtualTimeLoop
 
 IDLE = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 0\r\n\r\n"
@@ -49,6 +51,10 @@ class Connection:
         for _ in range(int(seconds / HEARTBEAT_S)):
             self.traffic += 1
             await asyncio.sleep(HEARTBEAT_S)
+
+
+def feed_on(connection: Connection) -> Feed:
+    return Feed("$KV.b.", cast("OneTimeClient", connection))
 
 
 @asynccontextmanager
@@ -97,14 +103,14 @@ async def exhausted(feed: Feed) -> None:
 
 
 async def test_heartbeats_keep_a_feed_alive() -> None:
-    feed = Feed("$KV.b.", Connection())
+    feed = feed_on(Connection())
     await receive_heartbeats(feed, 20)
     assert await feed.take() == []
     feed.close()
 
 
 async def test_silence_fails_a_feed() -> None:
-    feed = Feed("$KV.b.", Connection())
+    feed = feed_on(Connection())
     await receive_heartbeats(feed, 3)
     started = asyncio.get_running_loop().time()
     with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
@@ -115,14 +121,14 @@ async def test_silence_fails_a_feed() -> None:
 
 
 async def test_a_feed_waits_longer_for_the_first_heartbeat() -> None:
-    feed = Feed("$KV.b.", Connection())
+    feed = feed_on(Connection())
     with pytest.raises(WatchBrokenError, match=f"nothing for {BEGIN * HEARTBEAT_S:g} s"):
         await exhausted(feed)
     feed.close()
 
 
 async def test_a_feed_expects_heartbeats_once_its_consumer_exists() -> None:
-    feed = Feed("$KV.b.", Connection())
+    feed = feed_on(Connection())
     await asyncio.sleep(HEARTBEAT_S * (BEGIN - 1))
     feed.begin()
     with pytest.raises(WatchBrokenError, match=f"nothing for {SILENCE * HEARTBEAT_S:g} s"):
@@ -133,7 +139,7 @@ async def test_a_feed_expects_heartbeats_once_its_consumer_exists() -> None:
 async def test_a_blocked_event_loop_is_not_silence() -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    feed = Feed("$KV.b.", Connection())
+    feed = feed_on(Connection())
     for _ in range(5):
         loop.jump(60)
         await receive_heartbeats(feed, 1)
@@ -143,7 +149,7 @@ async def test_a_blocked_event_loop_is_not_silence() -> None:
 
 async def test_a_heartbeat_behind_a_backlog_of_other_messages_is_not_silence() -> None:
     connection = Connection()
-    feed = Feed("$KV.b.", connection)
+    feed = feed_on(connection)
     await receive_heartbeats(feed, 1)
     await connection.receive(seconds=30)
     feed.receive(HEARTBEAT)
@@ -156,7 +162,7 @@ async def test_a_heartbeat_behind_a_backlog_of_other_messages_is_not_silence() -
 
 async def test_a_silent_consumer_fails_when_the_backlog_of_others_has_arrived() -> None:
     connection = Connection()
-    feed = Feed("$KV.b.", connection)
+    feed = feed_on(connection)
     await receive_heartbeats(feed, 1)
     await connection.receive(seconds=10)
     connection.answer()
@@ -173,7 +179,7 @@ async def test_a_silent_consumer_fails_although_data_of_others_never_ends(
     connection = Connection()
     connection.late_flushes = late_flushes
     connection.answer()
-    feed = Feed("$KV.b.", connection)
+    feed = feed_on(connection)
     async with busy(connection):
         await receive_heartbeats(feed, 1)
         assert await silence(feed) <= (SILENCE + 2) * HEARTBEAT_S
@@ -182,7 +188,7 @@ async def test_a_silent_consumer_fails_although_data_of_others_never_ends(
 
 async def test_a_closed_feed_waits_for_no_backlog() -> None:
     connection = Connection()
-    feed = Feed("$KV.b.", connection)
+    feed = feed_on(connection)
     async with busy(connection):
         await receive_heartbeats(feed, 1)
         await asyncio.sleep((SILENCE + 1) * HEARTBEAT_S)
@@ -193,7 +199,7 @@ async def test_a_closed_feed_waits_for_no_backlog() -> None:
 
 async def test_a_closed_feed_counts_no_heartbeats() -> None:
     connection = Connection()
-    feed = Feed("$KV.b.", connection)
+    feed = feed_on(connection)
     feed.close()
     async with busy(connection):
         await asyncio.sleep(2 * BEGIN * HEARTBEAT_S)
@@ -202,7 +208,7 @@ async def test_a_closed_feed_counts_no_heartbeats() -> None:
 
 async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog() -> None:
     connection = Connection()
-    feed = Feed("$KV.b.", connection)
+    feed = feed_on(connection)
     await receive_heartbeats(feed, 1)
     await connection.receive(seconds=10)
     with pytest.raises(WatchBrokenError, match="consumer sent nothing"):
@@ -211,7 +217,7 @@ async def test_a_silent_connection_fails_a_feed_that_waits_for_a_backlog() -> No
 
 
 async def test_a_feed_of_a_large_bucket_waits_for_a_server_that_is_busy() -> None:
-    feed = Feed("$KV.b.", Connection())
+    feed = feed_on(Connection())
     feed.allow_silence(10.0, Server(answers=0).ask)
     await receive_heartbeats(feed, 3)
     silent_s = await silence(feed)
@@ -223,7 +229,7 @@ async def test_a_feed_of_a_large_bucket_waits_for_a_server_that_is_busy() -> Non
 async def test_a_feed_of_a_large_bucket_does_not_wait_for_a_server_that_answers(
     error: StoreMissingError | None,
 ) -> None:
-    feed, server = Feed("$KV.b.", Connection()), Server(error=error)
+    feed, server = feed_on(Connection()), Server(error=error)
     feed.allow_silence(10.0, server.ask)
     await receive_heartbeats(feed, 3)
     assert await silence(feed) <= (ANSWERS * SILENCE + 1) * HEARTBEAT_S
@@ -232,7 +238,7 @@ async def test_a_feed_of_a_large_bucket_does_not_wait_for_a_server_that_answers(
 
 
 async def test_one_answer_between_two_busy_times_does_not_fail_a_feed() -> None:
-    feed, server = Feed("$KV.b.", Connection()), Server(answers=1)
+    feed, server = feed_on(Connection()), Server(answers=1)
     feed.allow_silence(10.0, server.ask)
     await receive_heartbeats(feed, 3)
     assert await silence(feed) >= 10.0
@@ -241,7 +247,7 @@ async def test_one_answer_between_two_busy_times_does_not_fail_a_feed() -> None:
 
 
 async def test_a_request_that_fails_is_no_answer() -> None:
-    feed, server = Feed("$KV.b.", Connection()), Server(error=StoreTimeoutError("no answer"))
+    feed, server = feed_on(Connection()), Server(error=StoreTimeoutError("no answer"))
     feed.allow_silence(10.0, server.ask)
     await receive_heartbeats(feed, 3)
     assert await silence(feed) >= 10.0
@@ -249,7 +255,7 @@ async def test_a_request_that_fails_is_no_answer() -> None:
 
 
 async def test_answers_of_an_earlier_silence_do_not_count() -> None:
-    feed, server = Feed("$KV.b.", Connection()), Server()
+    feed, server = feed_on(Connection()), Server()
     feed.allow_silence(10.0, server.ask)
     for _ in range(4):
         await asyncio.sleep((SILENCE + 1) * HEARTBEAT_S)
@@ -263,7 +269,7 @@ async def test_answers_of_an_earlier_silence_do_not_count() -> None:
 async def test_a_server_is_not_asked_before_the_first_message_of_a_consumer(
     *, exists: bool
 ) -> None:
-    feed, server = Feed("$KV.b.", Connection()), Server()
+    feed, server = feed_on(Connection()), Server()
     feed.allow_silence(10.0, server.ask)
     if exists:
         feed.begin()
@@ -274,7 +280,7 @@ async def test_a_server_is_not_asked_before_the_first_message_of_a_consumer(
 
 async def test_the_backlog_of_a_feed_arrives_before_the_answer_to_a_flush() -> None:
     connection = Connection()
-    feed = Feed("$KV.b.", connection)
+    feed = feed_on(connection)
     arrival = asyncio.create_task(feed.arrived())
     await receive_heartbeats(feed, 20)
     assert not arrival.done()
