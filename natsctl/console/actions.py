@@ -127,7 +127,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sure: bool = False
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` if a list or a text is too long, or a key is illegal."""
         if len(self.keys) > KEYS_MAX or len(self.reason) > REASON_MAX:
             raise UsageError(f"name at most {KEYS_MAX} keys, and a reason of {REASON_MAX} letters")
         for key in self.keys:

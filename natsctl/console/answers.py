@@ -39,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     partial: Partial | None = None
 
 
-def encoded(answer: msgspec.Struct) -> bytes:
+def encoded(answer: object) -> bytes:
     """Return an answer as JSON.
 
     Every text shows the characters that are invisible or reorder a line as escapes, because the
@@ -169,7 +169,6 @@ def _text_of(value: bytes) -> tuple[str, str]:
 
 
 def _parsed(value: bytes | None) -> object:
-    """Return the JSON in a value; None if it has none."""
     try:
         return None if value is None else exact_json.decode(value)
     except DECODE_ERRORS:

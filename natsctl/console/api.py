@@ -1,9 +1,7 @@
 """Answers the questions of the page, by name."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -14,153 +12,22 @@ from natsctl.console.key import (
     KeyView,
     KeyViews,
     ObjectDraft,
-    ShownManifest,
-    Traceback,
+    ShownText,
     draft,
 )
 from natsctl.console.keys import Keys, Query, Table
 from natsctl.console.overview import Overview
-from natsctl.core.task_group import together
 from natsctl.daemon.messages import Verb
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
-from natsctl.jetstream.connection import Connection, ConnectionState, OnLost
+from natsctl.jetstream.connection import Connection
 from natsctl.model.keys import check_key
 from natsctl.operate.fleet import Fleet
 from natsctl.operate.problems import problem_of
 from natsctl.time_limit import happens
 
-INTERVAL_S = 0.25  # between two notices
-PING_S = 5.0  # without another notice
-STATE_S = 1.0  # between two looks at the connection
-
-Read = Callable[[], Awaitable[msgspec.Struct]]
-
-
-class NatsLink(Protocol):
-    """The connection to NATS, as far as a view reports it; see `Connection`."""
-
-    def state(self) -> ConnectionState:
-        """Return the present state."""
-        ...
-
-    def on_lost(self, callback: OnLost) -> AbstractContextManager[None]:
-        """Call *callback* at every loss and every reconnect while the context lasts."""
-        ...
-
-
-class Changed(msgspec.Struct, frozen=True):
-    """The view is to be read again."""
-
-
-class ConnectionNotice(msgspec.Struct, frozen=True):
-    """The state of the connection to NATS."""
-
-    connected: bool
-    since_s: float
-    error: str
-
-
-class Heartbeat(msgspec.Struct, frozen=True):
-    """A sign of life."""
-
-
-Notice = Changed | ConnectionNotice | Heartbeat
-
-
-class ViewFeed:
-    """The changes of one view that were not sent yet; adding never blocks."""
-
-    def __init__(self) -> None:
-        self._changed = False
-        self._state: ConnectionNotice | None = None
-        self._wake = asyncio.Event()
-        self.closed = False
-
-    def changed(self) -> None:
-        """Add a change of the view."""
-        self._changed = True
-        self._wake.set()
-
-    def state(self, state: ConnectionNotice) -> None:
-        """Replace the state of the connection."""
-        self._state = state
-        self._wake.set()
-
-    def close(self) -> None:
-        """End the feed."""
-        self.closed = True
-        self._wake.set()
-
-    async def take(self) -> list[Notice]:
-        """Wait for changes, for `PING_S` at most, and return them as at most two notices."""
-        await happens(self._wake, within_s=PING_S)
-        self._wake.clear()
-        notices: list[Notice] = [] if self._state is None else [self._state]
-        if self._changed:
-            notices.append(Changed())
-        self._changed, self._state = False, None
-        return notices or [Heartbeat()]
-
-
-async def follow(
-    feed: ViewFeed,
-    connection: NatsLink,
-    send: Callable[[Notice], Awaitable[None]],
-    *,
-    read: Read,
-    read_s: float = 1.0,
-) -> None:
-    """Send the notices of a view until the feed is closed, at most four times a second.
-
-    *read* reads the view, or what changes with it; changes are noticed every *read_s* seconds.
-    """
-    async with together() as group:
-        tasks = [
-            group.create_task(_follow_connection(feed, connection), name="connection"),
-            group.create_task(_follow_view(feed, read, read_s), name="view"),
-        ]
-        try:
-            while not feed.closed:
-                for notice in await feed.take():
-                    await send(notice)
-                await asyncio.sleep(INTERVAL_S)
-        finally:
-            for task in tasks:
-                task.cancel()
-
-
-async def _follow_connection(feed: ViewFeed, connection: NatsLink) -> None:
-    last: tuple[bool, int] | None = None
-    lost = asyncio.Event()
-    with connection.on_lost(lambda _: lost.set()):
-        while True:
-            state = connection.state()
-            if (state.connected, state.losses) != last:
-                last = (state.connected, state.losses)
-                error = "" if state.connected else state.last_error or ""
-                feed.state(ConnectionNotice(state.connected, state.since_s, error))
-            await happens(lost, within_s=STATE_S)
-            lost.clear()
-
-
-async def _follow_view(feed: ViewFeed, read: Read, read_s: float) -> None:
-    last: bytes | None = None
-    while True:
-        try:
-            answer = await read()
-            if hasattr(answer, "as_of"):
-                answer = msgspec.structs.replace(answer, as_of=0.0)
-        except (NatsctlError, TimeoutError) as error:
-            answer = problem_of(error)
-        present = encoded(answer)
-        if last is not None and present != last:
-            feed.changed()
-        last = present
-        await asyncio.sleep(read_s)
-
-
 FEEDS_MAX = 32  # views that are open at a time
-READ_S: Mapping[str, float] = {"garbage": 10.0, "buckets": 5.0}
+PING_S = 5.0  # the longest silence between two notices, apart from the time of a read
+READ_S: Mapping[str, float] = {"garbage": PING_S, "buckets": PING_S}
 """Seconds between two reads of a view that is open; a second for the others."""
 
 Parameters = Mapping[str, str]
@@ -204,7 +71,8 @@ class Console:
         self._keys = Keys(connection, self._overview)
         self._key_views = KeyViews(self._fleet, self._keys)
         self._actions = Actions(self._fleet, self._keys, planners)
-        self._feeds: set[ViewFeed] = set()
+        self._feeds: set[asyncio.Event] = set()  # set to look at the view at once
+        self._stopping = False
         self._answers: dict[str, Callable[[Parameters], Awaitable[Answer]]] = {
             "session": self._session,
             "home": lambda _: self._overview.home(),
@@ -226,7 +94,6 @@ class Console:
         return await question(parameters)
 
     async def act(self, name: str, body: bytes) -> ActionReport:
-        """Carry out an action; see `Actions.act`."""
         return await self._actions.act(name, body)
 
     async def recording(self, parameters: Parameters) -> tuple[str, bytes]:
@@ -237,43 +104,66 @@ class Console:
         text = await daemons.recording(name, key)
         return f"{name}-{key.replace('/', '-')}.json", msgspec.json.format(text, indent=1) + b"\n"
 
-    @asynccontextmanager
-    async def feed(self, parameters: Parameters) -> AsyncIterator[ViewFeed]:
-        """Open the feed of a view; raises `NatsctlError` if too many are open."""
-        if parameters.get("view", "home") not in self._answers:
-            raise NotFoundError(f"the console has no view {parameters['view']}")
+    async def live(
+        self, parameters: Parameters
+    ) -> AsyncGenerator[tuple[str, dict[str, object]], None]:
+        """Yield the name and the data of each notice about a view, until the console stops.
+
+        `state` has the state of the connection, first of all and whenever it changes. `changed`
+        says that the view is to be read again, and `ping` nothing. Raises `NotFoundError` if there
+        is no such view, and `NatsctlError` if too many are open.
+        """
+        view, clock = parameters.get("view", "home"), asyncio.get_running_loop().time
+        if view not in self._answers:
+            raise NotFoundError(f"the console has no view {view}")
         if len(self._feeds) >= FEEDS_MAX:
             raise NatsctlError(f"{FEEDS_MAX} pages of the console are open: close some")
-        feed = ViewFeed()
-        self._feeds.add(feed)
+        look, told, last, silent_since = asyncio.Event(), (False, -1), b"", clock()
+        self._feeds.add(look)
         try:
-            yield feed
+            with self._connection.on_lost(lambda _: look.set()):
+                while not self._stopping:
+                    state = self._connection.state()
+                    if (state.connected, state.losses) != told:
+                        told, silent_since = (state.connected, state.losses), clock()
+                        error = "" if state.connected else state.last_error or ""
+                        notice = {"connected": state.connected, "since_s": state.since_s}
+                        yield "state", {**notice, "error": error}
+                    present = await self._present(view, parameters)
+                    if present != last and last:
+                        silent_since = clock()
+                        yield "changed", {}
+                    elif clock() - silent_since >= PING_S:
+                        silent_since = clock()
+                        yield "ping", {}
+                    last = present
+                    await happens(look, within_s=READ_S.get(view, 1.0))
+                    look.clear()
         finally:
-            self._feeds.remove(feed)
+            self._feeds.remove(look)
 
-    async def follow(
-        self, feed: ViewFeed, parameters: Parameters, send: Callable[[Notice], Awaitable[None]]
-    ) -> None:
-        """Send the notices of a view until the feed is closed; see `follow`."""
-        view = parameters.get("view", "home")
+    async def _present(self, view: str, parameters: Parameters) -> bytes:
+        """Return what a view has now, or what changes with it, to be compared."""
         controller, bucket = parameters.get("controller", ""), parameters.get("bucket", "")
-
-        async def read() -> msgspec.Struct:
-            if view != "keys":
-                return await self.answer(view, parameters)
-            revision = await self._keys.revision(controller, bucket)
-            states = (await self._overview.report(controller)).row if controller else None
-            return _Rows(revision, states)
-
-        await follow(feed, self._connection, send, read=read, read_s=READ_S.get(view, 1.0))
+        answer: msgspec.Struct
+        try:
+            async with asyncio.timeout(PING_S):
+                if view == "keys":
+                    revision = await self._keys.revision(controller, bucket)
+                    row = (await self._overview.report(controller)).row if controller else None
+                    answer = _Rows(revision, row)
+                else:
+                    answer = msgspec.structs.replace(await self.answer(view, parameters), as_of=0.0)
+        except (NatsctlError, TimeoutError) as error:
+            answer = problem_of(error)
+        return encoded(answer)
 
     def stop(self) -> None:
-        """End all feeds."""
-        for feed in self._feeds:
-            feed.close()
+        self._stopping = True
+        for look in self._feeds:
+            look.set()
 
     async def close(self) -> None:
-        """End all reads."""
         await self._overview.close()
         await self._fleet.close()
 
@@ -311,11 +201,11 @@ class Console:
         key = check_key(_required(parameters, "key"))
         return await draft(self._connection, _required(parameters, "bucket"), key)
 
-    async def _traceback(self, parameters: Parameters) -> Traceback:
+    async def _traceback(self, parameters: Parameters) -> ShownText:
         controller = _required(parameters, "controller")
         return await self._key_views.traceback(controller, _required(parameters, "key"))
 
-    async def _manifest(self, parameters: Parameters) -> ShownManifest:
+    async def _manifest(self, parameters: Parameters) -> ShownText:
         names = [_required(parameters, name) for name in ("controller", "kind", "key")]
         return await self._key_views.manifest(*names)
 

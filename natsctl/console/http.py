@@ -7,7 +7,7 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from natsctl.console.answers import STATUS, encoded
-from natsctl.console.api import Changed, ConnectionNotice, Console, Heartbeat, Notice
+from natsctl.console.api import Console
 from natsctl.daemon.settings.address import Address, reason_of
 from natsctl.errors import NatsctlError, NotFoundError, UsageError
 from natsctl.operate.problems import Problem, problem_of
@@ -65,7 +65,6 @@ class ConsoleAccess:
         return address.is_loopback or not self._loopback
 
     def is_signed_in(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the request carries the token."""
         presented = headers.get("Authorization", "").encode(errors="replace")
         return hmac.compare_digest(presented, f"Bearer {self.token}".encode())
 
@@ -104,9 +103,6 @@ SIGNED_OUT = (
     "This page needs the URL that natsctl console printed when it started, with its token. "
     "If the console was started again, its URL is a new one: natsctl console --open opens it."
 )
-
-EVENTS = {Changed: b"changed", ConnectionNotice: b"state", Heartbeat: b"ping"}
-"""The names of the server-sent events."""
 
 FOLDER = Path(__file__).parent / "page"
 VIEWS = ("", "keys", "key", "garbage", "members", "buckets")
@@ -200,7 +196,6 @@ async def serving(
 
 
 async def _start(runner: web.ServerRunner, host: str, ports: Sequence[int]) -> None:
-    """Listen on the first of the ports that is free."""
     for port in ports:
         try:
             return await web.TCPSite(runner, host or None, port).start()
@@ -212,60 +207,65 @@ async def _start(runner: web.ServerRunner, host: str, ports: Sequence[int]) -> N
 async def _respond(
     console: Console, access: ConsoleAccess, request: web.BaseRequest
 ) -> web.StreamResponse:
-    """Answer a request of the user's own browser, and refuse every other one."""
-    refusal = _refusal(request, access)
-    if refusal is not None:
-        return refusal
-    try:
-        return await _routed(console, request)
-    except web.HTTPException as error:
-        return _text(error.status, f"{error.reason}\n")
-    except NotFoundError as error:
-        return _refused(request, problem_of(error))
-
-
-async def _routed(console: Console, request: web.BaseRequest) -> web.StreamResponse:
-    response: web.StreamResponse
-    match request.method, request.path.split("/")[1:]:
-        case "GET", ["api", "live"]:
-            response = await _follow(console, request)
-        case "GET", ["api", "recording"]:
-            response = await _download(console, request)
-        case "GET", ["api", name]:
-            response = await _json(console.answer(name, request.query))
-        case "POST", ["api", "actions", name]:
-            response = await _json(_act(console, name, request))
-        case _, ["api", *_]:
-            raise NotFoundError(f"the console has no answer {request.path}")
-        case "GET" | "HEAD", _:
-            response = _page(request)
-        case _:
-            response = _text(405, "method not allowed\n")
-    return response
-
-
-def _refusal(request: web.BaseRequest, access: ConsoleAccess) -> web.Response | None:
-    """Return the answer to a request that is not let in; None if it is let in."""
     if not access.is_own_name(request.headers.get("Host")):
         return _text(421, "this host name is not one of the console: see --bind\n")
-    if request.path.split("/")[1:2] != ["api"]:
-        return None  # the files of the page have no secrets
+    method, path = request.method, request.path.split("/")[1:]
+    if path[:1] != ["api"]:  # the files of the page have no secrets
+        return _page(request) if method in {"GET", "HEAD"} else _text(405, "method not allowed\n")
     if not access.is_signed_in(request.headers):
-        return _refused(request, Problem("signed_out", SIGNED_OUT))
-    if not access.is_own_page(request.headers):
-        return _refused(request, Problem("refused", "the request does not come from the page"))
-    return None
+        problem = Problem("signed_out", SIGNED_OUT)
+    elif not access.is_own_page(request.headers):
+        problem = Problem("refused", "the request does not come from the page")
+    else:
+        return await _answered(console, method, path[1:], request)
+    return _problem(problem)
+
+
+async def _answered(
+    console: Console, method: str, path: list[str], request: web.BaseRequest
+) -> web.StreamResponse:
+    try:
+        if (method, path) == ("GET", ["live"]):
+            return await _live(console, request)
+        async with asyncio.timeout(ANSWER_S):
+            return await _answer(console, method, path, request)
+    except web.HTTPException as error:
+        return _text(error.status, f"{error.reason}\n")
+    except (NatsctlError, TimeoutError) as error:
+        problem = problem_of(error)
+    except ConnectionError:
+        raise
+    except Exception:
+        log.exception("cannot answer a request of the console")
+        problem = Problem("failed", "the console failed: its log has the error")
+    return _problem(problem)
+
+
+async def _answer(
+    console: Console, method: str, path: list[str], request: web.BaseRequest
+) -> web.Response:
+    headers = dict(POLICY)
+    match method, path:
+        case "GET", ["recording"]:
+            name, body = await console.recording(request.query)
+            headers["Content-Disposition"] = f'attachment; filename="{name}"'
+        case "GET", [question]:
+            body = encoded(await console.answer(question, request.query))
+        case "POST", ["actions", action]:
+            body = encoded(await console.act(action, await request.read()))
+        case _:
+            raise NotFoundError(f"the console has no answer {request.path}")
+    return web.Response(body=body, content_type="application/json", headers=headers)
 
 
 def _page(request: web.BaseRequest) -> web.Response:
-    """Return a file of the page; raises `NotFoundError`."""
     name = request.path.removeprefix("/")
     if name.partition("/")[0] in VIEWS:
         name, content_type = "index.html", "text/html"
     elif name in FILES:
         content_type = FILES[name]
     else:
-        raise NotFoundError(f"the console has no page {request.path}")
+        return _text(404, f"the console has no page {request.path}\n")
     body = script() if name == "app.js" else (FOLDER / name).read_bytes()
     charset = None if content_type.startswith("image/") else "utf-8"
     return web.Response(body=body, content_type=content_type, charset=charset, headers=POLICY)
@@ -287,54 +287,16 @@ def script() -> bytes:
     return "\n".join(texts.values()).encode()
 
 
-async def _act(console: Console, name: str, request: web.BaseRequest) -> msgspec.Struct:
-    return await console.act(name, await request.read())
-
-
-async def _download(console: Console, request: web.BaseRequest) -> web.Response:
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            name, text = await console.recording(request.query)
-    except (NatsctlError, TimeoutError) as error:
-        return _problem(problem_of(error))
-    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return web.Response(
-        body=text, content_type="application/json", headers={**POLICY, **disposition}
-    )
-
-
-async def _follow(console: Console, request: web.BaseRequest) -> web.StreamResponse:
+async def _live(console: Console, request: web.BaseRequest) -> web.StreamResponse:
+    """Send the notices of a view as server-sent events."""
     response = web.StreamResponse(headers={**POLICY, "Content-Type": "text/event-stream"})
-
-    async def send(notice: Notice) -> None:
-        event = EVENTS[type(notice)]
-        await response.write(b"event: %b\ndata: %b\n\n" % (event, encoded(notice)))
-
-    try:
-        async with console.feed(request.query) as feed:
-            await response.prepare(request)
-            await console.follow(feed, request.query, send)
-    except NatsctlError as error:
-        return _problem(problem_of(error))
-    except ConnectionError:
-        pass  # the page was closed
+    with suppress(ConnectionError):  # the page was closed
+        async with aclosing(console.live(request.query)) as notices:
+            async for name, data in notices:
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(b"event: %b\ndata: %b\n\n" % (name.encode(), encoded(data)))
     return response
-
-
-async def _json(work: Awaitable[msgspec.Struct]) -> web.Response:
-    """Return the answer, or its error, within `ANSWER_S`."""
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            answer = await work
-        body = encoded(answer)
-    except (NatsctlError, TimeoutError) as error:
-        return _problem(problem_of(error))
-    except web.HTTPException:
-        raise
-    except Exception:
-        log.exception("cannot answer a request of the console")
-        return _problem(Problem("failed", "the console failed: its log has the error"))
-    return web.Response(body=body, content_type="application/json", headers=POLICY)
 
 
 def _problem(problem: Problem) -> web.Response:
@@ -342,12 +304,6 @@ def _problem(problem: Problem) -> web.Response:
     return web.Response(
         status=STATUS[problem.reason], body=body, content_type="application/json", headers=POLICY
     )
-
-
-def _refused(request: web.BaseRequest, problem: Problem) -> web.Response:
-    if request.path.startswith("/api/"):
-        return _problem(problem)
-    return _text(STATUS[problem.reason], f"{problem.message}\n")
 
 
 def _text(status: int, text: str) -> web.Response:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from natsctl.console.answers import (
     Answer,
@@ -163,7 +165,6 @@ def _change(
 
 
 def _compact(document: Document) -> Document:
-    """Return the document without empty metadata."""
     metadata = {name: field for name, field in documents.metadata_of(document).items() if field}
     others = documents.without(document, "metadata")
     return {"metadata": metadata, **others} if metadata else others
@@ -256,24 +257,10 @@ class KeyView(Answer, frozen=True, kw_only=True):
     off: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Traceback(Answer, frozen=True, kw_only=True):
-    """The traceback of the last failed sync, with its frames; empty if it was recorded without."""
+class ShownText(Answer, frozen=True, kw_only=True):
+    """A traceback, empty if the sync was recorded without, or an object of a tree as JSON."""
 
     text: str
-
-
-class ShownManifest(Answer, frozen=True, kw_only=True):
-    """An object of a tree as JSON."""
-
-    text: str
-
-
-class _Outcome(msgspec.Struct, frozen=True):
-    traceback: str = ""
-
-
-class _Recording(msgspec.Struct, frozen=True):
-    outcome: _Outcome = _Outcome()
 
 
 class Comparison(Answer, frozen=True, kw_only=True):
@@ -301,23 +288,27 @@ class KeyViews:
         return self._identity
 
     async def view(self, controller: str, key: str, bucket: str) -> KeyView:
-        """Return the view of a primary of a controller, or else of an object in a bucket."""
-        if controller:
-            view = await self.of_controller(controller, key, bucket)
-        else:
-            view = await self.of_bucket(bucket, key)
-        return msgspec.structs.replace(view, off=_off(view, await self.identity()))
+        """Return the view of a primary of a controller, or else of an object in a bucket.
 
-    async def of_controller(self, controller: str, key: str, bucket: str = "") -> KeyView:
-        """Return the view of a primary, from NATS alone if no daemon runs the controller."""
+        If no daemon runs the controller, the view has what NATS knows.
+        """
         check_key(key)
+        if controller:
+            view = await self._of_controller(controller, key, bucket)
+        else:
+            view = await self._stored(bucket, key, {})
+            if not view.revisions and "revisions" not in view.errors:
+                raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
+        return replace(view, off=_off(view, await self.identity()))
+
+    async def _of_controller(self, controller: str, key: str, bucket: str) -> KeyView:
         try:
             daemons = await self._fleet.daemons()
             daemons.controller(controller)
         except (NoDaemonError, NotFoundError) as error:
             return await self._without_daemon(controller, key, bucket, error)
         errors: dict[str, Problem] = {}
-        explain, tree, object_bucket = await asyncio.gather(
+        explained, tree, object_bucket = await asyncio.gather(
             _part("explain", self._explain(controller, key), errors),
             _part("tree", self._tree(controller, key), errors),
             _part("object", self._keys.bucket_of(controller, bucket), errors),
@@ -326,15 +317,16 @@ class KeyViews:
             object_bucket = tree.bucket
             errors.pop("object", None)
         view = await self._stored(object_bucket, key, errors)
-        if view.object is None and explain is not None and not explain.found:
-            raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
-        return msgspec.structs.replace(
-            view,
-            controller=controller,
-            explain=None if explain is None else explain.explanations,
-            tree=tree,
-            partial=None if explain is None else explain.partial,
-        )
+        partial: Partial | None = None
+        if explained is not None:
+            known = [one for one in explained if one.present or one.past]
+            if view.object is None and not known:
+                raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
+            if not any(one.here and one.member for one in explained):
+                ids = {one.daemon.id for one in explained}
+                partial = missing(daemons.running(controller), ids)
+            explained = known or explained
+        return replace(view, controller=controller, explain=explained, tree=tree, partial=partial)
 
     async def _without_daemon(
         self, controller: str, key: str, bucket: str, error: NatsctlError
@@ -351,25 +343,25 @@ class KeyViews:
         view = await self._stored(place, key, {"tree": problem, "explain": problem})
         if view.object is None and not explanations:
             raise NotFoundError(f"{controller} has no {key}, and no sync or event of it")
-        return msgspec.structs.replace(view, controller=controller, explain=explanations or None)
+        return replace(view, controller=controller, explain=[*explanations] or None)
 
-    async def of_bucket(self, bucket: str, key: str) -> KeyView:
-        """Return the view of an object in a bucket, whether or not a daemon runs."""
-        view = await self._stored(bucket, check_key(key), {})
-        if not view.revisions and "revisions" not in view.errors:
-            raise NotFoundError(f"{bucket} has no {key}, and no revision of it")
-        return view
+    async def _explain(self, controller: str, key: str) -> list[KeyExplanation]:
+        daemons = await self._fleet.offering(Verb.EXPLAIN, controller)
+        return await daemons.explain(controller, key)
 
-    async def traceback(self, controller: str, key: str) -> Traceback:
+    async def _tree(self, controller: str, key: str) -> Branch:
+        daemons = await self._fleet.offering(Verb.TREE, controller)
+        return await daemons.tree(controller, key)
+
+    async def traceback(self, controller: str, key: str) -> ShownText:
         """Return the traceback of the last failed sync; raises `NotFoundError` if none is kept."""
         daemons = await self._fleet.offering(Verb.RECORDING, controller)
-        recording = await daemons.recording(controller, check_key(key))
-        return Traceback(text=msgspec.json.decode(recording, type=_Recording).outcome.traceback)
+        recording = msgspec.json.decode(await daemons.recording(controller, check_key(key)))
+        return ShownText(text=recording.get("outcome", {}).get("traceback", ""))
 
-    async def manifest(self, controller: str, kind: str, key: str) -> ShownManifest:
-        """Return an object of the tree, as a daemon last saw it."""
+    async def manifest(self, controller: str, kind: str, key: str) -> ShownText:
         daemons = await self._fleet.offering(Verb.MANIFEST, controller)
-        return ShownManifest(text=(await daemons.manifest(controller, kind, key)).text)
+        return ShownText(text=(await daemons.manifest(controller, kind, key)).text)
 
     async def comparison(
         self, controller: str, bucket: str, key: str, revisions: Sequence[int | None]
@@ -397,23 +389,7 @@ class KeyViews:
             more=len(differences[DIFFERENCES_MAX:]),
         )
 
-    async def _explain(self, controller: str, key: str) -> "_Explained":
-        daemons = await self._fleet.offering(Verb.EXPLAIN, controller)
-        explanations = await daemons.explain(controller, key)
-        present = [
-            explanation for explanation in explanations if explanation.present or explanation.past
-        ]
-        complete = any(explanation.here and explanation.member for explanation in explanations)
-        ids = {explanation.daemon.id for explanation in explanations}
-        partial = None if complete else missing(daemons.running(controller), ids)
-        return _Explained(present or explanations, bool(present), partial)
-
-    async def _tree(self, controller: str, key: str) -> Branch:
-        daemons = await self._fleet.offering(Verb.TREE, controller)
-        return await daemons.tree(controller, key)
-
     async def _stored(self, bucket: str | None, key: str, errors: dict[str, Problem]) -> KeyView:
-        """Return the parts of the view that the bucket has."""
         revisions: list[Revision] | None = None
         shown: ShownValue | None = None
         if bucket:
@@ -425,7 +401,18 @@ class KeyViews:
                 errors["object"] = Problem("not_found", f"{bucket} has no {key}")
             else:
                 shown = shown_value(messages[-1])
-            revisions = None if messages is None else _described(store, messages)
+            if messages is not None:
+                revisions = [
+                    Revision(
+                        message.revision,
+                        message.created,
+                        message.marker is not None,
+                        len(message.value),
+                        _changed(store, before, message),
+                    )
+                    for before, message in pairwise([None, *messages])
+                    if message is not None
+                ]
         elif "object" not in errors:
             in_cluster = Problem("not_found", "the object is in a cluster: see kubectl get")
             errors |= {"object": in_cluster, "revisions": in_cluster}
@@ -440,40 +427,30 @@ class KeyViews:
 
 
 def _off(view: KeyView, identity: Identity) -> dict[str, str]:
-    """Return why each action is not possible now."""
-    off = _asking_off(view, identity) if view.controller else {}
+    off: dict[str, str] = {}
+    verbs = {"resync": Verb.RESYNC, "plan": Verb.PLAN, "record": Verb.RECORD}
+    verbs["recording"] = Verb.RECORDING
+    explanations = view.explain or []
+    for action, verb in verbs.items() if view.controller else ():
+        subject = verb.subject(view.controller)
+        if not identity.may_publish(subject):
+            off[action] = f"your NATS user may not publish to {subject}"
+        elif not any(explanation.daemon.pid for explanation in explanations):
+            off[action] = f"no daemon of {view.controller} answers"
+    if any(explanation.paused for explanation in explanations):
+        off.setdefault("resync", "it is paused: resume it first")
     written = f"$KV.{view.bucket}.{view.key}"
+    kind = None if view.object is None else view.object.kind
     for action in ("pause", "resume", "edit", "rollback"):
         if not view.bucket:
             off[action] = "it is in a cluster: use kubectl"
         elif not identity.may_publish(written):
             off[action] = f"your NATS user may not publish to {written}"
-        elif view.object is None and action in ("pause", "edit"):
+        elif kind is None and action in {"pause", "edit"}:
             off[action] = "it does not exist"
-    if view.object is not None and view.object.kind != "json":
-        off.setdefault("edit", "its value is not JSON")
+        elif kind != "json" and action == "edit":
+            off[action] = "its value is not JSON"
     return off
-
-
-def _asking_off(view: KeyView, identity: Identity) -> dict[str, str]:
-    """Return why each action is not possible that a daemon carries out."""
-    off: dict[str, str] = {}
-    verbs = {"resync": Verb.RESYNC, "plan": Verb.PLAN, "record": Verb.RECORD}
-    for action, verb in {**verbs, "recording": Verb.RECORDING}.items():
-        subject = verb.subject(view.controller)
-        if not identity.may_publish(subject):
-            off[action] = f"your NATS user may not publish to {subject}"
-        elif not any(explanation.daemon.pid for explanation in view.explain or []):
-            off[action] = f"no daemon of {view.controller} answers"
-    if any(explanation.paused for explanation in view.explain or []):
-        off.setdefault("resync", "it is paused: resume it first")
-    return off
-
-
-class _Explained(msgspec.Struct, frozen=True):
-    explanations: list[KeyExplanation]
-    found: bool
-    partial: Partial | None
 
 
 async def _part(name: str, work: Awaitable[T], errors: dict[str, Problem]) -> T | None:
@@ -494,27 +471,12 @@ def _revision(messages: Sequence[Message], revision: int, key: str) -> Message:
     raise UsageError(f"{revision} is not a revision of {key}")
 
 
-def _described(store: BucketStore, messages: Sequence[Message]) -> list[Revision]:
-    described: list[Revision] = []
-    before: Message | None = None
-    for message in messages:
-        described.append(_described_one(message, _changed(store, before, message)))
-        before = message
-    return described
-
-
-def _described_one(message: Message, changed: Sequence[str] = ()) -> Revision:
-    deleted = message.marker is not None
-    return Revision(message.revision, message.created, deleted, len(message.value), list(changed))
-
-
 def _changed(store: BucketStore, before: Message | None, after: Message) -> list[str]:
     if before is None or before.marker or after.marker:
         return []
     if max(len(before.value), len(after.value)) > COMPARED_MAX:
         return []
-    try:
+    with suppress(InvalidObjectError):
         differences = shown_differences(store, before, after)
-    except InvalidObjectError:
-        return []
-    return [difference.path for difference in differences[:CHANGED_MAX]]
+        return [difference.path for difference in differences[:CHANGED_MAX]]
+    return []

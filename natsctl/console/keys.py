@@ -55,7 +55,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` if a number or a text is out of range."""
         if not (self.offset >= 0 and 1 <= self.limit <= LIMIT_MAX):
             raise UsageError(f"offset is 0 or more, and limit is 1 to {LIMIT_MAX}")
         if max(len(self.prefix), len(self.cause)) > TEXT_MAX:
@@ -141,7 +140,6 @@ class Keys:
         return msgspec.structs.replace(table, states=counts, partial=report.row.partial)
 
     async def of_bucket(self, bucket: str, query: Query) -> Table:
-        """Return objects of a bucket, whether or not a daemon runs."""
         if query.state:
             raise UsageError("only a controller knows the states of its keys")
         keys = _beginning(await self._all(bucket, ">"), query.prefix)
@@ -270,7 +268,6 @@ def matching(states: Mapping[str, tuple[str, str]], query: Query) -> list[str]:
 
 
 def _beginning(keys: Sequence[str], prefix: str) -> Sequence[str]:
-    """Return the part of the ordered keys that begin with a prefix."""
     start = bisect_left(keys, prefix)
     return keys[start : bisect_left(keys, f"{prefix}\U0010ffff")] if prefix else keys
 

@@ -145,7 +145,6 @@ class Overview:
         return self._absent
 
     async def home(self) -> Home:
-        """Return the state of all controllers, also of those that no daemon runs."""
         reports = await self.reports()
         rows = [report.row for report in reports]
         causes = [cause for report in reports for cause in _causes(report)]
@@ -192,7 +191,6 @@ class Overview:
         )
 
     async def close(self) -> None:
-        """End a read that is under way."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait((self._reading,))

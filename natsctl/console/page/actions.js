@@ -10,17 +10,13 @@ const ASKED_FROM = 20; // keys whose resync is awaited about
 
 /**
  * What an action is about: keys of a controller, those of a filter, or, with neither, all of them.
- *
- * @typedef {{controller?: string, bucket?: string, keys?: string[], count?: number,
- *   filter?: {state: string, cause: string, prefix: string}}} Target
+ * @typedef {{controller?: string, bucket?: string, keys?: string[], count?: number, filter?:
+ *   {state: string, cause: string, prefix: string}}} Target
  */
 
 /**
  * Return a button of an action. If it is *off*, it says why when somebody tries it.
- *
- * @param {string} label
- * @param {() => void} onclick
- * @param {string} [off] the reason
+ * @param [off] the reason
  */
 export function button(label, onclick, off) {
   if (!off) return h("button", { type: "button", onclick }, label);
@@ -71,11 +67,7 @@ export async function plan(target) {
   if (answer) await show({ title: `Plan for ${subject(target)}`, content: planned(answer.result) });
 }
 
-/**
- * Edit an object until it is stored or the user gives up: first its text, then what changes.
- *
- * @param {Target} target
- */
+/** Edit an object until it is stored or the user gives up: first its text, then what changes. */
 export async function edit(target) {
   const { bucket, keys: [key] } = target;
   const draft = await awaited(get("/api/draft", { bucket, key }));
@@ -95,12 +87,7 @@ export async function edit(target) {
   }
 }
 
-/**
- * Restore an earlier revision of an object, after the user has seen what changes.
- *
- * @param {Target} target
- * @param {number} revision
- */
+/** Restore an earlier revision of an object, after the user has seen what changes. */
 export async function rollback(target, revision) {
   await stored("rollback", { ...body(target), revision }, `Restore revision ${revision}?`);
 }
@@ -124,10 +111,8 @@ async function stored(action, change, title) {
 
 /**
  * Delete orphans after the user has typed their number.
- *
- * @param {object} garbage the answer that the user sees
- * @param {object[]} orphans the selected ones
- * @returns {Promise<boolean>} whether the request succeeded
+ * @param garbage the answer that the user sees
+ * @param orphans the selected ones
  */
 export async function collect(garbage, orphans) {
   const typed = field(`Type ${orphans.length} to delete ${counted(orphans.length, "object")}`, {

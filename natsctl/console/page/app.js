@@ -32,13 +32,12 @@ const SHORTCUTS = [
 ];
 
 /**
- * A view. `live` names the notices of changes that it needs. `load` requests its data, draws it, and
- * returns the answer. `resync` is the command of the keyboard. `moved` shows another query of the
- * same path. `heading` returns what the answer makes of the title.
- *
- * @typedef {{title: string, element: HTMLElement, live: Record<string, string | undefined>,
- *   load: (signal: AbortSignal) => Promise<any>, resync?: () => void,
- *   heading?: (answer: any) => string, moved?: (query: URLSearchParams) => void}} View
+ * A view. `live` names the notices of changes that it needs. `load` requests its data, draws it,
+ * and returns the answer. `resync` is the command of the keyboard. `moved` shows another query of
+ * the same path. `heading` returns what the answer makes of the title.
+ * @typedef {{title: string, element: HTMLElement, live: Record<string, string | undefined>, load:
+ *   (signal: AbortSignal) => Promise<any>, resync?: () => void, heading?: (answer: any) => string,
+ *   moved?: (query: URLSearchParams) => void}} View
  */
 
 /** @typedef {{controller?: string, bucket?: string, key?: string, query: URLSearchParams}} Route */

@@ -4,12 +4,7 @@ import { counted, duration, h, shown } from "./dom.js";
 
 const VALUE_MAX = 4_000;
 
-/**
- * Return a table of differences.
- *
- * @param {{path: string, before: unknown, after: unknown}[]} differences
- * @param {string} label
- */
+/** Return a table of differences. */
 export function diff(differences, label) {
   if (differences.length === 0) return h("p", { class: "empty" }, "No field differs.");
   const heading = h("tr", {}, ...["Field", "Before", "After"].map((name) => h("th", { scope: "col" }, name)));

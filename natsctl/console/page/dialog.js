@@ -4,9 +4,7 @@ import { h } from "./dom.js";
 
 /**
  * Return a labelled field for `ask`.
- *
- * @param {string} label
- * @param {import("./dom.js").Attributes} attributes `name` names the answer
+ * @param attributes `name` names the answer
  */
 export function field(label, attributes) {
   return h("label", {}, h("span", {}, label), h("input", attributes));
@@ -14,16 +12,9 @@ export function field(label, attributes) {
 
 /**
  * Ask a question.
- *
- * @param {object} question
- * @param {string} question.title
- * @param {string} [question.text]
- * @param {HTMLElement[]} [question.content] fields, and what else the dialog shows
- * @param {string} question.button the button that agrees
- * @param {boolean} [question.isDestructive]
- * @param {(values: Record<string, string>) => boolean} [question.isReady] whether the values of the
- *   fields allow the button
- * @returns {Promise<Record<string, string> | null>} the values of the fields; null if cancelled
+ * @param [question.content] fields, and what else the dialog shows
+ * @param question.button the button that agrees
+ * @param [question.isReady] whether the values of the fields allow the button
  */
 export function ask({ title, text = "", content = [], button, isDestructive, isReady }) {
   const agree = h("button", { type: "submit", class: isDestructive ? "danger" : "primary" }, button);

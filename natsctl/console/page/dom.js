@@ -1,7 +1,6 @@
 /**
- * Makes elements, and formats numbers, times and texts of objects for people.
- *
- * No function takes HTML. A text from an object is always a text node, so it never becomes markup.
+ * Makes elements, and formats numbers, times and texts of objects for people. No function takes
+ * HTML. A text from an object is always a text node, so it never becomes markup.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -21,25 +20,12 @@ export const NOTHING = "-";
 /**
  * Return a new element. An attribute `on…` is a listener. An attribute that is null, undefined or
  * false is left out. The policy of the page forbids the attribute `style`.
- *
- * @template {keyof HTMLElementTagNameMap} T
- * @param {T} tag
- * @param {Attributes} attributes
- * @param {...Child} children
- * @returns {HTMLElementTagNameMap[T]}
  */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/**
- * Return a new element of SVG.
- *
- * @param {string} tag
- * @param {Attributes} attributes
- * @param {...Child} children
- * @returns {SVGElement}
- */
+/** Return a new element of SVG. */
 export function s(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -56,12 +42,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/**
- * Replace the children of an element.
- *
- * @param {Element} element
- * @param {...Child} children
- */
+/** Replace the children of an element. */
 export function replace(element, ...children) {
   element.replaceChildren(...given(children));
 }
@@ -69,9 +50,6 @@ export function replace(element, ...children) {
 /**
  * Put the elements in this order below *parent*, and remove all others. An element that is in its
  * place already is not moved, so that it keeps the focus.
- *
- * @param {Element} parent
- * @param {Element[]} elements
  */
 export function arrange(parent, elements) {
   const kept = new Set(elements);
@@ -90,9 +68,6 @@ function given(children) {
 /**
  * Return a text of an object for display. Control characters and characters that change the
  * direction of the text are shown by their code. A long text is cut.
- *
- * @param {unknown} text
- * @param {number} max
  */
 export function shown(text, max = TEXT_MAX) {
   const whole = String(text);
@@ -152,9 +127,7 @@ export function link(path, text, max = 80) {
 
 /**
  * Return a state as a word with a colour; null for an unknown state. What is well is quiet.
- *
- * @param {string | null | undefined} state
- * @param {string} [title] the reason
+ * @param [title] the reason
  */
 export function badge(state, title) {
   if (!state || state === "-" || state === "Unknown") return null;
@@ -164,8 +137,7 @@ export function badge(state, title) {
 
 /**
  * Return a line of numbers over time, those of errors in another colour.
- *
- * @param {{syncs: number[], failures: number[], interval_s: number}} activity oldest first
+ * @param activity oldest first
  */
 export function sparkline({ syncs, failures, interval_s: step }) {
   const max = Math.max(1, ...syncs);

@@ -6,11 +6,7 @@ import { paths } from "./paths.js";
 import { get } from "./server.js";
 import { Table } from "./table.js";
 
-/**
- * @param {import("./app.js").Route} route
- * @param {() => void} refresh
- * @returns {import("./app.js").View}
- */
+/**  */
 export function garbageView({ controller }, refresh) {
   return controller === undefined ? choice() : orphansView(controller, refresh);
 }
@@ -50,14 +46,16 @@ class Garbage {
   constructor(controller, refresh) {
     this._controller = controller;
     this._refresh = refresh;
-    this._selected = new Set();
     this._answer = { controller, orphans: [], refused: "", more: 0 };
     this._held = h("p", { class: "bad text", role: "status" });
     this._more = h("p", { class: "muted" });
     this._apply = h("button", { type: "button", class: "danger", onclick: () => this._collect() }, "Apply");
-    this._all = h("input", { type: "checkbox", onchange: () => this._selectAll() });
+    this._all = h("input", {
+      type: "checkbox", onchange: () => this._table.select(this._all.checked ? this._answer.orphans.map(nameOf) : []),
+    });
     this._table = new Table({
       label: "Orphans", columns: this._columns(), keyOf: nameOf, empty: "There is no garbage.",
+      selected: () => this._update(),
     });
     this.element = h("div", {}, this._held,
       h("div", { class: "bar-of-tools" }, h("label", { class: "inline" }, this._all, "Select all"), this._apply),
@@ -67,25 +65,15 @@ class Garbage {
   async load(signal) {
     this._answer = await get("/api/garbage", { controller: this._controller }, signal);
     const { orphans, refused, more } = this._answer;
-    const names = new Set(orphans.map(nameOf));
-    this._selected = new Set([...this._selected].filter((name) => names.has(name)));
     const held = refused ? `Garbage collection is held: ${shown(refused)}` : "";
     if (this._held.textContent !== held) this._held.textContent = held;
     replace(this._more, more ? `${counted(more, "more object")} were not checked.` : null);
     this._table.update(orphans);
-    this._update();
     return this._answer;
   }
 
   _columns() {
     return [
-      {
-        name: "select", label: "Select", kind: "select", value: nameOf,
-        draw: (orphan) => h("input", {
-          type: "checkbox", "aria-label": `Select ${shown(nameOf(orphan), 80)}`, "data-name": nameOf(orphan),
-          onchange: (event) => this._select(nameOf(orphan), event.target.checked),
-        }),
-      },
       { name: "object", label: "Object", heads: true, kind: "text", value: nameOf },
       { name: "owner", label: "Owner", kind: "text", value: (orphan) => orphan.owner },
       { name: "reason", label: "Reason", kind: "text wide", value: (orphan) => orphan.reason },
@@ -97,27 +85,15 @@ class Garbage {
     ];
   }
 
-  _select(name, isSelected) {
-    if (isSelected) this._selected.add(name);
-    else this._selected.delete(name);
-    this._update();
-  }
-
-  _selectAll() {
-    this._selected = new Set(this._all.checked ? this._answer.orphans.map(nameOf) : []);
-    this._update();
-  }
-
   _update() {
-    const { size } = this._selected;
-    for (const box of this._table.element.querySelectorAll("input")) box.checked = this._selected.has(box.dataset.name);
+    const { size } = this._table.selected;
     this._all.checked = size > 0 && size === this._answer.orphans.length;
     this._apply.disabled = size === 0;
     this._apply.textContent = size ? `Apply for ${counted(size, "object")}` : "Apply";
   }
 
   async _collect() {
-    const chosen = this._answer.orphans.filter((orphan) => this._selected.has(nameOf(orphan)));
+    const chosen = this._answer.orphans.filter((orphan) => this._table.selected.has(nameOf(orphan)));
     if (await collect(this._answer, chosen)) this._refresh();
   }
 }

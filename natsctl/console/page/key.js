@@ -10,10 +10,7 @@ import { Tree } from "./tree.js";
 
 const LISTED_MAX = 10;
 
-/**
- * @param {import("./app.js").Route} route
- * @returns {import("./app.js").View}
- */
+/**  */
 export function keyView(route) {
   const view = new Key(route);
   const { controller, bucket, key } = route;
@@ -224,7 +221,11 @@ class Key {
 }
 
 function pauseText({ reason, since, until, by, controller }) {
-  const parts = [controller && "the whole controller", since && `since ${since}`, until && `until ${until}`, by && `by ${by}`, reason];
+  const local = (time) => new Date(time).toLocaleString("sv");
+  const parts = [
+    controller && "the whole controller", since && `since ${local(since)}`, until && `until ${local(until)}`,
+    by && `by ${by}`, reason,
+  ];
   return shown(parts.filter(Boolean).join(", "));
 }
 

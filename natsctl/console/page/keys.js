@@ -9,11 +9,7 @@ import { Table } from "./table.js";
 const TYPING_MS = 200;
 const STATES = ["failing", "invalid", "quarantined", "paused"];
 
-/**
- * @param {import("./app.js").Route} route
- * @param {() => void} refresh
- * @returns {import("./app.js").View}
- */
+/**  */
 export function keysView(route, refresh) {
   const view = new Keys(route, refresh);
   return {
@@ -30,7 +26,6 @@ class Keys {
   constructor(route, refresh) {
     this._route = route;
     this._refresh = refresh;
-    this._selected = new Set();
     this._prefix = this._field("prefix", "Keys that begin with", () => this._changed({ prefix: this._prefix.value.trim() }));
     this._filter = this._field("filter", "Filter this page", () => this._table.filter(this._filter.value.trim()));
     this._states = h("nav", { class: "states", "aria-label": "States" });
@@ -39,6 +34,7 @@ class Keys {
     this._pages = h("nav", { class: "pages", "aria-label": "Pages" });
     this._table = new Table({
       label: "Keys", columns: [], keyOf: (row) => row.key, empty: "No key matches.",
+      selected: route.controller === undefined ? undefined : () => this._drawButtons(),
     });
     this.element = h("div", { class: "keys" },
       h("div", { class: "bar-of-tools", role: "search" },
@@ -57,13 +53,13 @@ class Keys {
   /** Show another query of this page. */
   moved(query) {
     this._read(query);
-    this._selected.clear();
+    this._table.selected.clear();
     this._refresh();
   }
 
   resync() {
     const active = document.activeElement?.closest("tbody tr")?.querySelector("input")?.dataset.key;
-    const keys = this._selected.size ? [...this._selected] : [active].filter(Boolean);
+    const keys = this._table.selected.size ? [...this._table.selected] : [active].filter(Boolean);
     if (keys.length && this._route.controller !== undefined) resync({ controller: this._route.controller, keys });
   }
 
@@ -85,11 +81,8 @@ class Keys {
   _draw() {
     const { rows, states, total, offset, next, note } = this._answer;
     const { state, cause } = this._query;
-    const known = new Set(rows.map((row) => row.key));
-    this._selected = new Set([...this._selected].filter((key) => known.has(key)));
     this._table.setColumns(this._columns());
     this._table.update(rows);
-    this._select();
     const chip = (label, name, number) => h("a", {
       href: this._path({ state: name, cause: "" }), class: "chip", "aria-current": state === name ? "true" : null,
     }, label, number === undefined ? null : h("span", { class: number ? "sum" : "muted" }, ` ${count(number)}`));
@@ -115,36 +108,23 @@ class Keys {
     };
     const others = cells.filter((column) => column.name !== "KEY");
     if (this._route.controller === undefined) return [key, ...others];
-    const select = {
-      name: "SELECT", label: "Select", kind: "select", value: (row) => row.key,
-      draw: ({ key: name }) => h("input", {
-        type: "checkbox", "aria-label": `Select ${shown(name, 80)}`, "data-key": name,
-        onchange: (event) => {
-          if (event.target.checked) this._selected.add(name);
-          else this._selected.delete(name);
-          this._select();
-        },
-      }),
-    };
     const state = {
       name: "STATE", label: "State", kind: "wide", sorts: true, value: (row) => [row.state, row.reason],
       draw: (row) => h("span", { class: "badges" }, badge(row.state),
         row.reason && h("span", { class: "text" }, shown(row.reason, 200))),
     };
-    return [select, key, state, ...others];
+    return [key, state, ...others];
   }
 
   /** Show which keys the buttons act on: the selected ones, those of the filter, or all. */
-  _select() {
-    for (const box of this._table.element.querySelectorAll("td input")) box.checked = this._selected.has(box.dataset.key);
+  _drawButtons() {
     const { controller } = this._route;
-    if (controller === undefined) return;
     const { state, cause, prefix } = this._query;
     const target = { controller, bucket: this._answer.bucket };
     let subject = "all keys";
-    if (this._selected.size) {
-      target.keys = [...this._selected];
-      subject = counted(this._selected.size, "selected key");
+    if (this._table.selected.size) {
+      target.keys = [...this._table.selected];
+      subject = counted(this._table.selected.size, "selected key");
     } else if (state) {
       target.filter = { state, cause, prefix };
       target.count = this._answer.total;

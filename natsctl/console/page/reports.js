@@ -37,11 +37,7 @@ export class Notice {
     this.update({ failed: error !== null });
   }
 
-  /**
-   * Show whether all daemons answered.
-   *
-   * @param {{as_of: number, partial?: {answered: number, expected: number, missing: string[]} | null}} answer
-   */
+  /** Show whether all daemons answered. */
   answered({ as_of: asOf, partial }) {
     this._asOf = asOf;
     this.update({ failed: false });
@@ -71,12 +67,7 @@ export class Notice {
   }
 }
 
-/**
- * Show the result of an action until the user closes it, or opens another page.
- *
- * @param {string} text
- * @param {{isError?: boolean}} options
- */
+/** Show the result of an action until the user closes it, or opens another page. */
 export function report(text, { isError = false } = {}) {
   const list = document.getElementById("reports");
   const remove = h("button", { type: "button", "aria-label": "Close the report" }, "×");

@@ -1,8 +1,7 @@
 /**
- * Asks the server of the console, with the token of this tab, and keeps a view current.
- *
- * The token is in the storage of the tab, which has one origin: a page of another port of this host,
- * which would get a cookie, can't read it. A new tab asks the other tabs of the console.
+ * Asks the server of the console, with the token of this tab, and keeps a view current. The token
+ * is in the storage of the tab, which has one origin: a page of another port of this host, which
+ * would get a cookie, can't read it. A new tab asks the other tabs of the console.
  */
 
 const NAME = "natsctl-console-token";
@@ -78,11 +77,7 @@ export class ApiError extends Error {
 
 /**
  * Return the answer of a path.
- *
- * @param {string} path
- * @param {Record<string, string | number | undefined>} query an empty value is left out
- * @param {AbortSignal} [signal]
- * @returns {Promise<any>}
+ * @param query an empty value is left out
  */
 export async function get(path, query = {}, signal) {
   return (await request(withQuery(path, query), { signal })).json();
@@ -150,83 +145,69 @@ async function sent(url, options) {
   throw new ApiError("failed", `natsctl console answered status ${answer.status}`);
 }
 
-/** @typedef {{kind: "live" | "stale" | "connecting", text: string}} LiveState */
-
 /**
  * Loads a view again after each change and each interruption, at most four times a second and never
  * twice at the same time. Silence of `SILENCE_MS` opens a new stream of notices.
+ * @param query the view, as the server names it
+ * @param load loads and draws the view
+ * @param failed gets the error of the last load, or null
+ * @param report gets the state of the connection: its `kind`, and a `text`
  */
 export class Live {
-  /**
-   * @param {Record<string, string | undefined>} query the view, as the server names it
-   * @param {(signal: AbortSignal) => Promise<void>} load loads and draws the view
-   * @param {(error: Error | null) => void} failed gets the error of the last load, or null
-   * @param {(state: LiveState) => void} report gets the state of the connection
-   */
   constructor(query, load, failed, report) {
-    this._query = query;
-    this._load = load;
-    this._failed = failed;
-    this._report = report;
-    this._abort = new AbortController();
-    this._loading = false;
-    this._loadedMs = 0;
-    this._pending = false;
-    this._nextMs = 0;
+    [this._query, this._load, this._failed, this._report] = [query, load, failed, report];
+    this._ended = new AbortController();
+    this._loading = this._pending = this._heard = false;
+    this._loadedMs = this._nextMs = 0;
     this._heardMs = Date.now();
-    this._state = { connected: true, since_s: 0, error: "" };
-    this._stateMs = Date.now();
-    this._heard = false;
+    this._state = { connected: true, since_s: 0 };
     this._tick = setInterval(() => this._check(), TICK_MS);
-    this._show = () => this._showed();
-    document.addEventListener("visibilitychange", this._show);
+    document.addEventListener("visibilitychange", () => this._showed(), { signal: this._ended.signal });
     this._open();
     this.refresh();
   }
 
   /** Load the view soon. */
   refresh() {
-    if (this._pending || this._abort.signal.aborted) return;
+    if (this._pending || this._ended.signal.aborted) return;
     this._pending = true;
-    setTimeout(() => this._start(), Math.max(0, this._nextMs - Date.now()));
+    if (!this._loading) this._schedule(); // else the end of this load starts the next
   }
 
   /** End the stream and the requests of this view. */
   close() {
-    this._abort.abort();
+    this._ended.abort();
     clearInterval(this._tick);
-    document.removeEventListener("visibilitychange", this._show);
     this._stream.abort();
   }
 
+  _schedule() {
+    setTimeout(() => this._start(), Math.max(0, this._nextMs - Date.now()));
+  }
+
   async _start() {
-    if (this._loading) return; // `_pending` stays set, so the end of this load starts the next
     this._pending = false;
     this._loading = true;
     this._loadedMs = Date.now();
     this._nextMs = Date.now() + INTERVAL_MS;
-    const error = await this._load(this._abort.signal).then(() => null, (reason) => reason);
+    const error = await this._load(this._ended.signal).then(() => null, (reason) => reason);
     this._loading = false;
-    if (this._abort.signal.aborted) return;
+    if (this._ended.signal.aborted) return;
     this._failed(error);
-    if (this._pending) {
-      setTimeout(() => this._start(), Math.max(0, this._nextMs - Date.now()));
-    } else if (error instanceof ApiError && RETRIED.includes(error.reason)) {
-      this._nextMs = Date.now() + RETRY_MS;
-      this.refresh();
-    } else if (error && !(error instanceof ApiError)) {
-      console.error(error);
+    const isRetried = RETRIED.includes(error?.reason);
+    if (isRetried && !this._pending) this._nextMs = Date.now() + RETRY_MS;
+    if (error && !(error instanceof ApiError)) console.error(error);
+    if (this._pending || isRetried) {
+      this._pending = true;
+      this._schedule();
     }
   }
 
-  _open() {
+  async _open() {
     this._stream?.abort();
     this._openedMs = Date.now();
     this._stream = new AbortController();
-    this._follow(this._stream.signal);
-  }
-
-  async _follow(signal) {
+    const { signal } = this._stream;
     try {
       for await (const [name, data] of events("/api/live", this._query, signal)) {
         if (signal.aborted) return;
@@ -243,25 +224,21 @@ export class Live {
 
   /** A hidden page has no stream: browsers limit the connections to a server. */
   _showed() {
-    if (document.hidden) {
+    this._heardMs = Date.now();
+    if (!document.hidden) this._open();
+    else {
       this._stream.abort();
       this._heard = false; // the first notice after that loads the view again
-    } else {
-      this._heardMs = Date.now();
-      this._open();
     }
   }
 
   _hear(name, data) {
     // before the first notice, there may have been changes without one
-    if (name === "changed" || !this._heard) this.refresh();
+    const isBack = name === "state" && data.connected && !this._state.connected;
+    if (name === "changed" || !this._heard || isBack) this.refresh();
     this._heardMs = Date.now();
     this._heard = true;
-    if (name === "state") {
-      if (data.connected && !this._state.connected) this.refresh();
-      this._state = data;
-      this._stateMs = Date.now();
-    }
+    if (name === "state") this._state = { ...data, ms: Date.now() };
     this._check();
   }
 
@@ -269,17 +246,11 @@ export class Live {
     if (document.hidden) return;
     if (Date.now() - Math.max(this._heardMs, this._openedMs) > SILENCE_MS) this._open();
     if (this._heard && Date.now() - this._loadedMs > AGES_MS) this.refresh();
-    this._report(this._present(Date.now() - this._heardMs));
-  }
-
-  _present(silentMs) {
-    if (!this._state.connected) {
-      const seconds = Math.round(this._state.since_s + (Date.now() - this._stateMs) / 1000);
-      return { kind: "stale", text: `No connection to NATS for ${seconds}s, reconnecting` };
-    }
-    if (silentMs > (this._heard ? STALE_MS : RETRY_MS)) {
-      return { kind: "stale", text: `No update for ${Math.round(silentMs / 1000)}s, reconnecting` };
-    }
-    return this._heard ? { kind: "live", text: "Live" } : { kind: "connecting", text: "Connecting" };
+    const silentMs = Date.now() - this._heardMs;
+    const { connected, since_s: since, ms } = this._state;
+    const stale = (text) => this._report({ kind: "stale", text: `${text}, reconnecting` });
+    if (!connected) stale(`No connection to NATS for ${Math.round(since + (Date.now() - ms) / 1000)}s`);
+    else if (silentMs > (this._heard ? STALE_MS : RETRY_MS)) stale(`No update for ${Math.round(silentMs / 1000)}s`);
+    else this._report(this._heard ? { kind: "live", text: "Live" } : { kind: "connecting", text: "Connecting" });
   }
 }

@@ -6,21 +6,19 @@ import { arrange, h, NOTHING, replace, shown } from "./dom.js";
  * A column. `value` decides whether a cell changed, and how rows are sorted. `draw` returns the
  * content of the cell; without it, the content is the value as text. `heads` marks the cell that
  * names the row.
- *
- * @typedef {{name: string, label: string, value: (row: any) => unknown, kind?: string,
- *   draw?: (row: any) => import("./dom.js").Child, heads?: boolean, sorts?: boolean}} Column
+ * @typedef {{name: string, label: string, value: (row: any) => unknown, kind?: string, draw?: (row:
+ *   any) => import("./dom.js").Child, heads?: boolean, sorts?: boolean}} Column
  */
 
 export class Table {
   /**
-   * @param {object} options
-   * @param {string} options.label the name of the table for screen readers
-   * @param {Column[]} options.columns
-   * @param {(data: any) => string} options.keyOf
-   * @param {string} options.empty the text of a table without rows
+   * @param options.label the name of the table for screen readers
+   * @param options.empty the text of a table without rows
    */
-  constructor({ label, columns, keyOf, empty }) {
+  constructor({ label, columns, keyOf, empty, selected }) {
     this._keyOf = keyOf;
+    this._select = selected; // called when the selection changes; without it, no row can be selected
+    this.selected = new Set(); // the keys of selected rows
     this._rows = new Map();
     this._list = [];
     this._sort = { name: "", descending: false };
@@ -35,7 +33,12 @@ export class Table {
   }
 
   /** Show other columns; the rows are drawn again if they differ. */
-  setColumns(columns) {
+  setColumns(given) {
+    const box = {
+      name: "SELECT", label: "Select", kind: "select", value: this._keyOf,
+      draw: (row) => this._box(this._keyOf(row)),
+    };
+    const columns = this._select ? [box, ...given] : given;
     const names = columns.map(({ name }) => name).join(" ");
     this._columns = columns;
     if (names === this._names) return;
@@ -46,9 +49,7 @@ export class Table {
 
   /**
    * Show these rows.
-   *
-   * @param {any[]} list
-   * @param {string} [empty] the text without rows, from now on
+   * @param [empty] the text without rows, from now on
    */
   update(list, empty = this._empty.textContent) {
     this._list = list;
@@ -61,6 +62,7 @@ export class Table {
     }
     this._rows = rows;
     this._arrange();
+    if (this._select) this.select([...this.selected].filter((key) => rows.has(key)));
     this._empty.hidden = list.length > 0;
     this._scroller.hidden = list.length === 0;
   }
@@ -97,6 +99,24 @@ export class Table {
     };
     replace(cell, h("button", { type: "button", class: "plain", title: "Sort this page", onclick: sort }, text));
     return cell;
+  }
+
+  /** Select these rows, and no others. */
+  select(keys) {
+    this.selected = new Set(keys);
+    for (const box of this._body.querySelectorAll("td.select input")) box.checked = this.selected.has(box.dataset.key);
+    this._select();
+  }
+
+  _box(key) {
+    const toggle = ({ target }) => {
+      if (target.checked) this.selected.add(key);
+      else this.selected.delete(key);
+      this._select();
+    };
+    return h("input", {
+      type: "checkbox", "aria-label": `Select ${shown(key, 80)}`, "data-key": key, onchange: toggle,
+    });
   }
 
   _row() {

@@ -7,7 +7,6 @@ const ENTRIES_MAX = 300;
 /**
  * An entry of the timeline. Two entries with one `id` are the same, and its `text` decides whether
  * it changed.
- *
  * @typedef {{id: string, time: string, kind: string, text: string, draw: () => Node[]}} Entry
  */
 
@@ -21,11 +20,7 @@ export class Timeline {
     this.element = h("div", {}, this._list, this._empty);
   }
 
-  /**
-   * Show these entries in the order of their times.
-   *
-   * @param {Entry[]} entries
-   */
+  /** Show these entries in the order of their times. */
   update(entries) {
     const newest = entries.toSorted((a, b) => Date.parse(b.time) - Date.parse(a.time)).slice(0, ENTRIES_MAX);
     const items = new Map();
@@ -42,11 +37,8 @@ export class Timeline {
 
 /**
  * Return the entry of a revision.
- *
- * @param {any} revision
- * @param {string | null} path the page that compares it with the revision before
- * @param {(() => void) | null} restore restores the revision; null if that is not possible
- * @returns {Entry}
+ * @param path the page that compares it with the revision before
+ * @param restore restores the revision; null if that is not possible
  */
 export function revisionEntry(revision, path, restore) {
   const { revision: number, created, deleted, bytes, changed = [] } = revision;
@@ -62,10 +54,7 @@ export function revisionEntry(revision, path, restore) {
 
 /**
  * Return the entry of a sync.
- *
- * @param {any} sync
- * @param {number} longest_s the duration of the longest sync
- * @returns {Entry}
+ * @param longest_s the duration of the longest sync
  */
 export function syncEntry(sync, longest_s) {
   const { operation, started, duration_s, error, created, updated, deleted } = sync;
@@ -84,12 +73,7 @@ export function syncEntry(sync, longest_s) {
   return entry(`sync ${started}`, started, `sync ${error ? "failed" : "done"}`, [sync, longest_s], draw);
 }
 
-/**
- * Return the entry of an event.
- *
- * @param {any} event
- * @returns {Entry}
- */
+/** Return the entry of an event. */
 export function eventEntry(event) {
   const draw = () => [
     h("span", { class: "what text" }, shown(event.reason, 80)), age(event.last),
@@ -101,9 +85,7 @@ export function eventEntry(event) {
 
 /**
  * Return the entry of the next sync.
- *
- * @param {number} time seconds since 1970
- * @returns {Entry}
+ * @param time seconds since 1970
  */
 export function nextEntry(time) {
   const text = new Date(Math.round(time) * 1000).toISOString();

@@ -19,11 +19,7 @@ export class Tree {
     });
   }
 
-  /**
-   * Show a tree. The active item and the folded ones stay as they are.
-   *
-   * @param {any} root
-   */
+  /** Show a tree. The active item and the folded ones stay as they are. */
   update(root, isForced = false) {
     const text = JSON.stringify(root);
     if (text === this._drawn && !isForced) return;
